@@ -25,11 +25,12 @@ from replicator.engine.log.copy_stream import (
     DIGEST_BYTES,
     KNOWN_BYTES_MAX,
     copy_head,
+    encode_damaged,
     encode_end,
     encode_head,
     encode_piece,
 )
-from replicator.engine.log.store_copy import Piece, copy_pieces
+from replicator.engine.log.store_copy import DamagedBlock, Piece, copy_pieces
 from replicator.running.timeouts import timeout
 
 PATH: Final = "/replication/v1/backup"
@@ -65,11 +66,15 @@ class BackupRoute:
         pieces = copy_pieces(engine.store, known)
         ends = {topic.name: (topic.incarnation, topic.log.last) for topic in engine.topics()}
         head = copy_head(engine.store, ends, version=__version__, made_at_ms=engine.writer.wall_clock_ms())
-        copied = sent = 0
+        copied = sent = damaged = 0
         outcome = "the one who asked went away"
         try:
             await _write(response, encode_head(head))
             while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+                if isinstance(piece, DamagedBlock):
+                    damaged += 1
+                    await _write(response, encode_damaged(piece))
+                    continue
                 copied += piece.size
                 sent += len(piece.content or b"")
                 await _write(response, encode_piece(piece))
@@ -83,12 +88,13 @@ class BackupRoute:
                 request.transport.abort()
         finally:
             await asyncio.shield(asyncio.to_thread(pieces.close))
-            detail = {"bytes": copied, "sent": sent, "seconds": round(time.monotonic() - began, 1), "outcome": outcome}
+            detail: dict[str, object] = {"bytes": copied, "sent": sent, "damaged_blocks": damaged}
+            detail |= {"seconds": round(time.monotonic() - began, 1), "outcome": outcome}
             self._audit(OPERATOR, "backup", "store", detail)
             log.info("the store was copied for a backup", cluster=engine.cluster, **detail)
 
 
-def _next(pieces: Iterator[Piece]) -> Piece | None:
+def _next(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | None:
     return next(pieces, None)
 
 

@@ -2,7 +2,8 @@
 
 1. Look which chunks are at the destination.
 2. Ask for a copy of the store, without those. Each piece that comes is written as a chunk, several at once.
-3. When all have come and are written, the manifest is written. It is what makes it a backup: a copy that is cut off
+3. Blocks that the store itself has not whole are named in the manifest; the rest is a backup all the same.
+4. When all have come and are written, the manifest is written. It is what makes it a backup: a copy that is cut off
    leaves chunks, which the next one uses.
 """
 
@@ -17,8 +18,17 @@ from replicator.backup.chunks import AT_ONCE, Chunks
 from replicator.backup.destination import Destination, Progress
 from replicator.backup.errors import BackupError
 from replicator.backup.locks import CREATE, Lock
-from replicator.backup.manifest import FileChunks, Manifest, Manifests, TopicMark, new_id
+from replicator.backup.manifest import (
+    FORMAT_WITH_DAMAGE,
+    FileChunks,
+    Manifest,
+    Manifests,
+    MissingBlock,
+    TopicMark,
+    new_id,
+)
 from replicator.backup.sources import StoreCopy, check_is_of
+from replicator.engine.log.store_copy import DamagedBlock
 
 Source = Callable[[set[bytes]], AbstractContextManager[StoreCopy]]
 """Gives the copy, when told which pieces are there already."""
@@ -41,19 +51,31 @@ def create(destination: Destination, cluster: str, source: Source, progress: Pro
                 files=(),
                 topics={name: TopicMark(row["incarnation"], row["lac"]) for name, row in copy.head["topics"].items()},
             )
-            files, written = _keep(copy, chunks, lock, progress)
-        manifest = replace(manifest, files=files, written_bytes=written)
+            files, damaged, written = _keep(copy, chunks, lock, progress)
+        manifest = replace(
+            manifest,
+            files=files,
+            damaged=tuple(damaged),
+            written_bytes=written,
+            format=FORMAT_WITH_DAMAGE if damaged else manifest.format,
+        )
         _check_all_there(destination, cluster, manifest)
         Manifests(destination, cluster).write(manifest)
         return manifest
 
 
-def _keep(copy: StoreCopy, chunks: Chunks, lock: Lock, progress: Progress) -> tuple[list[FileChunks], int]:
+def _keep(
+    copy: StoreCopy, chunks: Chunks, lock: Lock, progress: Progress
+) -> tuple[list[FileChunks], list[MissingBlock], int]:
     files: dict[str, list[tuple[str, int]]] = {}
+    damaged: list[MissingBlock] = []
     done = written = 0
     waiting: set[Future[int]] = set()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="chunks") as pool:
         for piece in copy.pieces:
+            if isinstance(piece, DamagedBlock):
+                damaged.append(MissingBlock(piece.topic, str(piece.first), str(piece.last), piece.reason))
+                continue
             files.setdefault(piece.file, []).append((piece.digest.hex(), piece.size))
             if piece.content is not None:
                 waiting.add(pool.submit(chunks.put, piece.digest, piece.content))
@@ -64,7 +86,7 @@ def _keep(copy: StoreCopy, chunks: Chunks, lock: Lock, progress: Progress) -> tu
             progress(done)
             lock.renew()
         written += sum(each.result() for each in waiting)
-    return [FileChunks(name, rows) for name, rows in files.items()], written
+    return [FileChunks(name, rows) for name, rows in files.items()], damaged, written
 
 
 def _check_all_there(destination: Destination, cluster: str, manifest: Manifest) -> None:

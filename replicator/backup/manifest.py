@@ -20,6 +20,9 @@ from replicator.backup.errors import BackupDamaged, BackupError
 BACKUPS: Final = "backups"
 FORMAT: Final = 1
 """Of manifests and chunks; a version that does not know it refuses."""
+FORMAT_WITH_DAMAGE: Final = 2
+"""The same, of a backup that is not whole: a version that would not say so refuses it."""
+FORMATS: Final = (FORMAT, FORMAT_WITH_DAMAGE)
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{6}")
 
 
@@ -44,6 +47,19 @@ class FileChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingBlock:
+    """A block that was damaged in the store, or could not be read, so that it is not in the backup as it was."""
+
+    topic: str
+    first: str
+    last: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.first}" + (f" to {self.last}" if self.last != self.first else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One backup."""
 
@@ -59,6 +75,8 @@ class Manifest:
     topics: Mapping[str, TopicMark] = field(default_factory=dict)
     written_bytes: int = 0
     """What this backup added to the destination."""
+    damaged: Sequence[MissingBlock] = ()
+    """What is not in it, as the store had it no more. In the restored store these blocks are known as damaged."""
     format: int = FORMAT
 
     @property
@@ -84,7 +102,10 @@ def shown_time(at_ms: int) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    body = json.dumps(asdict(manifest), separators=(",", ":")).encode()
+    row = asdict(manifest)
+    if not manifest.damaged:  # as versions write and read it that know of no damage
+        del row["damaged"]
+    body = json.dumps(row, separators=(",", ":")).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
@@ -95,16 +116,20 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup")
     try:
         row: dict[str, Any] = json.loads(body)
-        if row["format"] != FORMAT:
+        if row["format"] not in FORMATS:
             raise BackupError(
-                f"{where} has format {row['format']}, this version reads {FORMAT}: use the one that made it"
+                f"{where} has format {row['format']}, this version reads {' and '.join(map(str, FORMATS))}: "
+                "use the one that made it"
             )
         files = [
             FileChunks(each["name"], [(bytes.fromhex(digest).hex(), int(size)) for digest, size in each["chunks"]])
             for each in row["files"]
         ]
         topics = {name: TopicMark(int(mark["incarnation"]), str(mark["lac"])) for name, mark in row["topics"].items()}
-        return Manifest(**{**row, "files": files, "topics": topics})
+        damaged = tuple(
+            MissingBlock(**{name: str(text) for name, text in each.items()}) for each in row.get("damaged", ())
+        )
+        return Manifest(**{**row, "files": files, "topics": topics, "damaged": damaged})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BackupDamaged(f"{where} cannot be read: {error!r:.200}") from None
 

@@ -20,16 +20,25 @@ class Pruned:
 
 
 def prune(destination: Destination, cluster: str, keep: int) -> Pruned:
-    """Keep the newest ``keep`` backups. Raises :class:`BackupError` while a backup is being made, and
+    """Keep the newest ``keep`` backups, and the newest whole one: while a store is damaged, all that are made of it are
+    not whole, and must not push out the last that is. Raises :class:`BackupError` while a backup is being made, and
     :class:`BackupDamaged` before anything is deleted, where it is not known which chunks a backup needs."""
     assert keep > 0
     with Lock(destination, cluster, PRUNE):
         manifests = Manifests(destination, cluster)
         needed: set[bytes] = set()
         ids = manifests.ids()
-        for backup in ids[:keep]:
-            needed |= manifests.read(backup).digests()
-        gone = ids[keep:]
+        kept: list[str] = []
+        whole = False
+        for backup in ids:
+            if len(kept) >= keep and whole:
+                break
+            manifest = manifests.read(backup)
+            if len(kept) < keep or not manifest.damaged:
+                kept.append(backup)
+                needed |= manifest.digests()
+                whole = whole or not manifest.damaged
+        gone = [backup for backup in ids if backup not in kept]
         for backup in gone:  # before their chunks: what has a manifest is whole
             manifests.delete(backup)
         chunks = Chunks(destination, cluster)

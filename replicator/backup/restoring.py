@@ -43,6 +43,7 @@ class Checked:
 
     manifest: Manifest
     problems: list[str] = field(default_factory=list)
+    """What is wrong beside the blocks of which the manifest says that they are damaged."""
     topics: int = 0
     blocks: int = 0
 
@@ -231,6 +232,8 @@ def verify(
             checked.problems += _lacking(store, manifest)
             found = check_store(store, on_topic)
         checked.topics, checked.blocks = found.topics, found.blocks
+        known = {(block.topic, block.first) for block in manifest.damaged}
+        found.damaged = [each for each in found.damaged if (each.topic, str(each.first)) not in known]
         checked.problems += found.problems
     except BackupDamaged as error:
         checked.problems.append(str(error))

@@ -16,7 +16,7 @@ from replicator.backup.errors import BackupDamaged, WorkerNotAsked
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.copy_stream import copy_head, read_head, read_pieces
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import Piece, copy_pieces
+from replicator.engine.log.store_copy import DamagedBlock, Piece, copy_pieces
 from replicator.engine.log.store_files import check_there
 from replicator.pipeline.worker_connection import WorkerConnection
 from snapshots.position import BEFORE_ALL, Position
@@ -28,10 +28,10 @@ STORE_BYTES_MAX: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """What is copied, and its pieces in order."""
+    """What is copied, its pieces in order, and between them the blocks that are not whole."""
 
     head: dict[str, Any]
-    pieces: Iterator[Piece]
+    pieces: Iterator[Piece | DamagedBlock]
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _head(response: http.client.HTTPResponse) -> dict[str, Any]:
         raise StoreCopyFailed(f"the copy of the store was cut off: {error or type(error).__name__}") from None
 
 
-def _told(url: str, response: http.client.HTTPResponse) -> Iterator[Piece]:
+def _told(url: str, response: http.client.HTTPResponse) -> Iterator[Piece | DamagedBlock]:
     try:
         yield from read_pieces(response.read)
     except (OSError, http.client.HTTPException) as error:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
 err = Console(stderr=True, highlight=False, emoji=False)
+
+NOT_WHOLE: Final = 4
+"""The exit status where a backup is as good as the store was, and that had damaged blocks."""
+NAMED_MAX: Final = 10
+"""Damaged blocks that a warning names; the manifest has all."""
 
 At = Annotated[
     str,
@@ -55,6 +60,7 @@ def create(
     """Make a backup of a cluster's store. The worker goes on meanwhile.
 
     What the destination has already is not sent again. Everything that was confirmed before the command began is in it.
+    Exit status 4 if the store has damaged blocks: the backup has everything else, and says which are not in it.
     """
     from functools import partial
 
@@ -67,6 +73,9 @@ def create(
     source: Any = partial(of_directory, of.data, cluster) if offline else partial(of_worker, of.url)
     manifest = make(Destination(at), cluster, source, _progress("copied"))
     _show(output, [manifest])
+    _warn_of_damage([manifest])
+    if manifest.damaged:
+        raise typer.Exit(NOT_WHOLE)
 
 
 @app.command("list")
@@ -104,7 +113,10 @@ def verify(
         Path | None, typer.Option("--scratch", metavar="DIR", help="Where the store is put together; needs its size.")
     ] = None,
 ) -> None:
-    """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong."""
+    """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong.
+
+    4 if it is as it was made, of a store with damaged blocks.
+    """
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupDamaged
     from replicator.backup.manifest import Manifests
@@ -118,6 +130,7 @@ def verify(
     if not chosen:
         raise typer.BadParameter(f"there is no backup of {cluster} at {destination.url}")
     problems: list[str] = []
+    not_whole: list[Manifest] = []
     for each in chosen:
         with tempfile.TemporaryDirectory(dir=scratch, prefix="replicator-verify-") as directory:
             try:
@@ -128,9 +141,14 @@ def verify(
         manifest = checked.manifest
         if checked.problems:
             problems += [f"{manifest.id}: {problem}" for problem in checked.problems]
-        else:
-            typer.echo(f"{manifest.id}: {checked.topics} topics, {checked.blocks} blocks, {manifest.size} bytes: sound")
+            continue
+        damage = f"sound but for {len(manifest.damaged)} blocks" if manifest.damaged else "sound"
+        typer.echo(f"{manifest.id}: {checked.topics} topics, {checked.blocks} blocks, {manifest.size} bytes: {damage}")
+        not_whole += [manifest] if manifest.damaged else []
+    _warn_of_damage(not_whole)
     _tell(problems)
+    if not_whole:
+        raise typer.Exit(NOT_WHOLE)
 
 
 @app.command()
@@ -153,7 +171,8 @@ def restore(
 ) -> None:
     """Restore a backup into a cluster's directory, and take back what other clusters have of it since.
 
-    The worker must not run. With --into the other clusters are not asked.
+    The worker must not run. With --into the other clusters are not asked. Exit status 4 if the backup was made of a
+    store with damaged blocks: they are refused wherever they are read, and mended from other clusters.
     """
     from replicator.backup.destination import Destination
     from replicator.backup.restoring import restore as put_back
@@ -182,6 +201,17 @@ def restore(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
             "clusters have)"
         )
+    if manifest.damaged:
+        _warn_of_damage([manifest])
+        name = file or "FILE"
+        err.print(
+            "They are not served. The worker asks other clusters for each that is read; "
+            f"`replicator verify --fix -f {name}` has all of them mended when it runs, and "
+            f"`replicator store repair -f {name} -c {cluster}` before.",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(NOT_WHOLE)
 
 
 @app.command()
@@ -245,13 +275,34 @@ def _show(output: str, manifests: list[Manifest]) -> None:
             "bytes": each.size,
             "written_bytes": each.written_bytes,
             "topics": len(each.topics),
+            "damaged_blocks": len(each.damaged),
             "version": each.version,
         }
         for each in manifests
     ]
-    columns = ("backup", "cluster", "made at", "bytes", "written", "topics", "version")
-    shown = [(m.id, m.cluster, m.made_at, m.size, m.written_bytes, len(m.topics), m.version) for m in manifests]
+    columns = ("backup", "cluster", "made at", "bytes", "written", "topics", "damaged blocks", "version")
+    shown = [
+        (m.id, m.cluster, m.made_at, m.size, m.written_bytes, len(m.topics), len(m.damaged), m.version)
+        for m in manifests
+    ]
     show(output, rows, rows_table(columns, shown))
+
+
+def _warn_of_damage(manifests: list[Manifest]) -> None:
+    """One warning for each backup that is not whole."""
+    for manifest in manifests:
+        if not manifest.damaged:
+            continue
+        named = ", ".join(map(str, manifest.damaged[:NAMED_MAX]))
+        more = len(manifest.damaged) - NAMED_MAX
+        err.print(
+            f"not whole: backup {manifest.id} lacks {len(manifest.damaged)} blocks that were damaged in the store: "
+            f"{named}{f' and {more} more' if more > 0 else ''} ({manifest.damaged[0].reason}). All else is in it. "
+            "Mend the store (docs/store.md), and make another one.",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _tell(problems: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ from engine_support import logged, message, opened
 from segment_support import check_places, segments_of, small_segments
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import BlockView
+from replicator.engine.log.copy_stream import encode_damaged, encode_end, encode_piece, read_pieces
 from replicator.engine.log.segments.files import listed
-from replicator.engine.log.store_copy import DATA_FILE, Piece, copy_pieces, is_store_file
+from replicator.engine.log.store_check import check_store
+from replicator.engine.log.store_copy import DATA_FILE, DamagedBlock, Piece, copy_pieces, is_store_file
 from snapshots.position import Position
 
 
@@ -113,6 +118,59 @@ def test_what_was_deleted_from_segments_is_in_no_piece(tmp_path: Path) -> None:
         assert found == {"kept": expected}
 
     asyncio.run(main())
+
+
+def test_invariant_2_a_copy_names_each_block_that_is_damaged_and_has_all_others(tmp_path: Path) -> None:
+    """One segment is gone, in another one a byte has flipped, a third one was swapped for other bytes."""
+
+    async def publish() -> dict[Position, bytes]:
+        async with opened(tmp_path / "live", settings=small_segments()) as engine:
+            topic = await engine.topic("a")
+            for _ in range(40):
+                await topic.publish([message(random.Random(3).randbytes(9_000)) for _ in range(2)])
+            return {position: entry for _, position, entry in logged(topic)}
+
+    async def copied() -> tuple[list[Piece], list[DamagedBlock], list[tuple[int, Position]]]:
+        async with opened(tmp_path / "live", settings=small_segments()) as engine:
+            told: list[tuple[int, Position]] = []
+            engine.store.on_damaged = lambda topic_id, position: told.append((topic_id, position))
+            found = list(copy_pieces(engine.store, ()))
+            damaged = [each for each in found if isinstance(each, DamagedBlock)]
+            return [each for each in found if isinstance(each, Piece)], damaged, told
+
+    async def read(directory: Path, expected: dict[Position, bytes], damaged: list[DamagedBlock]) -> None:
+        async with opened(directory, settings=small_segments()) as engine:
+            check_places(engine.store)
+            (record,) = engine.store.topics()
+            refused = {(each.first, each.last) for each in damaged}
+            for position, entry in expected.items():
+                before = Position(position.ledger, position.entry - 1)
+                if any(first <= position <= last for first, last in refused):
+                    with pytest.raises(BlockCorrupt):
+                        engine.store.read_blocks(record.topic_id, before, position, bytes_max=0)
+                else:
+                    ((block,), _) = engine.store.read_blocks(record.topic_id, before, position, bytes_max=0)
+                    assert bytes(BlockView(block.block).entry(position.entry - block.position.entry)) == entry
+            assert [each.first for each in check_store(engine.store).damaged] == [each.first for each in damaged]
+
+    expected = asyncio.run(publish())
+    whole = asyncio.run(copied())
+    assert whole[1:] == ([], [])
+    gone, flipped, swapped, *rest = sorted(segments_of(tmp_path / "live").iterdir())
+    assert rest
+    gone.unlink()
+    content = bytearray(flipped.read_bytes())
+    content[5_000] ^= 4
+    flipped.write_bytes(content)
+    swapped.write_bytes(b"of somebody else " * (swapped.stat().st_size // 17))
+    pieces, damaged, told = asyncio.run(copied())
+    assert {each.topic for each in damaged} == {"persistent://public/default/a"}
+    assert [position for _, position in told] == [each.first for each in damaged], "a running worker mends them"
+    assert 2 < len(damaged) < 40
+    assert not [piece for piece in pieces if b"of somebody else" in (piece.content or b"")]
+    asyncio.run(read(written(pieces, tmp_path / "copy"), expected, damaged))
+    stream = io.BytesIO(b"".join([*map(encode_damaged, damaged), *map(encode_piece, pieces), encode_end()]))
+    assert list(read_pieces(stream.read)) == [*damaged, *pieces]
 
 
 def test_a_copy_that_is_under_way_keeps_what_it_reads_though_it_is_trimmed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ kind content
 H    JSON: what is copied (:func:`encode_head`)
 K    file name NUL, hash, size u32: a piece that who asked has already
 C    file name NUL, hash, and the piece
+D    JSON: a block that is not whole (:func:`encode_damaged`)
 E    empty: that was all
 X    why the copying was given up, as text
 ==== ==================================================================
@@ -22,8 +23,9 @@ from typing import Any, Final
 
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_copy import PIECE_BYTES, Piece
+from replicator.engine.log.store_copy import PIECE_BYTES, DamagedBlock, Piece
 from replicator.engine.log.store_tables import FORMATS
+from snapshots.errors import InvalidPosition
 from snapshots.position import Position
 
 DIGEST_BYTES: Final = 32
@@ -60,6 +62,21 @@ def encode_piece(piece: Piece) -> bytes:
     return _frame(b"C", name + piece.digest + piece.content)
 
 
+def encode_damaged(block: DamagedBlock) -> bytes:
+    row = {"topic": block.topic, "first": str(block.first), "last": str(block.last), "reason": block.reason}
+    return _frame(b"D", json.dumps(row).encode())
+
+
+def _read_damaged(content: bytes) -> DamagedBlock:
+    try:
+        row = json.loads(content)
+        return DamagedBlock(
+            str(row["topic"]), Position.parse(row["first"]), Position.parse(row["last"]), str(row["reason"])
+        )
+    except (ValueError, KeyError, TypeError, InvalidPosition) as error:
+        raise StoreCopyFailed(f"the copy names a damaged block in a form that cannot be read: {error!r:.100}") from None
+
+
 def encode_end(failed: str | None = None) -> bytes:
     return _frame(b"E", b"") if failed is None else _frame(b"X", failed.encode())
 
@@ -80,7 +97,7 @@ def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
     return head
 
 
-def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece]:
+def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece | DamagedBlock]:
     """What follows the head. Raises :class:`StoreCopyFailed` where it is cut off, or was given up."""
     while True:
         kind, content = _read_frame(read, PIECE_BYTES + 4096)
@@ -88,6 +105,9 @@ def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece]:
             return
         if kind == b"X":
             raise StoreCopyFailed(content.decode(errors="replace"))
+        if kind == b"D":
+            yield _read_damaged(content)
+            continue
         name, _, rest = content.partition(b"\0")
         digest, body = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
         if kind == b"C":

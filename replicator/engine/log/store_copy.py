@@ -8,7 +8,10 @@ Invariant (DESIGN §3): 1, whatever was confirmed before the copying began is in
 3. A second transaction is begun at the same moment, while the writer stands still: it says what lives in the segments
    (:mod:`replicator.engine.log.segments`). They follow, segment by segment. Where nothing lives there are zeros, so
    that what was deleted is in no backup.
-4. While these are open the store cannot use pages and segments again that it frees, and grows by all that it writes. So
+4. A block in a segment that the disk does not give, or whose checksum is wrong, does not end the copying: it is named
+   (:class:`DamagedBlock`). Zeros take the place of what cannot be read, which the block's checksum does not fit
+   wherever the copy is used (invariant 2). Blocks in LMDB's file are copied as they are.
+5. While these are open the store cannot use pages and segments again that it frees, and grows by all that it writes. So
    the copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
 
 Only one thing here knows of which files a store consists: :func:`is_store_file`.
@@ -30,10 +33,13 @@ from typing import IO, Any, Final
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt, StoreCopyFailed
+from replicator.engine.log.block import Buffer, verify_block
 from replicator.engine.log.segments.files import SEGMENTS, segment_name, segment_number
-from replicator.engine.log.segments.places import read_placed
+from replicator.engine.log.segments.places import Place, parse_row, read_placed
 from replicator.engine.log.store import RESERVE_BYTES, Store
 from replicator.engine.log.store_files import LOG
+from replicator.engine.log.store_tables import BLOCK_KEY
+from snapshots.position import Position
 
 DATA_FILE: Final = "log/data.mdb"
 """Relative to a store's directory, as the names of segments are; all lies below ``log``, which is moved as one."""
@@ -42,6 +48,8 @@ PIECE_BYTES: Final = 1024 * 1024
 COPY_SECONDS_MAX: Final = 3600.0
 ROOM_LEFT_MIN: Final = 0.1
 """Of the store's limit."""
+DAMAGED_MAX: Final = 100_000
+"""Damaged blocks of one copy; each is named, by some 200 bytes. With more the store is not worth a backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,16 @@ class Piece:
     digest: bytes
     size: int
     content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBlock:
+    """A block that a copy has not whole: the entries ``first`` to ``last`` of a topic."""
+
+    topic: str
+    first: Position
+    last: Position
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +97,19 @@ class CopyLimits:
 
 def copy_pieces(
     store: Store, known: Container[bytes], limits: CopyLimits | None = None
-) -> Generator[Piece, None, None]:
-    """The pieces of the store's files in order, as they are now; without the content of those in ``known``.
+) -> Generator[Piece | DamagedBlock, None, None]:
+    """The pieces of the store's files in order, as they are now; without the content of those in ``known``. Between
+    them the blocks that are not whole, which the store's ``on_damaged`` is told of as well.
 
     It blocks; call it on a thread of its own. Close it where it is not read to its end. Raises
     :class:`StoreCopyFailed`.
     """
     limits = limits or CopyLimits()
-    for file, piece in _pieces(store, limits):
+    for each in _pieces(store, limits):
+        if isinstance(each, DamagedBlock):
+            yield each
+            continue
+        file, piece = each
         digest = hashlib.sha256(piece).digest()
         yield Piece(file, digest, len(piece), None if digest in known else piece)
 
@@ -97,7 +120,10 @@ def is_store_file(name: str) -> bool:
     return name == DATA_FILE or (directory == f"{LOG}/{SEGMENTS}" and segment_number(file) is not None)
 
 
-def _pieces(store: Store, limits: CopyLimits) -> Iterator[tuple[str, bytes]]:
+_Copied = tuple[str, bytes] | DamagedBlock
+
+
+def _pieces(store: Store, limits: CopyLimits) -> Iterator[_Copied]:
     began, size_at_begin = time.monotonic(), store.size_bytes()
     reading, writing = os.pipe()
     with ExitStack() as stack:
@@ -115,21 +141,21 @@ def _pieces(store: Store, limits: CopyLimits) -> Iterator[tuple[str, bytes]]:
         copying.thread.join()
         if copying.failed is not None:
             raise StoreCopyFailed(f"the store cannot be copied: {copying.failed}")
-        try:
-            for file, piece in _segment_pieces(store, txn):
-                limits.check(store, began, size_at_begin)
-                yield file, piece
-        except BlockCorrupt as error:
-            raise StoreCopyFailed(f"the store cannot be copied: {error}") from None
+        for copied in _segment_pieces(store, txn):
+            limits.check(store, began, size_at_begin)
+            yield copied
 
 
-def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[tuple[str, bytes]]:
+def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[_Copied]:
     """What lives in the segments, each from its start to the end of the last block in it."""
+    blocks = _SegmentBlocks(store, txn)
     for number, places in groupby(read_placed(txn, store.tables["placed"]), key=lambda found: found[0].segment):
         file, begin, piece = f"{LOG}/{SEGMENTS}/{segment_name(number)}", 0, bytearray(PIECE_BYTES)
         end = 0
-        for place, _ in places:
-            block, at = store.segments.read_unchecked(place), 0
+        for place, key in places:
+            at, (block, damaged) = 0, blocks.read(place, key)
+            if damaged is not None:
+                yield damaged
             end = place.offset + place.size
             while at < place.size:
                 while place.offset + at >= begin + PIECE_BYTES:
@@ -140,6 +166,49 @@ def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[tuple[str, 
                 piece[inside : inside + taken] = block[at : at + taken]
                 at += taken
         yield file, bytes(piece[: end - begin])
+
+
+class _SegmentBlocks:
+    """Reads and checks the blocks that a transaction says lie in segments."""
+
+    def __init__(self, store: Store, txn: lmdb.Transaction) -> None:
+        self._store = store
+        self._txn = txn
+        self._names: dict[int, str] | None = None
+        self._damaged = 0
+
+    def read(self, place: Place, key: bytes) -> tuple[Buffer, DamagedBlock | None]:
+        """What is to be copied of a block, and what is wrong with it, if something is. Raises
+        :class:`StoreCopyFailed` where too many are damaged."""
+        topic_id, ledger, entry = BLOCK_KEY.unpack(key)
+        first = last = Position(ledger, entry)
+        block: Buffer = bytes(place.size)
+        value = self._txn.get(key, db=self._store.tables["blocks"])
+        if value is None:  # no topic has it
+            return block, None
+        try:
+            row = parse_row(value)
+            last = Position(ledger, entry + row.header.entries - 1)
+            block = self._store.segments.read(place, row.head)  # other bytes there may be what was deleted: no copy
+            verify_block(block)
+        except BlockCorrupt as error:
+            return block, self._noted(topic_id, first, last, str(error))
+        return block, None
+
+    def _noted(self, topic_id: int, first: Position, last: Position, reason: str) -> DamagedBlock | None:
+        if self._names is None:
+            self._names = {record.topic_id: record.name for record in self._store.topics_in(self._txn)}
+        if (name := self._names.get(topic_id)) is None:  # of a deleted topic: nobody misses it
+            return None
+        self._damaged += 1
+        if self._damaged > DAMAGED_MAX:
+            raise StoreCopyFailed(
+                f"more than {DAMAGED_MAX} blocks of the store are damaged: mend it by `replicator verify --fix`, or by "
+                "`replicator store repair` while the worker does not run"
+            )
+        if self._store.on_damaged is not None:
+            self._store.on_damaged(topic_id, first)
+        return DamagedBlock(name, first, last, reason)
 
 
 def _read_piece(pipe: IO[bytes]) -> bytes:

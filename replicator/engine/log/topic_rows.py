@@ -42,8 +42,12 @@ class TopicRows:
         return None if stored is None else json.loads(stored)
 
     def topics(self) -> list[TopicRecord]:
-        with self.env.begin(db=self.tables["topics"]) as txn:
-            return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor()]
+        with self.env.begin() as txn:
+            return self.topics_in(txn)
+
+    def topics_in(self, txn: lmdb.Transaction) -> list[TopicRecord]:
+        """As of that transaction."""
+        return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor(db=self.tables["topics"])]
 
     def topic(self, name: str) -> TopicRecord | None:
         with self.env.begin(db=self.tables["topics"]) as txn:

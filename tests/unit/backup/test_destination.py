@@ -138,8 +138,8 @@ def test_a_manifest_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> N
     for nonsense in ([("no hash", 5)], [("00", "many")], [("00",)], 5):
         with pytest.raises(BackupDamaged, match="m cannot be read"):
             decode_manifest(encode_manifest(replace(MANIFEST, files=[FileChunks("f", nonsense)])), "m")  # type: ignore[arg-type]
-    with pytest.raises(BackupError, match="format 2, this version reads 1"):
-        decode_manifest(encode_manifest(Manifest("i", "a", "s", 1, 5, "0", (), format=2)), "m")
+    with pytest.raises(BackupError, match="format 3, this version reads 1 and 2"):
+        decode_manifest(encode_manifest(Manifest("i", "a", "s", 1, 5, "0", (), format=3)), "m")
     manifests = Manifests(Destination(str(tmp_path)), "a")
     manifests.write(MANIFEST)
     assert manifests.read(manifests.newest()) == MANIFEST
