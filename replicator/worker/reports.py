@@ -51,6 +51,7 @@ class Reports:
                 "failed": engine.writer.failed,
                 "bytes": engine.store.size_bytes(),
                 "commits": engine.writer.commits,
+                "disk": engine.writer.disk_room.status(),
                 "segments": engine.store.segments.status(),
                 **parts.mending.status(),
             },

@@ -43,6 +43,7 @@ from replicator.engine.log.store_files import (
     check_not_restoring,
     identity,
     lock_directory,
+    no_room,
     open_environment,
     open_tables,
     read_row,
@@ -109,6 +110,7 @@ class Store(TopicRows):
 
     def __init__(self, path: Path, *, cluster: str, size_max: int, segments: SegmentSettings | None = None) -> None:
         self.path = path
+        self.data_file = path / LOG / "data.mdb"
         self.cluster = cluster
         self.size_max = size_max
         """Bytes that appends may fill."""
@@ -124,7 +126,8 @@ class Store(TopicRows):
             self._lock.close()
             raise
         try:
-            self._identity = identity(path / "log" / "data.mdb")
+            self._identity = identity(self.data_file)
+            self._page_bytes = int(self.env.stat()["psize"])
             self.head = self._checked_head()
             self.tables = open_tables(self.env, path, TABLES)
             self._note_head()
@@ -143,7 +146,7 @@ class Store(TopicRows):
 
     def displaced(self) -> str | None:
         """Why nothing may be confirmed any more: the file that is open is not the one in the directory. Else None."""
-        file = self.path / "log" / "data.mdb"
+        file = self.data_file
         try:
             found = identity(file)
         except OSError as error:
@@ -152,17 +155,28 @@ class Store(TopicRows):
 
     def size_bytes(self) -> int:
         """Bytes in use, pages that are free for re-use included; of segments those of blocks that are there."""
-        info, stat = self.env.info(), self.env.stat()
-        return int((info["last_pgno"] + 1) * stat["psize"]) + self.segments.space.live_bytes()
+        return self.table_bytes() + self.segments.space.live_bytes()
+
+    def table_bytes(self) -> int:
+        """Bytes of ``data.mdb`` up to its last page."""
+        return int(self.env.info()["last_pgno"] + 1) * self._page_bytes
+
+    def free_pages_bytes(self) -> int:
+        """Bytes of the pages among them that are free, or will be when nobody reads them any more."""
+        return self.table_bytes() - self._pages_bytes()
+
+    def _pages_bytes(self) -> int:
+        with self.env.begin() as txn:
+            stats = [txn.stat(db) for db in self.tables.values()]
+        return self._page_bytes * sum(
+            int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) for stat in stats
+        )
 
     def has_room(self, append_bytes: int) -> bool:
         """Whether that many bytes can be appended. The pages are counted only when the file has been full once."""
         if self.size_bytes() + append_bytes <= self.size_max:
             return True
-        with self.env.begin() as txn:
-            stats = [txn.stat(db) for db in self.tables.values()]
-        pages = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
-        return pages * stats[0]["psize"] + self.segments.space.live_bytes() + append_bytes <= self.size_max
+        return self._pages_bytes() + self.segments.space.live_bytes() + append_bytes <= self.size_max
 
     def _checked_head(self) -> dict[str, Any]:
         """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything
@@ -189,8 +203,11 @@ class Store(TopicRows):
         """Note which version has the store now: a version that cannot read it names the one that can."""
         if self.head.get("version") != __version__:
             self.head["version"] = __version__
-            with self.env.begin(write=True, db=self.tables["meta"]) as txn:
-                txn.put(HEAD.encode(), json.dumps(self.head).encode())
+            try:
+                with self.env.begin(write=True, db=self.tables["meta"]) as txn:
+                    txn.put(HEAD.encode(), json.dumps(self.head).encode())
+            except lmdb.DiskError:
+                raise no_room(self.path) from None
 
     # Catalog and per-topic state.
 

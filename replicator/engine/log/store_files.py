@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -13,6 +15,8 @@ import lmdb
 from replicator.engine.errors import StoreUnusable
 
 READERS_MAX: Final = 512
+LOCK_ROW_BYTES: Final = 64
+"""Of a reader. The file has a head of a few rows, too; it is not to be made larger than LMDB makes it."""
 OWNER_ONLY: Final = 0o700
 """Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
 
@@ -53,15 +57,16 @@ def lock_directory(path: Path) -> IO[bytes]:
     except OSError:
         lock.close()
         raise StoreUnusable(f"data directory {path} is in use by another worker: stop it first") from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n".encode())
-    lock.flush()
+    with suppress(OSError):  # it is for people to read; a disk without room for it is no reason not to start
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
     return lock
 
 
 def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environment:
     """The environment below ``path``, made if there is none. Raises :class:`StoreUnusable`."""
     try:
+        _allocate_lock_file(path / LOG)
         env = lmdb.open(
             str(path / LOG),
             map_size=size_max,
@@ -86,6 +91,22 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
     return env
 
 
+def _allocate_lock_file(directory: Path) -> None:
+    """Get blocks of the disk for LMDB's table of readers. LMDB makes it as a file with a hole, which is mapped: on a full
+    disk the first reader whose row lies in the hole would end the process by a bus error.
+
+    It is closed again before LMDB opens it: a close ends all locks that the process has on a file."""
+    directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+    file = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(file, 0, READERS_MAX * LOCK_ROW_BYTES)
+    except OSError as error:
+        if error.errno in (ENOSPC, EDQUOT):
+            raise
+    finally:
+        os.close(file)
+
+
 def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict[str, Any]:
     """The tables of those names, made where they are not there. Raises :class:`StoreUnusable`."""
     try:
@@ -107,7 +128,13 @@ def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes |
 
 
 def _damaged(path: Path, error: lmdb.Error) -> StoreUnusable:
+    if isinstance(error, lmdb.DiskError):  # LMDB's own name of ENOSPC
+        return no_room(path)
     return StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy")
+
+
+def no_room(path: Path) -> StoreUnusable:
+    return StoreUnusable(f"data directory {path}: its disk is full: make room on it")
 
 
 def identity(file: Path) -> tuple[int, int]:

@@ -9,6 +9,9 @@ queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine
    store is full the group is tried in halves, so that only what does not fit is refused. After a failed sync the
    writer confirms nothing more (what reached the disk is unknown).
 3. Tell the event loop, once a group.
+
+Before step 2 the room is taken that the transaction may need on the disk (:mod:`replicator.engine.log.room`). Where
+there is none the requests are refused, and nothing was written; the writer goes on.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ from replicator.engine.log.requests import (
     TerminateRequest,
     TrimRequest,
 )
+from replicator.engine.log.room import APPENDS, TableRoom, most_bytes
 from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
@@ -73,7 +77,6 @@ ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
 COMPACTION_PAUSE_SECONDS: Final = 0.25
 """Between two steps of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most."""
-_APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
 
 class Writer:
@@ -103,6 +106,8 @@ class Writer:
         """Why no request is taken any more."""
         self._broken = False
         self.commits = 0
+        map_size = int(store.env.info()["map_size"])
+        self.disk_room = TableRoom(store.data_file, map_size, store.free_pages_bytes)
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
         self._thread.start()
 
@@ -111,6 +116,7 @@ class Writer:
         self._queue.put(None)
         self.failed = self.failed or "the store is closed"
         await asyncio.to_thread(self._thread.join)
+        self.disk_room.close()
 
     async def publish(
         self,
@@ -324,9 +330,13 @@ class Writer:
             self._broken = True
             self.failed = displaced
             return self._refuse(group, StoreFailed(displaced))
-        append_bytes = sum(request.bytes for request in group if isinstance(request, _APPENDS))
+        appends = [request for request in group if isinstance(request, APPENDS)]
+        append_bytes = sum(request.bytes for request in appends)
         if append_bytes and not self._store.has_room(append_bytes):
             return self._commit_in_halves(group)
+        in_segments = self._store.segments.settings.sizes(append_bytes)
+        if (full := self._take_room(group, in_segments, appends=bool(appends))) is not None:
+            return self._commit_what_fits(group, appends, in_segments, full)
         batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes)
         try:
             with self._store.commit_lock, self._store.env.begin(write=True) as txn:
@@ -347,6 +357,25 @@ class Writer:
         self.commits += 1
         batch.committed.bytes = sum(request.bytes for request in group)
         return batch.committed
+
+    def _take_room(self, group: list[Request], in_segments: range, *, appends: bool) -> str | None:
+        """Why the disk has no room for the group, if it has none."""
+        return self.disk_room.take(self._store.table_bytes(), most_bytes(group, in_segments), appends=appends)
+
+    def _commit_what_fits(
+        self, group: list[Request], appends: list[Request], in_segments: range, full: str
+    ) -> Committed:
+        """The disk has no room for the whole group. Where it has none for the smallest append either, all of them are
+        refused at once: there may be thousands."""
+        asking = appends or group
+        smallest = min(asking, key=lambda request: request.bytes)
+        if len(group) > 1 and self._take_room([smallest], in_segments, appends=bool(appends)) is None:
+            return self._commit_in_halves(group, full)
+        committed = self._refuse(asking, StoreFull(full))
+        others = [request for request in group if not isinstance(request, APPENDS)] if appends else []
+        if others:
+            committed.extend(self._commit(others))
+        return committed
 
     def _commit_in_halves(self, group: list[Request], reason: str = "") -> Committed:
         """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""

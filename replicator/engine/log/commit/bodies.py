@@ -21,20 +21,18 @@ from snapshots.position import Position
 class GroupBodies:
     """Of one transaction."""
 
-    __slots__ = ("_bytes_min", "_store", "freed", "placed")
+    __slots__ = ("_sizes", "_store", "freed", "placed")
 
     def __init__(self, store: Store, appended_bytes: int) -> None:
         """``appended_bytes`` is about what the transaction appends."""
         self._store = store
-        settings = store.segments.settings
-        worth = appended_bytes >= settings.group_bytes_min
-        self._bytes_min = settings.body_bytes_min if worth else settings.segment_bytes + 1
+        self._sizes = store.segments.settings.sizes(appended_bytes)
         self.freed: list[Place] = []
         self.placed = False
 
     def takes(self, size_bytes: int) -> bool:
         """Whether a block of that size goes into a segment."""
-        return self._bytes_min <= size_bytes and self.moves(size_bytes)
+        return size_bytes in self._sizes
 
     def moves(self, size_bytes: int) -> bool:
         """Whether a block of that size that is in a segment is moved to another one."""

@@ -1,7 +1,8 @@
 """The files of the segments: preallocated, written past the page cache where the file system allows it.
 
 Invariant (DESIGN §3): 1, :meth:`SegmentFile.sync` returns when all that was written is durable. After one that failed
-the file is not written again: what reached the disk is unknown.
+the file is not written again: what reached the disk is unknown. And the file is the one that a restart finds: nothing
+is confirmed that was written to one which was deleted or replaced while it was open.
 
 How a write past the page cache has to be aligned is found out with a write of that kind: file systems differ, and some
 refuse it whatever its alignment. There it goes through the page cache, which costs speed and nothing else.
@@ -112,6 +113,10 @@ def sync_directory(directory: Path) -> None:
         os.close(file)
 
 
+class SegmentGone(Exception):
+    """A segment's file was deleted or replaced while it was written. What was written would be gone after a restart."""
+
+
 class SegmentFile:
     """One segment's file, open. Written by one thread at a time; read by any."""
 
@@ -120,6 +125,7 @@ class SegmentFile:
         self.path = directory / segment_name(number)
         self._writing = os.open(self.path, os.O_RDWR | (os.O_DIRECT if direct else 0))
         try:
+            self._identity = _identity(os.fstat(self._writing))
             self._reading = os.open(self.path, os.O_RDONLY)
         except BaseException:
             os.close(self._writing)
@@ -142,8 +148,14 @@ class SegmentFile:
             offset, content = offset + written, content[written:]
 
     def sync(self) -> None:
-        """Raises :class:`OSError`; do not use the file any more then."""
+        """Raises :class:`OSError` and :class:`SegmentGone`; do not use the file any more then."""
         os.fdatasync(self._writing)
+        try:
+            found = _identity(os.stat(self.path))
+        except FileNotFoundError:
+            raise SegmentGone(f"segment {self.path} was deleted while the worker runs") from None
+        if found != self._identity:
+            raise SegmentGone(f"segment {self.path} was replaced while the worker runs")
 
     def read(self, offset: int, size: int) -> memoryview:
         """Raises :class:`BlockCorrupt` where the disk does not give it."""
@@ -159,3 +171,7 @@ class SegmentFile:
         except OSError as error:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
         return buffer.toreadonly()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -31,3 +31,10 @@ class SegmentSettings:
     """Memory for what was written last."""
     free_kept: int = FREE_KEPT
     """Segments in which nothing lives that stay on the disk to be used again; further ones are deleted."""
+
+    def sizes(self, appended_bytes: int) -> range:
+        """Of the blocks that go to segments in a transaction that appends about so much: none, if it is not worth its
+        sync."""
+        return (
+            range(self.body_bytes_min, self.segment_bytes + 1) if appended_bytes >= self.group_bytes_min else range(0)
+        )

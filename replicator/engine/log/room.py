@@ -1,0 +1,204 @@
+"""Room on the disk for the store's table: taken before a transaction writes, so that a full disk is no failure.
+
+Invariants (DESIGN §3): 1, a transaction begins only when the disk has what it may write, so whatever its commit fails
+by is a failure of the disk, and is never tried again; 11, appends stop while there is room left for what makes room.
+
+LMDB says "no space left" alike for a page that it could not write, for a sync that failed and for its meta page, and "input/output
+error" for a write that was cut short by a full disk. Of the first nothing came; after the second what is on the disk
+is unknown. So the difference has to be made before (docs/adr, "Room on the disk is taken before a transaction").
+
+1. The file has a **reserve**: blocks of the disk behind its last page, allocated by ``posix_fallocate``.
+2. Appends need room for themselves beside the whole reserve, and leave :attr:`DiskRoom.left_min` of the disk free for
+   others, unless the table has so many free pages that they go there.
+3. All else (acknowledgements, deletes, trims, policies) takes from the reserve when the disk has nothing left. When the
+   reserve does not do either, it is refused.
+4. Any transaction makes the reserve whole again when the disk has room.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from replicator.engine.log.requests import (
+    CompactSegmentsRequest,
+    CopyRequest,
+    DropInactiveRequest,
+    PublishRequest,
+    PublishStagedRequest,
+    PutManyRequest,
+    ReclaimRequest,
+    Request,
+    SweepRequest,
+    TrimRequest,
+)
+
+RESERVE_BYTES: Final = 32 * 1024 * 1024
+"""Behind the last page: thousands of acknowledgements after the disk is full, most of which go to free pages anyway."""
+LEFT_MIN_BYTES: Final = 32 * 1024 * 1024
+"""Appends leave so much of the disk free: Postgres, logs and staging may lie there too."""
+SHARE_OF_DISK: Final = 8
+"""On a small disk each of them is no more than one part in so many of it."""
+GROWTH_BYTES: Final = 16 * 1024 * 1024
+"""Allocated at once: less than a millisecond."""
+STEP_BYTES: Final = 256 * 1024
+"""Left on the disk by what is no append: for its file system's own use."""
+
+GROUP_BYTES: Final = 1024 * 1024
+"""What any transaction may write beside its rows: the pages above them, and LMDB's list of free pages."""
+ROW_BYTES: Final = 3 * 4096
+"""A row that is put or deleted: its page, one that is split from it, and its part of those above."""
+BOUNDED_BYTES: Final = 8 * 1024 * 1024
+"""A transaction of those that delete or move a bounded number of rows. Seen: 3 MiB for a trim of 1,000 blocks."""
+
+APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
+
+log = structlog.get_logger(__name__)
+
+
+def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
+    """About the most by which the file grows when that group is committed and no page is free. Bodies of those sizes go
+    ``elsewhere``: to segments."""
+    total = GROUP_BYTES
+    for request in group:
+        total += ROW_BYTES
+        if isinstance(request, CopyRequest):
+            for copied in request.blocks:
+                total += 2 * ROW_BYTES + _row_bytes(len(copied.block), elsewhere)
+        else:
+            total += _row_bytes(request.bytes, elsewhere)
+        if isinstance(request, PutManyRequest):
+            total += ROW_BYTES * (len(request.writes) + len(request.cleared))
+        elif isinstance(request, (TrimRequest, SweepRequest, CompactSegmentsRequest, DropInactiveRequest)):
+            total += BOUNDED_BYTES
+    return total
+
+
+def _row_bytes(size: int, elsewhere: range) -> int:
+    """What is put into the table of a body: whole pages, or its head."""
+    return size // 8 if size in elsewhere else 2 * size
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """A disk: what is free on it, and how much of it is to be left."""
+
+    free: int
+    total: int
+
+    @property
+    def left_min(self) -> int:
+        return min(LEFT_MIN_BYTES, self.total // SHARE_OF_DISK)
+
+    @property
+    def reserve(self) -> int:
+        return min(RESERVE_BYTES, self.total // SHARE_OF_DISK)
+
+
+class TableRoom:
+    """Of one store's ``data.mdb``. For the writer's thread, but for :meth:`status` and :meth:`close`."""
+
+    def __init__(self, file: Path, size_max: int, free_pages_bytes: Callable[[], int]) -> None:
+        """``size_max`` is the file's address space; ``free_pages_bytes`` counts what is free inside of the file, and
+        takes some time."""
+        self._directory = file.parent
+        self._size_max = size_max
+        self._free_pages_bytes = free_pages_bytes
+        self._file = os.open(file, os.O_RDWR)
+        status = os.fstat(self._file)
+        whole = status.st_blocks * 512 >= status.st_size
+        self._size = status.st_size
+        self._allocated = status.st_size if whole else 0
+        """Up to here the disk has blocks for the file."""
+        self._used = 0
+        self._allocates = True
+        self._refused = False
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def take(self, used: int, need: int, *, appends: bool) -> str | None:
+        """Room for a transaction that may make the file ``need`` bytes larger than the ``used`` ones; returns why it is
+        refused, if it is."""
+        self._used = used
+        if not appends:
+            return self._take_of_the_reserve(used, need)
+        disk = self._fill_reserve(used, need, self._disk())
+        fits = need + disk.reserve <= self._behind(used) + disk.free - disk.left_min and disk.free >= disk.left_min
+        self._refused = not (fits or self._fits_inside(used, need, disk))
+        return self._full(disk) if self._refused else None
+
+    def _take_of_the_reserve(self, used: int, need: int) -> str | None:
+        if self._behind(used) >= need + RESERVE_BYTES:
+            return None
+        disk = self._fill_reserve(used, need, self._disk())
+        if self._behind(used) >= need or self._allocate(used + need, disk, STEP_BYTES):
+            return None
+        if not self._allocates and disk.free >= need + STEP_BYTES:
+            return None
+        return self._full(disk)
+
+    def _fits_inside(self, used: int, need: int, disk: DiskRoom) -> bool:
+        """Whether the table's free pages are enough. Not each row finds its place there, so there has to be room behind
+        them too; a half of the reserve stays."""
+        if self._allocates and self._behind(used) < need + disk.reserve // 2:
+            return False
+        return self._free_pages_bytes() >= 2 * need
+
+    def _behind(self, used: int) -> int:
+        """Bytes that the disk has for the file behind its last page."""
+        return max(0, self._allocated - used)
+
+    def _fill_reserve(self, used: int, need: int, disk: DiskRoom) -> DiskRoom:
+        """Make it whole, and what is needed beside it, if the disk has room. Returns what is left of that."""
+        wanted = used + disk.reserve + min(need, GROWTH_BYTES)
+        if self._allocated < min(wanted, self._size_max) and self._allocate(wanted + GROWTH_BYTES, disk, disk.left_min):
+            return self._disk()
+        return disk
+
+    def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
+        """Get blocks for the file up to ``end``, if so much of the disk is left then."""
+        end = min(end, self._size_max)
+        if not self._allocates or disk.free - max(0, end - max(self._allocated, self._size)) < left:
+            return False
+        try:
+            os.posix_fallocate(
+                self._file, self._allocated, end - self._allocated
+            )  # what is there already costs nothing
+        except OSError as error:
+            if error.errno not in (ENOSPC, EDQUOT):
+                self._allocates, self._allocated = False, 0
+                log.warning(
+                    "room for the store cannot be allocated ahead here: a disk that others fill may stop the worker",
+                    directory=str(self._directory),
+                    reason=error.strerror,
+                )
+            return False
+        self._allocated = end
+        self._size = max(self._size, end)
+        return True
+
+    def _disk(self) -> DiskRoom:
+        found = os.fstatvfs(self._file)
+        return DiskRoom(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def _full(self, disk: DiskRoom) -> str:
+        return (
+            f"the disk below {self._directory} is full ({disk.free} of {disk.total} bytes are free): make room on it, "
+            "or trim topics"
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they are."""
+        disk = self._disk()
+        return {
+            "free_bytes": disk.free,
+            "reserve_bytes": max(0, self._allocated - self._used),
+            "full": self._full(disk) if self._refused and disk.free < disk.left_min else None,
+        }

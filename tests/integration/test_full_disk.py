@@ -1,0 +1,383 @@
+"""A worker's store on file systems that are really full: what is refused, what goes on, and that it goes on by itself.
+
+Each disk is a file system of its own, of 96 MiB: in memory, and ext4 in a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from engine_support import (
+    TOPIC,
+    HeldClock,
+    entries_of,
+    eventually,
+    message,
+    one_group,
+    opened,
+    serving,
+    subscribed,
+)
+from segment_support import FaultyDisk, failing
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import StoreFull
+from replicator.engine.log import room
+from replicator.engine.log.requests import CopiedBlock, CopyRequest
+from replicator.engine.log.room import most_bytes
+from replicator.engine.types import Ack
+from replicator.links.link import Link
+from snapshots.position import BEFORE_ALL
+
+DISK_BYTES = 96 * 1024 * 1024
+FULL = "make room on it, or trim topics"
+
+
+class Disk:
+    """A small file system."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    def fill(self) -> None:
+        """Nobody gets a byte of it any more, as root or not."""
+        file = os.open(self._filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            for size in (1 << 20, 4096, 1):
+                with suppress(OSError):
+                    while os.write(file, b"x" * size):
+                        pass
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if request.param == "tmpfs":
+        options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "full-disk"]
+    else:
+        image = tmp_path / "image"
+        with image.open("wb") as file:
+            file.truncate(DISK_BYTES)
+        made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, capture_output=True, text=True)
+        if made.returncode:
+            pytest.skip(f"no ext4 can be made here: {made.stderr.strip()}")
+        options = ["-o", "loop", str(image)]
+    mounted = subprocess.run(["mount", *options, place], check=False, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield Disk(place)
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def numbered(first: int, count: int, size: int) -> list[bytes]:
+    return [message(b"%d" % number + b"x" * size) for number in range(first, first + count)]
+
+
+def full_of(engine: Engine) -> Any:
+    return engine.writer.disk_room.status()["full"]
+
+
+async def filled(engine: Engine, disk: Disk) -> None:
+    """The reserve is there, and then the disk is full."""
+    await engine.remember("anything", 1)
+    assert engine.writer.disk_room.status()["reserve_bytes"] >= DISK_BYTES // 12
+    disk.fill()
+
+
+async def until_refused(write: Callable[[int], Awaitable[object]], at_most: int = 100_000) -> int:
+    """How often it was done before it was refused by name."""
+    for number in range(at_most):
+        try:
+            await write(number)
+        except StoreFull as error:
+            assert FULL in str(error)
+            return number
+    raise AssertionError(f"{at_most} times were not refused")
+
+
+def test_invariant_11_a_full_disk_refuses_publishes_and_takes_what_makes_room_and_all_goes_on_with_room(
+    disk: Disk,
+) -> None:
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            topic, other = await engine.topic(TOPIC), await engine.topic("other")
+            consumer, _ = await subscribed(topic)
+            entries = numbered(0, 300, size=1_000)
+            positions = [position for entry in entries for position in await topic.publish([entry])]
+            await other.publish([message(b"x" * 1_000)])
+            await filled(engine, disk)
+            for entry in (message(b"small"), message(b"x" * 2_000_000)):
+                with pytest.raises(StoreFull, match=FULL):
+                    await topic.publish([entry])
+            assert FULL in str(full_of(engine)), "the status says so"
+            for position in positions[1::2]:
+                await consumer.acknowledge([Ack(position)])
+            await topic.subscriptions.create("late", BEFORE_ALL, replicated=False)
+            await topic.subscriptions.delete("late")
+            await engine.remember("number", 7)
+            await other.trimming.trim(other.log.last)
+            await engine.deleting.delete(other.name)
+            assert engine.writer.failed is None
+            disk.make_room()
+            await topic.publish([message(b"after")])
+            assert full_of(engine) is None
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            assert entries_of(topic, "us-east") == [*entries, message(b"after")], "nothing refused is half there"
+            subscription = topic.subscriptions["sub"]
+            assert list(subscription.cursor.state.individually_deleted) == positions[1::2]
+            assert engine.store.meta("number") == 7
+            assert not engine.store.deleted_topics()
+
+    asyncio.run(main())
+
+
+def test_invariant_1_when_the_reserve_is_used_up_all_is_refused_by_name_and_what_was_confirmed_is_there(
+    disk: Disk,
+) -> None:
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic)
+            (position,) = await topic.publish([message()])
+            await filled(engine, disk)
+            value = b'"' + b"x" * 200_000 + b'"'
+
+            async def put(number: int) -> None:
+                await engine.writer.put("meta", b"large %d" % number, value)
+
+            async def put_small(number: int) -> None:
+                await engine.writer.put("meta", b"small %d" % number, value[:2000])
+
+            kept, small = await until_refused(put), await until_refused(put_small)
+            assert kept > 10
+            with pytest.raises(StoreFull, match=FULL):
+                await consumer.acknowledge([Ack(position)])
+            with pytest.raises(StoreFull, match=FULL):
+                await topic.publish([message()])
+            assert engine.writer.failed is None
+            disk.make_room()
+            await consumer.acknowledge([Ack(position)])
+            await topic.publish([message(b"after")])
+            await put(-1)
+            reserve = engine.writer.disk_room.status()["reserve_bytes"]
+            assert reserve >= DISK_BYTES // 12, "it is made again"
+        async with opened(disk.path / "store") as engine:
+            with engine.store.env.begin(db=engine.store.tables["meta"]) as txn:
+                keys = [bytes(key) for key, _ in txn.cursor()]
+            assert {key for key in keys if key.startswith(b"large")} == {b"large %d" % each for each in range(-1, kept)}
+            assert sum(key.startswith(b"small") for key in keys) == small
+            topic = await engine.topic(TOPIC)
+            assert entries_of(topic, "us-east") == [message(), message(b"after")]
+            assert topic.subscriptions["sub"].cursor.mark_delete == position
+
+    asyncio.run(main())
+
+
+def test_a_worker_starts_on_a_full_disk_and_takes_acknowledgements(disk: Disk) -> None:
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            await subscribed(topic)
+            positions = await topic.publish([message()] * 100)
+            await filled(engine, disk)
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic)
+            with pytest.raises(StoreFull, match=FULL):
+                await topic.publish([message()])
+            for position in positions[1::2]:
+                await consumer.acknowledge([Ack(position)])
+            disk.make_room()
+            await topic.publish([message()])
+
+    asyncio.run(main())
+
+
+def test_on_a_full_disk_trimming_topics_lets_publishes_go_on(disk: Disk) -> None:
+    """Their pages are free then; the disk itself has as little room as before."""
+
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            for number in range(16):
+                await topic.publish(numbered(number, 4, size=100_000))
+            await filled(engine, disk)
+            with pytest.raises(StoreFull, match=FULL):
+                await topic.publish([message(b"x" * 100_000)])
+            await topic.trimming.trim(topic.log.last)
+            published = await until_refused(lambda _: topic.publish([message(b"x" * 100_000)]))
+            assert published >= 10
+            assert engine.writer.disk_room.status()["reserve_bytes"] >= DISK_BYTES // 32, "a half of it stays"
+            assert engine.writer.failed is None
+
+    asyncio.run(main())
+
+
+def test_invariant_11_thousands_of_publishes_are_refused_at_once_and_acknowledgements_in_their_group_are_not(
+    disk: Disk,
+) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(disk.path / "store", settings=clock.settings()) as engine:
+            topic = await engine.topic(TOPIC)
+            await filled(engine, disk)
+            publishes = [topic.publish([message(b"%d" % number)]) for number in range(2_000)]
+            facts = [engine.remember(f"fact {number}", number) for number in range(50)]
+            results = await one_group(engine, clock, *publishes[:1_000], *facts, *publishes[1_000:])
+            refused = results[:1_000] + results[1_050:]
+            assert {type(each) for each in refused} == {StoreFull}
+            assert results[1_000:1_050] == [None] * 50
+            assert [engine.store.meta(f"fact {number}") for number in range(50)] == list(range(50))
+            disk.make_room()
+            assert await topic.publish([message()])
+
+    asyncio.run(main())
+
+
+def test_invariants_8_and_11_a_link_waits_for_a_full_destination_says_so_and_goes_on(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async def main() -> None:
+        async with (
+            opened(tmp_path / "us-east") as east,
+            opened(disk.path / "store", "eu-west") as west,
+            serving(west, {"us-east"}) as server,
+        ):
+            link = Link(east, "eu-west", server.address)
+            link.start()
+            topic = await east.topic(TOPIC)
+            entries = numbered(0, 20, size=50_000)
+            for entry in entries[:10]:
+                await topic.publish([entry])
+            await eventually(lambda: west.find(TOPIC) and entries_of(west.find(TOPIC), "us-east") == entries[:10])
+            await filled(west, disk)
+            for entry in entries[10:]:
+                await topic.publish([entry])
+            await eventually(lambda: link.state == "failed" and FULL in link.detail)
+            assert "StoreFull" in link.status()["detail"]
+            await west.remember("goes on", 1)
+            disk.make_room()
+            await eventually(lambda: entries_of(west.find(TOPIC), "us-east") == entries)
+            assert link.figures.reconnects < 50, "it tries again at growing intervals"
+            await link.stop()
+
+    asyncio.run(main())
+
+
+# What the disk is asked for.
+
+
+def test_invariant_1_no_transaction_grows_the_file_by_more_than_the_room_that_it_has_taken(tmp_path: Path) -> None:
+    taken: list[tuple[str, int, int]] = []
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            take, what = engine.writer.disk_room.take, [""]
+
+            def taking(used: int, need: int, *, appends: bool) -> str | None:
+                taken.append((what[0], used, need))
+                return take(used, need, appends=appends)
+
+            engine.writer.disk_room.take = taking  # type: ignore[method-assign]
+            what[0] = "topics"
+            topics = [await engine.topic(f"t{number}") for number in range(200)]
+            what[0] = "to many topics"
+            for size in (10, 5_000, 70_000):
+                await asyncio.gather(*(topic.publish([message(b"x" * size)]) for topic in topics for _ in range(3)))
+            what[0] = "one by one"
+            for _ in range(2_000):
+                await topics[0].publish([message(b"x" * 2_000)])
+            what[0] = "cursors"
+            for topic in topics:
+                await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
+            what[0] = "rows"
+            for seed in range(5):
+                keys = [b"%d %d" % (row * 7919 % 4001, seed) for row in range(4000)]
+                await engine.writer.put_many([("meta", key, b"y" * 300) for key in keys])
+            what[0] = "trim"
+            await topics[0].trimming.trim(topics[0].log.last)
+            what[0] = "delete"
+            for topic in topics[1:]:
+                await engine.deleting.delete(topic.name)
+            await eventually(lambda: not engine.store.deleted_topics(), "all is swept")
+            await engine.remember("last", 1)
+
+    asyncio.run(main())
+    over = [(what, after - used, need) for (what, used, need), (_, after, _) in pairwise(taken) if after - used > need]
+    assert not over
+    assert {what for what, _, _ in taken} >= {"to many topics", "one by one", "cursors", "rows", "trim", "delete"}
+
+
+def test_where_room_cannot_be_allocated_ahead_the_free_room_of_the_disk_decides(tmp_path: Path) -> None:
+    faulty = FaultyDisk()
+    free = [1 << 30]
+
+    def free_room(*_: Any) -> Any:
+        values = list(os.statvfs(tmp_path))
+        values[0] = values[1] = 4096
+        values[2], values[3], values[4] = 1 << 20, free[0] // 4096, free[0] // 4096
+        return os.statvfs_result(values)
+
+    async def main() -> None:
+        faulty.faults["posix_fallocate"] = failing(errno.EOPNOTSUPP)
+        faulty.faults["fstatvfs"] = free_room
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            free[0] = 16 << 20
+            with pytest.raises(StoreFull, match=FULL):
+                await topic.publish([message()])
+            await engine.remember("number", 1)
+            free[0] = 0
+            with pytest.raises(StoreFull, match=FULL):
+                await engine.remember("number", 2)
+            free[0] = 1 << 30
+            await topic.publish([message()])
+            assert engine.store.meta("number") == 1
+
+    with patch.object(room, "os", faulty):
+        asyncio.run(main())
+
+
+def test_others_may_take_the_room_between_looking_and_allocating(tmp_path: Path) -> None:
+    faulty = FaultyDisk()
+
+    async def main() -> None:
+        faulty.faults["posix_fallocate"] = failing(errno.ENOSPC)
+        async with opened(tmp_path) as engine:
+            with pytest.raises(StoreFull, match=FULL):
+                await engine.remember("number", 1)
+            assert engine.store.meta("number") is None
+            del faulty.faults["posix_fallocate"]
+            await engine.remember("number", 2)
+            assert engine.writer.disk_room.status()["reserve_bytes"] >= room.RESERVE_BYTES
+
+    with patch.object(room, "os", faulty):
+        asyncio.run(main())
+
+
+def test_what_goes_to_segments_needs_little_room_in_the_table() -> None:
+    request = CopyRequest(None, 1 << 20, blocks=[CopiedBlock(BEFORE_ALL, bytes(1 << 20))])  # type: ignore[arg-type]
+    assert most_bytes([request], range(1 << 16, 1 << 25)) < (1 << 20) + (1 << 18)
+    assert most_bytes([request], range(0)) >= 3 << 20
