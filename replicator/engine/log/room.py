@@ -3,13 +3,14 @@
 Invariants (DESIGN §3): 1, a transaction begins only when the disk has what it may write, so whatever its commit fails
 by is a failure of the disk, and is never tried again; 11, appends stop while there is room left for what makes room.
 
-LMDB says "no space left" alike for a page that it could not write, for a sync that failed and for its meta page, and "input/output
-error" for a write that was cut short by a full disk. Of the first nothing came; after the second what is on the disk
-is unknown. So the difference has to be made before (docs/adr, "Room on the disk is taken before a transaction").
+LMDB says "no space left" alike of a page that it could not write, of a sync that failed and of its meta page, and
+"input/output error" of a write that a full disk cut short. After the first nothing has happened; after a failed sync
+what is on the disk is unknown. So the difference has to be made before
+(docs/adr/0056-room-on-the-disk-is-taken-before-a-transaction-writes.md).
 
 1. The file has a **reserve**: blocks of the disk behind its last page, allocated by ``posix_fallocate``.
-2. Appends need room for themselves beside the whole reserve, and leave :attr:`DiskRoom.left_min` of the disk free for
-   others, unless the table has so many free pages that they go there.
+2. Appends need room for themselves beside the whole reserve, and leave :attr:`DiskRoom.appends_leave` of the disk free
+   for others, unless the table has so many free pages that they go there.
 3. All else (acknowledgements, deletes, trims, policies) takes from the reserve when the disk has nothing left. When the
    reserve does not do either, it is refused.
 4. Any transaction makes the reserve whole again when the disk has room.
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
+from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopyRequest,
@@ -39,21 +41,13 @@ from replicator.engine.log.requests import (
     TrimRequest,
 )
 
-RESERVE_BYTES: Final = 32 * 1024 * 1024
-"""Behind the last page: thousands of acknowledgements after the disk is full, most of which go to free pages anyway."""
-LEFT_MIN_BYTES: Final = 32 * 1024 * 1024
-"""Appends leave so much of the disk free: Postgres, logs and staging may lie there too."""
-SHARE_OF_DISK: Final = 8
-"""On a small disk each of them is no more than one part in so many of it."""
-GROWTH_BYTES: Final = 16 * 1024 * 1024
-"""Allocated at once: less than a millisecond."""
 STEP_BYTES: Final = 256 * 1024
 """Left on the disk by what is no append: for its file system's own use."""
 
 GROUP_BYTES: Final = 1024 * 1024
 """What any transaction may write beside its rows: the pages above them, and LMDB's list of free pages."""
-ROW_BYTES: Final = 3 * 4096
-"""A row that is put or deleted: its page, one that is split from it, and its part of those above."""
+ROW_BYTES: Final = 2 * 4096
+"""A row that is put or deleted: its page, and its part of those that are split from it or lie above it."""
 BOUNDED_BYTES: Final = 8 * 1024 * 1024
 """A transaction of those that delete or move a bounded number of rows. Seen: 3 MiB for a trim of 1,000 blocks."""
 
@@ -75,30 +69,16 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
             total += _row_bytes(request.bytes, elsewhere)
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
-        elif isinstance(request, (TrimRequest, SweepRequest, CompactSegmentsRequest, DropInactiveRequest)):
+        elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest)):
             total += BOUNDED_BYTES
+        elif isinstance(request, CompactSegmentsRequest):  # where segments are off now, bodies go to the table
+            total += BOUNDED_BYTES + 2 * MOVED_BYTES_MAX
     return total
 
 
 def _row_bytes(size: int, elsewhere: range) -> int:
     """What is put into the table of a body: whole pages, or its head."""
     return size // 8 if size in elsewhere else 2 * size
-
-
-@dataclass(frozen=True, slots=True)
-class DiskRoom:
-    """A disk: what is free on it, and how much of it is to be left."""
-
-    free: int
-    total: int
-
-    @property
-    def left_min(self) -> int:
-        return min(LEFT_MIN_BYTES, self.total // SHARE_OF_DISK)
-
-    @property
-    def reserve(self) -> int:
-        return min(RESERVE_BYTES, self.total // SHARE_OF_DISK)
 
 
 class TableRoom:
@@ -118,6 +98,9 @@ class TableRoom:
         """Up to here the disk has blocks for the file."""
         self._used = 0
         self._allocates = True
+        self._denied = False
+        """The disk gave none when it was asked last, whatever it says that it has: others were quicker, or a quota is
+        used up."""
         self._refused = False
 
     def close(self) -> None:
@@ -130,7 +113,8 @@ class TableRoom:
         if not appends:
             return self._take_of_the_reserve(used, need)
         disk = self._fill_reserve(used, need, self._disk())
-        fits = need + disk.reserve <= self._behind(used) + disk.free - disk.left_min and disk.free >= disk.left_min
+        to_be_left = disk.appends_leave
+        fits = disk.free >= to_be_left and need + disk.reserve <= self._behind(used) + disk.free - to_be_left
         self._refused = not (fits or self._fits_inside(used, need, disk))
         return self._full(disk) if self._refused else None
 
@@ -157,10 +141,12 @@ class TableRoom:
 
     def _fill_reserve(self, used: int, need: int, disk: DiskRoom) -> DiskRoom:
         """Make it whole, and what is needed beside it, if the disk has room. Returns what is left of that."""
-        wanted = used + disk.reserve + min(need, GROWTH_BYTES)
-        if self._allocated < min(wanted, self._size_max) and self._allocate(wanted + GROWTH_BYTES, disk, disk.left_min):
+        wanted = min(used + disk.reserve + min(need, disk.growth), self._size_max)
+        if self._allocated >= wanted:
+            return disk
+        if any(self._allocate(end, disk, disk.appends_leave) for end in (wanted + disk.growth, wanted)):
             return self._disk()
-        return disk
+        return DiskRoom(0, disk.total) if self._denied else disk
 
     def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
         """Get blocks for the file up to ``end``, if so much of the disk is left then."""
@@ -172,7 +158,8 @@ class TableRoom:
                 self._file, self._allocated, end - self._allocated
             )  # what is there already costs nothing
         except OSError as error:
-            if error.errno not in (ENOSPC, EDQUOT):
+            self._denied = error.errno in (ENOSPC, EDQUOT)
+            if not self._denied:
                 self._allocates, self._allocated = False, 0
                 log.warning(
                     "room for the store cannot be allocated ahead here: a disk that others fill may stop the worker",
@@ -180,13 +167,13 @@ class TableRoom:
                     reason=error.strerror,
                 )
             return False
+        self._denied = False
         self._allocated = end
         self._size = max(self._size, end)
         return True
 
     def _disk(self) -> DiskRoom:
-        found = os.fstatvfs(self._file)
-        return DiskRoom(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+        return DiskRoom.of(os.fstatvfs(self._file))
 
     def _full(self, disk: DiskRoom) -> str:
         return (
@@ -200,5 +187,5 @@ class TableRoom:
         return {
             "free_bytes": disk.free,
             "reserve_bytes": max(0, self._allocated - self._used),
-            "full": self._full(disk) if self._refused and disk.free < disk.left_min else None,
+            "full": self._full(disk) if self._refused and disk.free < disk.appends_leave else None,
         }

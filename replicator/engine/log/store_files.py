@@ -92,10 +92,11 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
 
 
 def _allocate_lock_file(directory: Path) -> None:
-    """Get blocks of the disk for LMDB's table of readers. LMDB makes it as a file with a hole, which is mapped: on a full
-    disk the first reader whose row lies in the hole would end the process by a bus error.
+    """Get blocks of the disk for LMDB's table of readers. LMDB makes it as a file with a hole, which is mapped: on a
+    full disk the first reader whose row lies in the hole would end the process by a bus error.
 
-    It is closed again before LMDB opens it: a close ends all locks that the process has on a file."""
+    It is closed again before LMDB opens it: a close ends all locks that the process has on a file.
+    """
     directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
     file = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.disk_room import DiskRoom
 
 SEGMENTS: Final = "segments"
 """Their directory, below that of the log."""
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
 """What the kernel is asked to read behind what is read now: catching up reads on."""
-DISK_RESERVE_BYTES: Final = 64 * 1024 * 1024
-"""Segments leave so much of the disk free. The store's table grows by acknowledgements and deletes too, and a commit of
-it that finds no room stops the worker."""
 PAGE_BYTES: Final = mmap.PAGESIZE
 _NAME: Final = re.compile(r"([0-9]{10})\.segment")
 
@@ -88,8 +86,8 @@ def listed(directory: Path) -> Iterator[tuple[int, int]]:
 
 def preallocate(directory: Path, number: int, capacity: int) -> None:
     """Make the file of a segment, with room for all of it, durably. Raises :class:`OSError` and leaves none then."""
-    disk = os.statvfs(directory)
-    if disk.f_bavail * disk.f_frsize < capacity + DISK_RESERVE_BYTES:
+    disk = DiskRoom.of(os.statvfs(directory))
+    if disk.free < capacity + disk.segments_leave:
         raise OSError(ENOSPC, os.strerror(ENOSPC))
     path = directory / segment_name(number)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -151,7 +149,7 @@ class SegmentFile:
         """Raises :class:`OSError` and :class:`SegmentGone`; do not use the file any more then."""
         os.fdatasync(self._writing)
         try:
-            found = _identity(os.stat(self.path))
+            found = _identity(self.path.stat())
         except FileNotFoundError:
             raise SegmentGone(f"segment {self.path} was deleted while the worker runs") from None
         if found != self._identity:

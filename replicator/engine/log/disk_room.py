@@ -1,0 +1,48 @@
+"""How much of a disk is free, and who may take how much of that.
+
+Invariant (DESIGN §3): 11, what is large stops first, then whatever appends; what makes room stops last.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+RESERVE_BYTES: Final = 32 * 1024 * 1024
+"""Behind the last page of the table: thousands of acknowledgements after the disk is full, most of which go to free
+pages anyway."""
+APPENDS_LEAVE_BYTES: Final = 32 * 1024 * 1024
+"""Appends leave so much of the disk free: Postgres, logs and staging may lie there too."""
+SEGMENTS_LEAVE_BYTES: Final = 64 * 1024 * 1024
+"""Segments leave more, for small appends."""
+GROWTH_BYTES: Final = 16 * 1024 * 1024
+"""Got for the table at once: less than a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """Of a small disk, shares stand in place of the amounts above."""
+
+    free: int
+    total: int
+
+    @classmethod
+    def of(cls, found: os.statvfs_result) -> DiskRoom:
+        return cls(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    @property
+    def reserve(self) -> int:
+        return min(RESERVE_BYTES, self.total // 8)
+
+    @property
+    def growth(self) -> int:
+        return min(GROWTH_BYTES, self.total // 16)
+
+    @property
+    def appends_leave(self) -> int:
+        return min(APPENDS_LEAVE_BYTES, self.total // 8)
+
+    @property
+    def segments_leave(self) -> int:
+        return min(SEGMENTS_LEAVE_BYTES, self.total // 4)
