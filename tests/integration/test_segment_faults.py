@@ -6,8 +6,9 @@ import asyncio
 import errno
 import os
 import random
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,20 @@ from segment_support import (
     failing,
     faulty_disk,
     path_of,
+    segments_of,
     small_segments,
 )
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreFull
+from replicator.engine.log.block import build_block
 from replicator.engine.log.segments.files import segment_name
 from replicator.engine.log.segments.places import read_placed
 from replicator.engine.log.segments.settings import SegmentSettings
+from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=8 * 1024, group_bytes_min=1, recent_bytes_max=1)
 """What is small lies in the table."""
@@ -309,3 +313,120 @@ def test_a_disk_that_is_full_of_segments_has_room_for_what_is_small_and_for_maki
             await published(topic, 5, 1_000_000)
 
     asyncio.run(main())
+
+
+# A segment's file that is deleted or replaced while the worker has it open.
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def replace_by_a_copy(file: Path) -> None:
+    copy = file.with_suffix(".copy")
+    shutil.copy(file, copy)
+    copy.rename(file)
+
+
+@pytest.mark.parametrize(("harm", "how"), [(delete, "deleted"), (replace_by_a_copy, "replaced")])
+def test_invariant_1_nothing_is_confirmed_that_was_written_to_a_segment_which_no_restart_finds(
+    tmp_path: Path, harm: Callable[[Path], None], how: str
+) -> None:
+    async def main() -> None:
+        settings = EngineSettings(segments=replace(LARGE_ONES, segment_bytes=1 << 20))
+        async with opened(tmp_path, settings=settings) as engine:
+            topic, other = await engine.topic("a"), await engine.topic("b")
+            await other.publish([message(b"small")])
+            entries = await published(topic, 3)
+            (file,) = sorted(segments_of(tmp_path).glob("*.segment"))
+            harm(file)
+            with pytest.raises(StoreFailed, match=rf"{file.name} was {how} while the worker runs"):
+                await topic.publish([content(20_000, 3)])
+            with pytest.raises(StoreFailed):
+                await topic.publish([message(b"small")])
+            assert how in str(engine.writer.failed), "so /readyz says it"
+            assert entries_of(topic) == entries, "what is there still is served"
+        async with opened(tmp_path, settings=settings) as engine:
+            check_places(engine.store)
+            topic, other = await engine.topic("a"), await engine.topic("b")
+            assert topic.log.entries == 3, "what was refused is not half there"
+            assert entries_of(other) == [message(b"small")]
+            if harm is replace_by_a_copy:
+                assert entries_of(topic) == entries
+            else:
+                with pytest.raises(BlockCorrupt):
+                    entries_of(topic)
+            await topic.publish([content(20_000, 4)])
+
+    asyncio.run(main())
+
+
+def test_invariant_1_what_lives_in_a_segment_that_was_deleted_is_moved_while_it_can_be_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = EngineSettings(segments=LARGE_ONES)
+        async with opened(tmp_path, settings=settings) as engine:
+            topic = await engine.topic("a")
+            entries = await published(topic, 8)
+            first, *_, last = sorted(segments_of(tmp_path).glob("*.segment"))
+            assert first != last
+            assert entries_of(topic) == entries, "it is open"
+            delete(first)
+            await engine.maintenance.run_once()
+            check_places(engine.store)
+            entries += await published(topic, 8)
+        async with opened(tmp_path, settings=settings) as engine:
+            check_places(engine.store)
+            check_no_segment_leaks(engine.store)
+            assert entries_of(await engine.topic("a")) == entries
+
+    asyncio.run(main())
+
+
+def test_the_blocks_of_a_deleted_segment_that_nobody_can_read_are_reported_and_the_worker_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        settings = EngineSettings(segments=LARGE_ONES)
+        async with opened(tmp_path, settings=settings) as engine:
+            entries = await published(await engine.topic("a"), 8)
+        async with opened(tmp_path, settings=settings) as engine:
+            topic = await engine.topic("a")
+            reported: list[Any] = []
+            engine.store.on_damaged = lambda *found: reported.append(found)
+            first = sorted(segments_of(tmp_path).glob("*.segment"))[0]
+            delete(first)
+            lost = [key for place, key in placed(engine) if segment_name(place.segment) == first.name]
+            await engine.maintenance.run_once()
+            assert [BLOCK_KEY.pack(topic_id, *at) for topic_id, at in reported] == lost
+            assert lost
+            for _ in range(2):
+                await engine.maintenance.run_once()
+            assert len(reported) == len(lost), "once is enough"
+            await topic.publish([message(b"goes on")])
+            for (topic_id, at), entry in zip(list(reported), entries, strict=False):
+                with pytest.raises(BlockCorrupt):
+                    engine.store.read_blocks(topic_id, Position(at.ledger, at.entry - 1), at, bytes_max=1)
+                block = build_like(engine, topic_id, at, entry)
+                await engine.writer.replace_block(topic_id, at, block)
+            assert entries_of(topic)[:8] == entries, "what another cluster had is in its place"
+        async with opened(tmp_path, settings=settings) as engine:
+            assert entries_of(await engine.topic("a"))[:8] == entries
+            check_places(engine.store)
+
+    asyncio.run(main())
+
+
+def build_like(engine: Engine, topic_id: int, at: Position, entry: bytes) -> bytes:
+    """The block at a position, as another cluster has it."""
+    (header,) = engine.store.read_headers(
+        topic_id, Position(at.ledger, at.entry - 1), at, bytes_max=1, blocks_max=1, origins={engine.cluster}
+    )[0]
+    return build_block(
+        kind=header.header.kind,
+        origin=header.header.origin,
+        incarnation=header.header.incarnation,
+        origin_first=header.header.origin_first,
+        publish_time_ms=header.header.publish_time_ms,
+        entries=[entry],
+        batch_sizes=[1],
+    )

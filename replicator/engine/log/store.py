@@ -297,7 +297,7 @@ class Store(TopicRows):
         try:
             return row.head if row.place is None else self.segments.read(row.place, row.head)
         except BlockCorrupt as error:
-            raise self._damaged(error, topic_id, position) from None
+            raise self.damaged(error, topic_id, position) from None
 
     def body_for_writer(self, row: BlockRow) -> Buffer:
         """The same within a transaction of the writer."""
@@ -484,9 +484,10 @@ class Store(TopicRows):
         try:
             verify_block(block)
         except BlockCorrupt as error:
-            raise self._damaged(error, topic_id, position) from None
+            raise self.damaged(error, topic_id, position) from None
 
-    def _damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
+    def damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
+        """The error that names the block; whoever mends blocks is told."""
         if self.on_damaged is not None:
             self.on_damaged(topic_id, position)
         return BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}")

@@ -261,8 +261,9 @@ class Writer:
         )
 
     async def compact_segments(self, *, quiet_only: bool = True) -> None:
-        """Make those segments free in which little lives, and nothing changes, at a bounded rate."""
-        if not self._store.segments.space.any_sparse():
+        """Make those segments free in which little lives, and nothing changes, at a bounded rate; and those whose files
+        were deleted under the worker."""
+        if not self._store.segments.space.segments:
             return
         more = await self._submit(
             CompactSegmentsRequest(self._loop.create_future(), begins=True, quiet_only=quiet_only)

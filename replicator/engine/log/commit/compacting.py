@@ -3,7 +3,8 @@
 Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to its new place, after its bytes are durable
 there; 11, one transaction moves a bounded number of bytes.
 
-A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. One
+A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. It
+is reported, so that other clusters are asked for it. One
 that is larger than segments are now, or when there are to be none, goes to the store's table.
 """
 
@@ -19,7 +20,8 @@ from replicator.engine.log.block import Buffer, verify_block
 from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.segments.places import parse_row, read_placed
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import LOCAL_PREFIX
+from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
+from snapshots.position import Position
 
 MOVED_BYTES_MAX: Final = 8 * 1024 * 1024
 """By one transaction: some hundredths of a second, for which publishes wait."""
@@ -47,7 +49,9 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
             block = store.body_for_writer(row)
             verify_block(block)
         except BlockCorrupt as error:
-            log.error("a damaged block keeps its segment", segment=segment.number, reason=str(error))  # noqa: TRY400
+            topic_id, ledger, first = BLOCK_KEY.unpack(key)
+            named = store.damaged(error, topic_id, Position(ledger, first))
+            log.error("a damaged block keeps its segment", segment=segment.number, reason=str(named))  # noqa: TRY400
             continue
         bodies.leave(txn, value)
         prefix = value[: LOCAL_PREFIX.size]

@@ -147,6 +147,7 @@ class CommitGroup:
             return self._bodies.replace(txn, request.topic_id, request.first, request.block)
         if isinstance(request, CompactSegmentsRequest):
             if request.begins:
+                self._store.segments.look_for_gone()
                 self._store.segments.space.begin_pass(quiet_only=request.quiet_only)
             return compact_segments(txn, self._store, self._bodies)
         if isinstance(request, TrimRequest):

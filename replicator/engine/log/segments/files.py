@@ -148,12 +148,16 @@ class SegmentFile:
     def sync(self) -> None:
         """Raises :class:`OSError` and :class:`SegmentGone`; do not use the file any more then."""
         os.fdatasync(self._writing)
+        if (gone := self.gone()) is not None:
+            raise SegmentGone(f"segment {self.path} was {gone} while the worker runs")
+
+    def gone(self) -> str | None:
+        """Whether the file is not the one of its name any more, and what was done to it."""
         try:
             found = _identity(self.path.stat())
         except FileNotFoundError:
-            raise SegmentGone(f"segment {self.path} was deleted while the worker runs") from None
-        if found != self._identity:
-            raise SegmentGone(f"segment {self.path} was replaced while the worker runs")
+            return "deleted"
+        return None if found == self._identity else "replaced"
 
     def read(self, offset: int, size: int) -> memoryview:
         """Raises :class:`BlockCorrupt` where the disk does not give it."""

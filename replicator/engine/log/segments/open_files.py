@@ -15,7 +15,7 @@ from errno import EBADF
 from pathlib import Path
 from typing import Final
 
-from replicator.engine.log.segments.files import SegmentFile
+from replicator.engine.log.segments.files import SegmentFile, segment_name
 
 OPEN_MAX: Final = 64
 """Two descriptors each, of the 1,024 that a process may have by default."""
@@ -62,6 +62,14 @@ class OpenFiles:
             while len(self._kept) > OPEN_MAX:
                 self._drop(next(iter(self._kept)))
             return found
+
+    def gone(self, number: int) -> bool:
+        """Whether the file of that segment is not there any more; if it is open, whether another one is."""
+        with self._lock:
+            found = self._kept.get(number)
+        if found is not None:
+            return found.file.gone() is not None
+        return not (self._directory / segment_name(number)).exists()
 
     def forget(self, number: int) -> None:
         """Its segment is deleted."""

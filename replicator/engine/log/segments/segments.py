@@ -246,6 +246,16 @@ class Segments:
         with suppress(OSError):  # it is found, and free, at the next start
             (self._directory / files.segment_name(segment.number)).unlink(missing_ok=True)
 
+    def look_for_gone(self) -> None:
+        """Find segments whose files were deleted or replaced since they were made. What lives in them is to be moved,
+        as long as it can be read from the file that is open. The one that is written is looked at by its syncs."""
+        for segment in list(self.space.segments.values()):
+            if segment is self.space.open or not segment.capacity or not self._files.gone(segment.number):
+                continue
+            path = self._directory / files.segment_name(segment.number)
+            log.error("a segment's file was deleted or replaced", file=str(path), live_bytes=segment.live)
+            self.space.note_gone(segment)
+
     # Reading.
 
     def read(self, place: Place, head: memoryview) -> memoryview:

@@ -34,6 +34,8 @@ class Segment:
     free_since: int | None = None
     stuck: bool = False
     """It holds nothing that could be moved."""
+    gone: bool = False
+    """Its file was deleted while the worker runs."""
 
 
 class Readers:
@@ -176,6 +178,10 @@ class SegmentSpace:
         """Its file is gone."""
         del self.segments[segment.number]
 
+    def note_gone(self, segment: Segment) -> None:
+        """Its file was deleted under it: nothing is written there any more, and what lives there is moved first."""
+        segment.capacity, segment.gone, segment.stuck = 0, True, False
+
     def begin_pass(self, *, quiet_only: bool) -> None:
         """Compact what has not changed since the last pass: of what is being trimmed there is less by itself."""
         lived = {each.number: each.live for each in self.segments.values()}
@@ -184,16 +190,13 @@ class SegmentSpace:
 
     def sparse(self) -> Segment | None:
         """The segment that is to be compacted next in this pass, if one is: that with the least that lives."""
-        quiet = (each for each in self._sparse() if each.number in self._quiet)
-        return min(quiet, key=lambda each: each.live / each.capacity, default=None)
-
-    def any_sparse(self) -> bool:
-        """Whether there is a segment that a pass might compact. For any thread."""
-        return next(self._sparse(), None) is not None
+        quiet = (each for each in self._sparse() if each.gone or each.number in self._quiet)
+        return min(quiet, key=lambda each: each.live / each.capacity if each.capacity else 0, default=None)
 
     def _sparse(self) -> Iterator[Segment]:
         for each in list(self.segments.values()):
-            if 0 < each.live <= SPARSE_SHARE * each.capacity and each is not self.open and not each.stuck:
+            sparse = each.gone or each.live <= SPARSE_SHARE * each.capacity
+            if sparse and each.live and each is not self.open and not each.stuck:
                 yield each
 
     def live_bytes(self) -> int:
