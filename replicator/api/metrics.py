@@ -77,6 +77,12 @@ class StatusCollector(Collector):
             text = "Bytes of the segments: of blocks that are there, free to be written, and dead."
             rows = [([state], segments[f"{state}_bytes"]) for state in ("live", "free", "dead")]
             yield self._gauge("store_segment_bytes", text, ["state"], rows)
+        if (disk := status["store"].get("disk")) is not None:
+            yield self._one(
+                "store_disk_free_bytes", "Bytes that are free on the disk of the store.", disk["free_bytes"]
+            )
+            text = "1 while messages are refused because that disk is full."
+            yield self._one("store_disk_full", text, disk["full"] is not None)
         yield self._one("store_failed", "1 once a write or sync failed.", status["store"]["failed"] is not None)
         if (failover := status.get("failover")) is not None:
             yield self._one("failover_epoch", "The number of the newest failover that is known.", failover["epoch"])

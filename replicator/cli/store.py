@@ -28,7 +28,7 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
         cluster: {"error": answer["error"]} if "error" in answer else answer["store"]
         for cluster, answer in answers.items()
     }
-    columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written")
+    columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written", "disk")
     show(output, stores, rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()]))
     if code := exit_status(answers):
         raise typer.Exit(code)
@@ -36,8 +36,8 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
 
 def _cells(store: dict[str, Any]) -> tuple[object, ...]:
     if "error" in store:
-        return (store["error"], "", "", "", "", "")
-    found = store["segments"]
+        return (store["error"], "", "", "", "", "", "")
+    found, disk = store["segments"], store.get("disk") or {}
     written = "past the page cache" if found["direct"] else f"through the page cache: {found['reason']}"
     return (
         store["bytes"],
@@ -46,6 +46,7 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
         found["free_bytes"],
         found["dead_bytes"],
         written if found["segments"] else "",
+        disk.get("full") or f"{disk.get('free_bytes', '')}",
     )
 
 

@@ -184,8 +184,9 @@ class TableRoom:
     def status(self) -> dict[str, Any]:
         """What is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they are."""
         disk = self._disk()
+        full = self._refused and (self._denied or disk.free < disk.appends_leave)
         return {
             "free_bytes": disk.free,
             "reserve_bytes": max(0, self._allocated - self._used),
-            "full": self._full(disk) if self._refused and disk.free < disk.appends_leave else None,
+            "full": self._full(disk) if full else None,
         }

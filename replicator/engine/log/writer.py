@@ -359,12 +359,12 @@ class Writer:
         batch.committed.bytes = sum(request.bytes for request in group)
         return batch.committed
 
-    def _take_room(self, group: list[Request], in_segments: range, *, appends: bool) -> str | None:
+    def _take_room(self, group: Sequence[Request], in_segments: range, *, appends: bool) -> str | None:
         """Why the disk has no room for the group, if it has none."""
         return self.disk_room.take(self._store.table_bytes(), most_bytes(group, in_segments), appends=appends)
 
     def _commit_what_fits(
-        self, group: list[Request], appends: list[Request], in_segments: range, full: str
+        self, group: list[Request], appends: Sequence[Request], in_segments: range, full: str
     ) -> Committed:
         """The disk has no room for the whole group. Where it has none for the smallest append either, all of them are
         refused at once: there may be thousands."""
@@ -390,7 +390,7 @@ class Writer:
         return committed
 
     @staticmethod
-    def _refuse(group: list[Request], error: EngineError) -> Committed:
+    def _refuse(group: Sequence[Request], error: EngineError) -> Committed:
         for request in group:
             if isinstance(request, PublishRequest) and request.turn is not None:
                 request.turn.refused(error)
