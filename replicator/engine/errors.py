@@ -229,7 +229,7 @@ class IncompatibleSchema(EngineError):
 
 
 class StoreFull(EngineError):
-    """The store has reached its size limit; nothing of the refused write was kept."""
+    """The store has reached its size limit, or its disk is full; nothing of the refused write was kept."""
 
     status = 507
 
