@@ -10,7 +10,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,7 @@ from replicator.engine.log import room
 from replicator.engine.log.disk_room import RESERVE_BYTES
 from replicator.engine.log.requests import CopiedBlock, CopyRequest
 from replicator.engine.log.room import most_bytes
+from replicator.engine.log.store_files import READERS_MAX
 from replicator.engine.types import Ack
 from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL
@@ -400,3 +401,42 @@ def test_what_goes_to_segments_needs_little_room_in_the_table() -> None:
     request = CopyRequest(None, 1 << 20, blocks=[CopiedBlock(BEFORE_ALL, bytes(1 << 20))])  # type: ignore[arg-type]
     assert most_bytes([request], range(1 << 16, 1 << 25)) < (1 << 20) + (1 << 18)
     assert most_bytes([request], range(0)) >= 3 << 20
+
+
+def test_a_full_disk_does_not_end_the_process_that_reads_much_at_once(disk: Disk) -> None:
+    """LMDB's table of readers is mapped: a hole in it would be a bus error."""
+
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            await (await engine.topic(TOPIC)).publish([message()])
+            lock = (disk.path / "store" / "log" / "lock.mdb").stat()
+            assert lock.st_blocks * 512 >= lock.st_size - 4096
+            await filled(engine, disk)
+            with ExitStack() as reading:
+                for _ in range(READERS_MAX - 10):
+                    reading.enter_context(engine.store.env.begin())
+
+    asyncio.run(main())
+
+
+def test_holes_in_the_file_of_an_older_version_are_filled_before_anything_is_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            for number in range(20):
+                await topic.publish(numbered(number, 1, size=100_000))
+            await topic.trimming.trim(topic.log.last)
+            used = engine.store.table_bytes()
+        file = tmp_path / "log" / "data.mdb"
+        with file.open("r+b") as data:
+            data.truncate(used)
+            data.truncate(used + (64 << 20))
+        assert file.stat().st_blocks * 512 < file.stat().st_size
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            status = file.stat()
+            assert status.st_blocks * 512 >= used + RESERVE_BYTES
+            assert engine.writer.disk_room.status()["reserve_bytes"] >= RESERVE_BYTES
+
+    asyncio.run(main())
