@@ -90,8 +90,8 @@ class TableRoom:
         self._directory = file.parent
         self._size_max = size_max
         self._free_pages_bytes = free_pages_bytes
-        self._file = os.open(file, os.O_RDWR)
-        status = os.fstat(self._file)
+        self._file = file.open("r+b", buffering=0)
+        status = os.fstat(self._file.fileno())
         whole = status.st_blocks * 512 >= status.st_size
         self._size = status.st_size
         self._allocated = status.st_size if whole else 0
@@ -104,7 +104,7 @@ class TableRoom:
         self._refused = False
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def take(self, used: int, need: int, *, appends: bool) -> str | None:
         """Room for a transaction that may make the file ``need`` bytes larger than the ``used`` ones; returns why it is
@@ -173,7 +173,7 @@ class TableRoom:
         return True
 
     def _disk(self) -> DiskRoom:
-        return DiskRoom.of(os.fstatvfs(self._file))
+        return DiskRoom.of(os.fstatvfs(self._file.fileno()))
 
     def _full(self, disk: DiskRoom) -> str:
         return (
