@@ -154,9 +154,7 @@ class TableRoom:
         if not self._allocates or disk.free - max(0, end - max(self._allocated, self._size)) < left:
             return False
         try:
-            os.posix_fallocate(
-                self._file, self._allocated, end - self._allocated
-            )  # what is there already costs nothing
+            os.posix_fallocate(self._file.fileno(), self._allocated, end - self._allocated)
         except OSError as error:
             self._denied = error.errno in (ENOSPC, EDQUOT)
             if not self._denied:
