@@ -32,7 +32,7 @@ from engine_support import (
 )
 from segment_support import FaultyDisk, failing
 
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
 from replicator.engine.log import room
 from replicator.engine.log.disk_room import RESERVE_BYTES
@@ -108,16 +108,16 @@ async def filled(engine: Engine, disk: Disk) -> None:
     disk.fill()
 
 
-async def until_refused(write: Callable[[int], Awaitable[object]], at_most: int = 100_000) -> int:
+async def until_refused(write: Callable[[int], Awaitable[object]], because: str = FULL) -> int:
     """How often it was done before it was refused by name."""
     refusals: list[StoreFull] = []
-    for number in range(at_most):
+    for number in range(100_000):
         try:
             await write(number)
         except StoreFull as error:
             refusals.append(error)
             break
-    assert FULL in str(refusals[0])
+    assert because in str(refusals[0])
     return number
 
 
@@ -438,5 +438,23 @@ def test_holes_in_the_file_of_an_older_version_are_filled_before_anything_is_wri
             status = file.stat()
             assert status.st_blocks * 512 >= used + RESERVE_BYTES
             assert engine.writer.disk_room.status()["reserve_bytes"] >= RESERVE_BYTES
+
+    asyncio.run(main())
+
+
+def test_at_the_end_of_its_address_space_the_store_is_full_and_the_disk_is_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(store_bytes_max=1 << 20)) as engine:
+            topic = await engine.topic(TOPIC)
+
+            async def put(number: int) -> None:
+                await engine.writer.put("meta", b"large %d" % number, b'"' + b"x" * 400_000 + b'"')
+
+            assert await until_refused(put, because="limit of 1048576 bytes") > 10
+            assert engine.writer.disk_room._allocates, "it can allocate: there is nothing to be allocated"
+            assert full_of(engine) is None
+            await engine.remember("small", 1)
+            with pytest.raises(StoreFull, match="limit of 1048576 bytes"):
+                await topic.publish([message()])
 
     asyncio.run(main())

@@ -151,6 +151,8 @@ class TableRoom:
     def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
         """Get blocks for the file up to ``end``, if so much of the disk is left then."""
         end = min(end, self._size_max)
+        if self._allocates and end <= self._allocated:
+            return True  # more than its address space the file never takes: LMDB refuses that
         if not self._allocates or disk.free - max(0, end - max(self._allocated, self._size)) < left:
             return False
         try:
