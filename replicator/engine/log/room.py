@@ -6,7 +6,7 @@ by is a failure of the disk, and is never tried again; 11, appends stop while th
 LMDB says "no space left" alike of a page that it could not write, of a sync that failed and of its meta page, and
 "input/output error" of a write that a full disk cut short. After the first nothing has happened; after a failed sync
 what is on the disk is unknown. So the difference has to be made before
-(docs/adr/0056-room-on-the-disk-is-taken-before-a-transaction-writes.md).
+(docs/adr/0057-room-on-the-disk-is-taken-before-a-transaction-writes.md).
 
 1. The file has a **reserve**: blocks of the disk behind its last page, allocated by ``posix_fallocate``.
 2. Appends need room for themselves beside the whole reserve, and leave :attr:`DiskRoom.appends_leave` of the disk free
