@@ -15,10 +15,10 @@ from typing import Final
 
 import psutil
 
+from replicator.drills.peers.pulsar.broker import missing, pulsar_broker
 from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Cluster, Topology, dump
-from tests.peers.pulsar.broker import missing, pulsar_broker
 
 PEER: Final = "Apache Pulsar 4.0.0"
 NAME: Final = "bench"

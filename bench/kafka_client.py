@@ -25,7 +25,7 @@ from bench.lag import (
     TICK_SECONDS,
     Lag,
 )
-from tests.peers.jvm import PeerFailed
+from replicator.drills.peers.jvm import PeerFailed
 
 ANSWER_SECONDS_MAX: Final = 60.0
 TRANSACTION_MS_MAX: Final = 600_000

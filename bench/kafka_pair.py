@@ -22,8 +22,8 @@ from bench.cases import Case
 from bench.kafka_client import KafkaClient
 from bench.lag import Lag
 from bench.pairs import Pair, System, settle
-from tests.peers.jvm import PeerFailed
-from tests.peers.kafka.cluster import KafkaBroker, MirrorMaker, missing
+from replicator.drills.peers.jvm import PeerFailed
+from replicator.drills.peers.kafka.cluster import KafkaBroker, MirrorMaker, missing
 
 SOURCE: Final = "a"
 DESTINATION: Final = "b"
@@ -42,7 +42,7 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     # Topics are deleted between copies: their files go at once.
     "log.segment.delete.delay.ms": "1000",
 }
-"""Beside those of ``tests/peers/kafka/cluster.py``."""
+"""Beside those of ``replicator/drills/peers/kafka/cluster.py``."""
 MIRROR_SETTINGS: Final[Mapping[str, str]] = {
     f"{SOURCE}->{DESTINATION}.topics": "bench-.*",
     "tasks.max": "1",  # a topic has one partition, which is one task's

@@ -31,7 +31,7 @@ from bench.pairs import System
 from bench.peer_table import Name, PeerResults, Taken
 from bench.usage import Usage
 from replicator.client.errors import PulsarException
-from tests.peers.jvm import PeerFailed
+from replicator.drills.peers.jvm import PeerFailed
 
 SYSTEMS: Final = (OURS, *pulsar_pair.SYSTEMS, *kafka_pair.SYSTEMS)
 ROUNDS: Final = 3

@@ -21,8 +21,8 @@ from bench.cases import Case
 from bench.lag import Lag, lag_between
 from bench.network import publish_rates
 from bench.pairs import Pair, System, settle
-from tests.peers.jvm import PeerFailed, find_java, jars_of
-from tests.peers.pulsar.broker import PulsarBroker
+from replicator.drills.peers.jvm import PeerFailed, jars_missing
+from replicator.drills.peers.pulsar.broker import TITLE, PulsarBroker
 
 SOURCE: Final = "a"
 DESTINATION: Final = "b"
@@ -47,7 +47,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "webSocketServiceEnabled": "false",
 }
-"""Beside those of ``tests/peers/pulsar/broker.py``; the journal's are added."""
+"""Beside those of ``replicator/drills/peers/pulsar/broker.py``; the journal's are added."""
 JAVA: Final = (
     "-Xms2g",
     "-Xmx2g",
@@ -146,11 +146,7 @@ def _check_messages(broker: PulsarBroker, case: Case) -> None:
 
 def missing() -> str | None:
     """Why two brokers cannot run here; None if they can."""
-    if find_java() is None:
-        return "Java 17 is not here: no Apache Pulsar"
-    if not jars_of("pulsar").is_dir():
-        return "the jars of Apache Pulsar are not here: make peers (it needs Maven)"
-    return None
+    return jars_missing("pulsar", TITLE)
 
 
 @asynccontextmanager

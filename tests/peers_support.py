@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from peers.kafka import cluster as kafka
-from peers.pulsar.broker import PulsarBroker, missing, pulsar_broker
 from peers_required import require
+
+from replicator.drills.peers.kafka import cluster as kafka
+from replicator.drills.peers.pulsar.broker import PulsarBroker, missing, pulsar_broker
 
 
 def require_pulsar() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import pytest
-from peers.jvm import find_java, jars_of
+
+from replicator.drills.peers.jvm import find_java, jars_of
 
 HERE: Final = Path(__file__).parent
 BUILD_SECONDS_MAX: Final = 600

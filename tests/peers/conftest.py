@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from peers.pulsar.broker import PulsarBroker
 from peers_support import pulsar_peer
+
+from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from peers.jvm import find_java, jars_of
-from peers.pulsar.broker import PulsarBroker
 from served_worker import served_worker
+
+from replicator.drills.peers.jvm import find_java, jars_of
+from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 PROGRAM: Final = Path(__file__).parent / "java" / "AdminCalls.java"
 SECONDS_MAX: Final = 120

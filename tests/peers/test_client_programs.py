@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import pytest
 from peers.client_programs import go_program, java_program
-from peers.pulsar.broker import PulsarBroker
 from served_worker import ServedWorker, served_worker
+
+from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 SECONDS_MAX: Final = 180
 Seen = dict[str, Any]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from peers.jvm import PeerFailed
-from peers.kafka.cluster import KafkaBroker, MirrorMaker
 from peers_support import require_kafka
+
+from replicator.drills.peers.jvm import PeerFailed
+from replicator.drills.peers.kafka.cluster import KafkaBroker, MirrorMaker
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 MESSAGES: Final = 100

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from channel_support import served
 from engine_support import opened
-from peers.pulsar.broker import PulsarBroker
 
 from replicator.client import (
     Client,
@@ -28,6 +27,7 @@ from replicator.client import (
     ProducerFenced,
     Timeout,
 )
+from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 DEADLINE_SECONDS = 60
 EARLIEST = InitialPosition.Earliest

@@ -10,9 +10,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from peers.jvm import PeerFailed
-from peers.pulsar.broker import PulsarBroker, pulsar_broker
 from peers_support import require_pulsar
+
+from replicator.drills.peers.jvm import PeerFailed
+from replicator.drills.peers.pulsar.broker import PulsarBroker, pulsar_broker
 
 pulsar = pytest.importorskip("pulsar")
 TOPIC = "persistent://public/default/kept"

@@ -1,7 +1,4 @@
-"""What the peers that run from their jars share: where the jars are, the Java that runs them, free ports.
-
-``make peers`` fetches the jars. Standard library only, so that benchmarks can use it too.
-"""
+"""What the peers that run from their jars share: where the jars are, and the Java that runs them."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ import hashlib
 import os
 import re
 import shutil
-import socket
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
+JARS: Final = ("pulsar", "kafka")
+"""Each has a folder here, with a ``pom.xml`` that names its jars."""
 JAVA_VERSION_MIN: Final = 17
 
 
@@ -28,7 +25,7 @@ class PeerFailed(Exception):
 
 
 def jars_of(peer: str) -> Path:
-    """Where ``tests/peers/fetch`` puts the jars that a peer's ``pom.xml`` names."""
+    """Where :mod:`replicator.drills.peers.__main__` puts the jars that a peer's ``pom.xml`` names."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     named = hashlib.sha256((HERE / peer / "pom.xml").read_bytes()).hexdigest()[:12]
     return cache / "replicator-peers" / f"{peer}-{named}"
@@ -53,8 +50,23 @@ def find_java() -> str | None:
     return None
 
 
-def free_ports(count: int) -> list[int]:
-    """So many ports of 127.0.0.1 that nobody listens at now."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+def jars_missing(peer: str, title: str) -> str | None:
+    """Why a peer cannot run here from its jars, and what to do; None if it can."""
+    if find_java() is None:
+        return (
+            f"{title} needs Java {JAVA_VERSION_MIN} or newer, and none is here: install one (on Debian: "
+            "default-jre-headless), or name it by JAVA_HOME"
+        )
+    if not jars_of(peer).is_dir():
+        return (
+            f"the jars of {title} are not here: fetch them by `python -m replicator.drills.peers` (`make peers` in a "
+            f"checkout), which needs Maven (on Debian: maven) and puts them into {jars_of(peer).parent}"
+        )
+    return None
+
+
+def version_of(peer: str) -> str:
+    """The version that its ``pom.xml`` names."""
+    found = re.search(rf"<{peer}.version>(.*)</{peer}.version>", (HERE / peer / "pom.xml").read_text())
+    assert found is not None, f"{peer}/pom.xml names no version"
+    return found[1]

@@ -1,7 +1,6 @@
 """A real Apache Kafka cluster of one process (KRaft), and MirrorMaker 2 between two of them, from their jars.
 
-A broker is ready after some 4 s. MirrorMaker copies after some 10 s; nothing but what it copies tells when. Standard
-library only, so that benchmarks can use it too.
+A broker is ready after some 4 s. MirrorMaker copies after some 10 s; nothing but what it copies tells when.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ..jvm import PeerFailed, PeerMissing, find_java, free_ports, jars_of
+from replicator.drills.peers.jvm import PeerFailed, PeerMissing, find_java, jars_missing, jars_of
+from replicator.drills.ports import free_ports
 
+TITLE: Final = "Apache Kafka with MirrorMaker 2"
 READY_SECONDS_MAX: Final = 120.0
 FORMAT_SECONDS_MAX: Final = 120.0
 END_SECONDS_MAX: Final = 30.0
@@ -73,12 +74,8 @@ _BROKERS: Final = struct.Struct(">iii")
 
 
 def missing() -> str | None:
-    """Why it cannot run here; None if it can."""
-    if find_java() is None:
-        return "Java 17 is not here: no Apache Kafka"
-    if not jars_of("kafka").is_dir():
-        return "the jars of Apache Kafka and MirrorMaker 2 are not here: make peers (it needs Maven)"
-    return None
+    """Why it cannot run here, and what to do; None if it can."""
+    return jars_missing("kafka", TITLE)
 
 
 class _Program:
@@ -176,13 +173,13 @@ class KafkaBroker(_Program):
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(directory / "logs"),
         }
-        self._settings = {**SETTINGS, **own, **(settings or {})}
+        self.settings: Mapping[str, str] = {**SETTINGS, **own, **(settings or {})}
         self._configuration = directory / "server.properties"
         self._options = tuple(java)
         self._arguments = ("kafka.Kafka", str(self._configuration))
 
     def _prepare(self) -> None:
-        _write_properties(self._configuration, self._settings)
+        _write_properties(self._configuration, self.settings)
         if (self.directory / "logs" / "meta.properties").exists():
             return
         formatted = subprocess.run(
@@ -245,13 +242,13 @@ class MirrorMaker(_Program):
             # A way that is off would send heartbeats otherwise.
             f"{target_name}->{source_name}.emit.heartbeats.enabled": "false",
         }
-        self._settings = {**MIRROR_SETTINGS, **own, **settings}
+        self.settings: Mapping[str, str] = {**MIRROR_SETTINGS, **own, **settings}
         self._configuration = directory / "mirror.properties"
         self._options = tuple(java)
         self._arguments = ("org.apache.kafka.connect.mirror.MirrorMaker", str(self._configuration))
 
     def _prepare(self) -> None:
-        _write_properties(self._configuration, self._settings)
+        _write_properties(self._configuration, self.settings)
 
 
 def _command(*arguments: str) -> list[str]:

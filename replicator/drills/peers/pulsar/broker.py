@@ -1,13 +1,12 @@
 """A real Apache Pulsar broker: one process that is a whole cluster, with a bookie and a metadata store.
 
 It runs from its jars (``make peers`` fetches them) where there is Java, else from its image where a Docker engine
-answers. It takes about 8 s to be ready, and 1 GB of memory. Standard library only, so that benchmarks can use it too.
+answers. It takes about 8 s to be ready, and 1 GB of memory.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 import urllib.error
@@ -17,9 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ..jvm import PeerFailed, PeerMissing, find_java, free_ports, jars_of
+from replicator.drills.peers.jvm import PeerFailed, PeerMissing, find_java, jars_missing, jars_of, version_of
+from replicator.drills.ports import free_ports
 
-HERE: Final = Path(__file__).parent
+TITLE: Final = "Apache Pulsar"
 READY_SECONDS_MAX: Final = 120.0
 """On a machine that does nothing else it is ready after 7 s."""
 END_SECONDS_MAX: Final = 30.0
@@ -79,12 +79,9 @@ def _docker_answers() -> bool:
 
 
 def missing() -> str | None:
-    """Why it cannot run here; None if it can."""
-    if (find_java() is not None and jars_of("pulsar").is_dir()) or _docker_answers():
-        return None
-    if find_java() is None:
-        return "neither Java 17 nor a Docker engine is here: no Apache Pulsar broker"
-    return "the jars of the Apache Pulsar broker are not here: make peers (it needs Maven)"
+    """Why it cannot run here, and what to do; None if it can."""
+    why = jars_missing("pulsar", TITLE)
+    return None if why is None or _docker_answers() else why
 
 
 class PulsarBroker:
@@ -103,7 +100,7 @@ class PulsarBroker:
         self.port, self.web_port = free_ports(2)
         self.url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
-        self._settings = {**SETTINGS, **(settings or {})}
+        self.settings: Mapping[str, str] = {**SETTINGS, **(settings or {})}
         self._java = tuple(java)
         self._shown = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,7 +117,7 @@ class PulsarBroker:
         if why is not None:
             raise PeerMissing(why)
         self.directory.mkdir(parents=True, exist_ok=True)
-        if find_java() is not None and jars_of("pulsar").is_dir():
+        if jars_missing("pulsar", TITLE) is None:
             self._start_process()
         else:
             self._start_container()
@@ -201,12 +198,10 @@ class PulsarBroker:
     def _start_container(self) -> None:
         from testcontainers.core.container import DockerContainer
 
-        version = re.search(r"<pulsar.version>(.*)</pulsar.version>", (HERE / "pom.xml").read_text())
-        assert version is not None
         self._write_configuration(self.directory, "0.0.0.0")
         (self.directory / "data").mkdir(exist_ok=True)
         (self.directory / "data").chmod(0o777)  # the image runs as a user of its own
-        container = DockerContainer(f"apachepulsar/pulsar:{version[1]}")
+        container = DockerContainer(f"apachepulsar/pulsar:{version_of('pulsar')}")
         for port in (self.port, self.web_port):  # lookups answer with the port that the broker itself knows
             container.with_bind_ports(port, port)
         container.with_env("PULSAR_STANDALONE_CONF", "/peer/standalone.conf").with_env("PULSAR_MEM", "-Xms512m -Xmx1g")
@@ -223,7 +218,7 @@ class PulsarBroker:
             "advertisedAddress": "127.0.0.1",
         }
         file = directory / "standalone.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in {**own, **self._settings}.items()))
+        file.write_text("".join(f"{key}={value}\n" for key, value in {**own, **self.settings}.items()))
         return file
 
     def _wait_until_ready(self) -> None:

@@ -1,0 +1,1 @@
+"""Apache Kafka and MirrorMaker 2 from their jars."""

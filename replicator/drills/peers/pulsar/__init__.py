@@ -1,0 +1,1 @@
+"""An Apache Pulsar broker from its jars, or from its image."""
