@@ -46,6 +46,14 @@ def drill(
     messages: Annotated[
         int, typer.Option(min=100, help="How many messages to publish, or as many as there are.")
     ] = 100_000,
+    system: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is under drill: replicator; pulsar-geo, two Apache Pulsar clusters with Pulsar's own "
+            "geo-replication; or mirrormaker2, two Kafka clusters with MirrorMaker 2. See docs/compared.md.",
+        ),
+    ] = "replicator",
     input_file: Annotated[
         Path | None,
         typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
@@ -146,6 +154,7 @@ def drill(
     report = run_drill(
         DrillOptions(
             messages=messages,
+            system=system,
             input_file=input_file,
             key=key,
             topology_file=topology,

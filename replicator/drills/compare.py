@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from replicator.drills.report import NONE
 from snapshots.repository import DrillRun
 
 _FIGURES: Final = (
@@ -30,7 +31,7 @@ _FIGURES: Final = (
     "traffic_seconds",
     "wall_seconds",
 )
-_SETTINGS: Final = ("scenario", "sync", "links", "engine", "seed", "rate")
+_SETTINGS: Final = ("system", "scenario", "sync", "links", "engine", "seed", "rate")
 _OF_SUBSCRIPTIONS: Final = ("repeated", "repeated_acked_over_1s_before_kill", "sync_lag_ms.p99")
 
 Report = Mapping[str, Any]
@@ -52,6 +53,9 @@ def _rows(first: Report, second: Report) -> Iterator[Row]:
 
 
 def _field(report: Report, dotted: str) -> Any:
+    """None if it was not measured; "none" if the system does not have it."""
+    if dotted in report.get("lacks", ()):
+        return NONE
     value: Any = report
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

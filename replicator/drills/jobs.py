@@ -1,4 +1,4 @@
-"""What a drill is asked to do: its options, and the runs that they mean.
+"""What a drill is asked to do: its options, and the runs of the replicator that they mean.
 
 Every run is planned and checked before the first one starts, so that a wrong option costs no time. A scenario that the
 topology cannot have is an error, except with ``--scenario all``, which leaves it out and says why.
@@ -6,8 +6,10 @@ topology cannot have is an error, except with ``--scenario all``, which leaves i
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,11 +18,14 @@ from replicator.drills import canary
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
 from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
 from replicator.drills.own_databases import check_databases
+from replicator.drills.run_store import digest_of
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
 from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
-from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology
+from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology, prepare_directory, remove_data, set_stage
 from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.drills.systems.own import NAME, OwnSystem
+from replicator.drills.systems.system import System
 from replicator.drills.traffic.making import OWN, check_client
 from replicator.running.extras import is_installed, require_extra
 from replicator.topology import SPARK, Topology, load_topology
@@ -35,6 +40,7 @@ class DrillOptions:
     """What the command line gives; see ``replicator drill --help``."""
 
     messages: int
+    system: str = NAME
     input_file: Path | None = None
     key: str | None = None
     topology_file: Path | None = None
@@ -61,21 +67,54 @@ class DrillOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One run of one scenario."""
+class OwnJob:
+    """One run of one scenario on the replicator. See :class:`~replicator.drills.systems.system.Job`."""
 
     setting: Setting
     subscriptions: tuple[TestedSubscription, ...]
     cast: Cast
     topic: str
     client: str
+    namespace: str
+    keep_data: bool
 
     @property
     def scenario(self) -> Scenario:
         return self.setting.scenario
 
+    @property
+    def out_dir(self) -> Path:
+        return self.setting.out_dir
 
-def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
+    @property
+    def topology(self) -> Topology | None:
+        return self.setting.topology
+
+    @property
+    def digest(self) -> str:
+        return digest_of(make_topology(self.setting))
+
+    def prepare(self) -> None:
+        prepare_directory(self.setting)
+
+    def clear(self) -> None:
+        if not self.keep_data:
+            remove_data(self.setting)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[System]:
+        async with set_stage(self.setting) as stage:
+            if self.setting.is_running:
+                await canary.check_namespace(stage.topology, self.namespace)
+            try:
+                yield OwnSystem(stage, self.cast, self.topic, self.client, self.out_dir)
+            finally:
+                if self.setting.is_running:
+                    for left in await canary.remove_topic(stage.topology, self.topic):
+                        print(f"{self.topic} could not be removed: {left}", file=sys.stderr)
+
+
+def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
     subscriptions = parse_subscriptions(options.subscriptions)
     if options.links not in ("both-ways", "one-way"):
@@ -90,7 +129,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
     modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
     topology = _topology(options)
     several = len(scenarios) * len(modes) > 1
-    jobs: list[Job] = []
+    jobs: list[OwnJob] = []
     left_out: list[str] = []
     for scenario in scenarios:
         for mode in modes:
@@ -116,7 +155,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[Job], list[str]]:
     return jobs, left_out
 
 
-def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> Job:
+def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> OwnJob:
     name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
     namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
     topic = canary.canary_topic(namespace, name)
@@ -126,7 +165,8 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
         check_databases(topology)
     client = options.client or setting.scenario.client or OWN
     check_client(client)
-    return Job(setting, subscriptions, choose_cast(topology, setting.scenario, topic), topic, client)
+    cast = choose_cast(topology, setting.scenario, topic)
+    return OwnJob(setting, subscriptions, cast, topic, client, options.namespace, options.keep_data)
 
 
 def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:

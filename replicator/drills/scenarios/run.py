@@ -9,30 +9,20 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
-
-import aiohttp
 
 from replicator.drills.errors import DrillError
 from replicator.drills.input import InputMessage
 from replicator.drills.observations import Observations
-from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.catalog import Scenario
-from replicator.drills.scenarios.operator import Failover, Operator, StepTimedOut
+from replicator.drills.scenarios.operator import Operator
 from replicator.drills.scenarios.parts import Parts
-from replicator.drills.scenarios.settling import left_to_do
 from replicator.drills.scenarios.steps import room_before
-from replicator.drills.stage import Stage
 from replicator.drills.subscriptions import TestedSubscription
-from replicator.drills.traffic.ack_watcher import AckWatcher
+from replicator.drills.systems.system import StepTimedOut, System
 from replicator.drills.traffic.active import ActiveCluster, Drill
-from replicator.drills.traffic.making import make_clients
 from replicator.drills.traffic.publisher import Publisher
 from replicator.drills.traffic.subscriber import Subscriber
-from replicator.drills.traffic.tail_reader import TailReader
-from replicator.operating.status import fetch
-from replicator.security.asking import worker_session
 
 SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2
@@ -62,8 +52,6 @@ class Outcome:
     ended_s: float
     unsettled: str | None
     failovers: list[dict[str, Any]]
-    statuses: Mapping[str, Mapping[str, Any]]
-    """What the workers said at the end."""
 
 
 class _Seen:
@@ -82,39 +70,30 @@ class _Seen:
 
 
 class Run:
-    """One run of a scenario on a stage."""
+    """One run of a scenario on a system."""
 
     def __init__(
         self,
-        stage: Stage,
+        system: System,
         scenario: Scenario,
         subscriptions: Sequence[TestedSubscription],
-        cast: Cast,
         *,
-        topic: str,
         messages: Iterable[InputMessage],
         count: int,
         rate: int,
         seed: int,
-        client: str,
-        out_dir: Path,
-        failover: Failover,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._stage = stage
-        self._topology = stage.topology
-        self._cast = cast
+        self._system = system
         source = random.Random(seed)
         self._steps = scenario.steps(source)
         self._count = count
         self._on_progress = on_progress
-        urls = {cluster.name: cluster.pulsar_url for cluster in stage.topology.clusters}
         observations = Observations(tuple(each.observed for each in subscriptions))
-        for name in stage.topology.names:
+        for name in system.clusters:
             observations.clusters.code(name)
-        active = ActiveCluster(self._cast.primary)
-        clients = make_clients(client, stage.topology, active, out_dir, stage.client_access)
-        self._drill = Drill(topic, observations, active, clients, source, asyncio.Event())
+        active = ActiveCluster(system.cast.primary)
+        self._drill = Drill(system.topic, observations, active, system.clients(active), source, asyncio.Event())
         self._publisher = Publisher(self._drill, messages, rate)
         self._seen = {each.name: _Seen() for each in subscriptions}
         self._subscribers = [
@@ -122,40 +101,16 @@ class Run:
             for each in subscriptions
             for number in range(1, each.consumers + 1)
         ]
-        self._watchers = [
-            watcher
-            for name in self._cast.pair
-            for watcher in (
-                TailReader(self._drill, name, urls[name], stage.workers.running[name], stage.client_access),
-                AckWatcher(self._drill, name, stage.topology.cluster(name).url, stage.workers.running[name]),
-            )
-        ]
-        self._operator = Operator(
-            stage.topology,
-            self._cast,
-            self._drill,
-            self._publisher,
-            stage.workers,
-            count=count,
-            failover=failover,
-            faults=stage.faults,
-            databases=stage.databases,
-        )
+        self._operator = Operator(system, self._drill, self._publisher, count=count)
 
     async def run(self) -> Outcome:
         """Let traffic flow through the scenario until all has settled."""
         started = time.monotonic()
         async with Parts() as parts:
             consuming = [parts.start("a subscriber", each.run()) for each in self._subscribers]
-            watching = [parts.start("a watcher", each.run()) for each in self._watchers]
+            watching = [parts.start("a watcher", each) for each in self._system.watchers(self._drill)]
             others = [parts.start("the report of progress", self._report_progress())]
-            others += [
-                parts.start(f"the watch over {name}'s worker", self._stage.workers.watch(name))
-                for name in self._topology.names
-            ]
-            if self._stage.secrets is not None:
-                exchange = self._stage.secrets.exchange(self._topology)
-                others.append(parts.start("the exchange of certificates", exchange))
+            others += [parts.start(what, chore) for what, chore in self._system.chores()]
             publishing = parts.start("the publisher", self._publisher.run())
             unsettled = await self._take_steps()
             await publishing
@@ -174,7 +129,6 @@ class Run:
             time.monotonic(),
             unsettled,
             self._operator.failovers,
-            await self._statuses(),
         )
 
     async def _take_steps(self) -> str | None:
@@ -192,23 +146,11 @@ class Run:
     async def _settle(self) -> str | None:
         """Wait until nothing is left to do anywhere; returns what was left when the time was over."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
-        names = [each.name for each in self._drill.observations.subscriptions]
         while True:
-            left = left_to_do(
-                self._topology,
-                self._drill.topic,
-                names,
-                self._drill.active.name,
-                await self._statuses(),
-                databases=self._stage.databases is not None,
-            )
+            left = await self._system.left_to_do(self._drill)
             if left is None or time.monotonic() > deadline:
                 return left
             await asyncio.sleep(SETTLE_POLL_SECONDS)
-
-    async def _statuses(self) -> dict[str, dict[str, Any]]:
-        async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
-            return {each.name: await fetch(session, each.address) for each in self._topology.clusters}
 
     async def _report_progress(self) -> None:
         """Until cancelled. Raises :class:`DrillError` if nothing is confirmed any more while it should be."""
@@ -219,8 +161,8 @@ class Run:
                 confirmed, since = self._publisher.confirmed, time.monotonic()
             elif time.monotonic() - since > STALLED_SECONDS_MAX:
                 raise DrillError(
-                    f"nothing was confirmed for {STALLED_SECONDS_MAX:.0f} s ({self._operator.phase}); see the logs of "
-                    f"the workers"
+                    f"nothing was confirmed for {STALLED_SECONDS_MAX:.0f} s ({self._operator.phase}); see the logs in "
+                    "the drill's directory"
                 )
             await asyncio.sleep(PROGRESS_SECONDS)
 

@@ -1,7 +1,8 @@
 """What a drill needs of a client library: producers and consumers at one cluster, and one error for "it is gone".
 
-Two libraries have it: this project's own client (:mod:`replicator.drills.traffic.own_client`), and Pulsar's official
-one (:mod:`replicator.drills.traffic.pulsar_client`). What is recorded of messages, and when, is the same for both.
+Three libraries have it: this project's own client (:mod:`replicator.drills.traffic.own_client`), Pulsar's official one
+(:mod:`replicator.drills.traffic.pulsar_client`), and Confluent's for Kafka
+(:mod:`replicator.drills.traffic.kafka_client`). What is recorded of messages, and when, is the same for all.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class DrillConsumer(Protocol):
     async def receive(self) -> list[Received]:
         """What has come, within :data:`RECEIVE_MILLIS`. Raises :class:`ClientLost`."""
 
-    async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Returns when the library says that they are acknowledged. Raises :class:`ClientLost`."""
+    async def acknowledge(self, received: Sequence[Received]) -> Sequence[Received]:
+        """What the library says is acknowledged now: usually the same. A system that knows only a position, and has it
+        wait for a message before it, has them among a later call's. Raises :class:`ClientLost`."""
 
     async def acknowledge_cumulative(self, last: Received) -> None:
         """The same for all up to ``last``."""

@@ -74,7 +74,7 @@ class OwnClients:
                     receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
                     consumer_name=name,
                     initial_position=InitialPosition.Earliest,
-                    replicate_subscription_state_enabled=True,
+                    replicate_subscription_state_enabled=tested.replicated,
                     batch_index_ack_enabled=tested.batch_index_acks,
                     acknowledgement_group_time_ms=ACK_GROUP_MILLIS,
                     ack_receipt_enabled=True,
@@ -124,10 +124,11 @@ class OwnConsumer:
             received.append(Received(place, place.position(), receipt))
         return received
 
-    async def acknowledge(self, received: Sequence[Received]) -> None:
+    async def acknowledge(self, received: Sequence[Received]) -> Sequence[Received]:
         with _lost():
             self._consumer.acknowledge_many([each.handle for each in received])
             await self._consumer.flush_acknowledgements()
+        return received
 
     async def acknowledge_cumulative(self, last: Received) -> None:
         with _lost():

@@ -4,26 +4,22 @@ The library blocks and has threads of its own. So each client of a drill has a t
 the rest, and what the library calls back comes through the event loop. The library comes back to a cluster that it lost
 by itself, for as long as the operator leaves it there; when the clients are to go elsewhere, a new client is made.
 
-Official clients are told neither the origin of a message nor its place there. So the drill sends both along: the
-cluster where it publishes, and a number that rises with each send. One producer publishes at a time, so that this is
-the order of the origin's log.
+Official clients are told neither the origin of a message nor its place there: the drill sends both along
+(:mod:`replicator.drills.traffic.library`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from replicator.drills.errors import ClientMissing
-from replicator.drills.observations import Receipt, drill_id_of, drill_id_property
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.active import ActiveCluster
 from replicator.drills.traffic.clients import (
@@ -37,14 +33,13 @@ from replicator.drills.traffic.clients import (
     DrillMessage,
     Received,
 )
+from replicator.drills.traffic.library import RETRY_SECONDS, Run, Sends, origin_properties, receipt_of
 from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.engine.types import SubscriptionType
 from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 PACKAGE: Final = "pulsar-client"
-ORIGIN_PROPERTY: Final = "drill-origin"
-ORDER_PROPERTY: Final = "drill-order"
 BATCH_MESSAGES_MAX: Final = 1000
 THREADS: Final = 3
 """Of each client: to receive, to acknowledge, and to close."""
@@ -52,17 +47,16 @@ CONNECT_MILLIS_MAX: Final = 3_000
 OPERATION_SECONDS_MAX: Final = 10
 CLOSE_SECONDS_MAX: Final = 3.0
 """A cluster that died does not answer; then the client is torn down."""
-RETRY_SECONDS: Final = 0.2
 
 T = TypeVar("T")
 
 
-def load() -> Any:
-    """The package; raises :class:`ClientMissing`."""
+def load(wanted: str = "--client pulsar") -> Any:
+    """The package; raises :class:`ClientMissing`, which says what it is wanted for."""
     try:
         return import_module("pulsar")
     except ImportError:
-        raise ClientMissing(f"--client pulsar: the package {PACKAGE} is not installed: pip install {PACKAGE}") from None
+        raise ClientMissing(f"{wanted}: the package {PACKAGE} is not installed: pip install {PACKAGE}") from None
 
 
 class PulsarClients:
@@ -97,7 +91,7 @@ class PulsarClients:
             try:
                 yield producer
             finally:
-                producer.closed = True
+                producer.close()
 
     @asynccontextmanager
     async def consumer(
@@ -119,7 +113,7 @@ class PulsarClients:
                 receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
                 consumer_name=name,
                 initial_position=pulsar.InitialPosition.Earliest,
-                replicate_subscription_state_enabled=True,
+                replicate_subscription_state_enabled=tested.replicated,
                 batch_index_ack_enabled=tested.batch_index_acks,
                 batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(RECEIVE_MESSAGES_MAX, -1, RECEIVE_MILLIS),
             )
@@ -162,16 +156,6 @@ class PulsarClients:
             client.shutdown()
 
 
-class Run:
-    """Runs a function in one of a client's threads."""
-
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        self._threads = threads
-
-    def __call__(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments))
-
-
 class PulsarProducer:
     """See :class:`~replicator.drills.traffic.clients.DrillProducer`."""
 
@@ -179,28 +163,21 @@ class PulsarProducer:
         self._producer = producer
         self._cluster = cluster
         self._order = order
-        self._active = active
         self._ok = ok
-        self._loop = asyncio.get_running_loop()
-        self._on_its_way = 0
-        self._settled = asyncio.Event()
-        self._answers: deque[Callable[[], None]] = deque()
-        self.closed = False
-        """Then confirmations come too late: what they are of is sent again elsewhere."""
+        self._sends = Sends(cluster, active)
+        self.room = self._sends.room
+        self.flush = self._sends.flush
+        self.close = self._sends.close
 
     def send(self, message: DrillMessage, confirmed: Confirmed) -> None:
-        properties = drill_id_property(message.message_id)
-        properties[ORIGIN_PROPERTY] = self._cluster
-        properties[ORDER_PROPERTY] = str(next(self._order))
-        self._on_its_way += 1
+        properties = origin_properties(message, self._cluster, self._order)
+        self._sends.begin()
 
         def answered(result: Any, place: Any) -> None:
             """In a thread of the library, which ends the process if this raises."""
             ok = result == self._ok
             position, index = (Position(place.ledger_id(), place.entry_id()), place.batch_index()) if ok else (None, -1)
-            self._answers.append(partial(self._settle, message.message_id, position, index, confirmed))
-            if len(self._answers) == 1 and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._take_answers)
+            self._sends.answered(message.message_id, position, index, confirmed)
 
         self._producer.send_async(
             message.payload,
@@ -209,33 +186,6 @@ class PulsarProducer:
             partition_key=message.key,
             ordering_key=message.key_group,
         )
-
-    async def room(self) -> None:
-        await self._until_fewer_than(MAX_PENDING_MESSAGES)
-
-    async def flush(self) -> None:
-        await self._until_fewer_than(1)
-
-    async def _until_fewer_than(self, count: int) -> None:
-        while self._on_its_way >= count:
-            if self._active.name != self._cluster:
-                raise ClientLost(f"clients are to leave {self._cluster}")
-            self._settled.clear()
-            try:
-                async with timeout(RETRY_SECONDS):
-                    await self._settled.wait()
-            except TimeoutError:
-                continue
-
-    def _take_answers(self) -> None:
-        while self._answers:
-            self._answers.popleft()()
-        self._settled.set()
-
-    def _settle(self, message_id: int, position: Position | None, index: int, confirmed: Confirmed) -> None:
-        self._on_its_way -= 1
-        if position is not None and not self.closed:
-            confirmed(message_id, position, index)
 
 
 class PulsarConsumer:
@@ -249,8 +199,9 @@ class PulsarConsumer:
     async def receive(self) -> list[Received]:
         return await self._ask(self._receive)
 
-    async def acknowledge(self, received: Sequence[Received]) -> None:
+    async def acknowledge(self, received: Sequence[Received]) -> Sequence[Received]:
         await self._ask(self._acknowledge, received)
+        return received
 
     async def acknowledge_cumulative(self, last: Received) -> None:
         await self._ask(self._consumer.acknowledge_cumulative, last.handle)
@@ -268,13 +219,7 @@ class PulsarConsumer:
         for message in self._consumer.batch_receive():
             properties = message.properties()
             place = message.message_id()
-            receipt = Receipt(
-                drill_id_of(properties),
-                properties[ORIGIN_PROPERTY],
-                Position(0, int(properties[ORDER_PROPERTY])),
-                -1,
-                message.redelivery_count(),
-            )
+            receipt = receipt_of(properties, message.redelivery_count())
             received.append(Received(place, Position(place.ledger_id(), place.entry_id()), receipt))
         return received
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from replicator.drills.subscriptions import LeftForLater, TestedSubscription
@@ -103,11 +103,11 @@ class Subscriber:
 
     async def _acknowledge_each(self, consumer: DrillConsumer, cluster: str, received: list[Received]) -> None:
         try:
-            await consumer.acknowledge(received)
+            acknowledged = await consumer.acknowledge(received)
         except ClientLost:
             return
-        self._record_acks(cluster, received)
+        self._record_acks(cluster, acknowledged)
 
-    def _record_acks(self, cluster: str, received: list[Received]) -> None:
+    def _record_acks(self, cluster: str, received: Sequence[Received]) -> None:
         ids = [each.receipt.message_id for each in received]
         self._drill.observations.acked_many(self._tested.name, cluster, ids, time.monotonic())

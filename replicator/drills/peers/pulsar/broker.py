@@ -147,13 +147,13 @@ class PulsarBroker:
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH``, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
-        request = urllib.request.Request(
+        request = urllib.request.Request(  # nosec B310 - its own address
             f"{self.admin_url}/admin/v2/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **self._shown},
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:  # nosec B310
             said = response.read()
         return json.loads(said) if said else None
 
@@ -198,7 +198,7 @@ class PulsarBroker:
     def _start_container(self) -> None:
         from testcontainers.core.container import DockerContainer
 
-        self._write_configuration(self.directory, "0.0.0.0")
+        self._write_configuration(self.directory, "0.0.0.0")  # nosec B104 - inside the container
         (self.directory / "data").mkdir(exist_ok=True)
         (self.directory / "data").chmod(0o777)  # the image runs as a user of its own
         container = DockerContainer(f"apachepulsar/pulsar:{version_of('pulsar')}")

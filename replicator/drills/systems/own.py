@@ -1,0 +1,205 @@
+"""The replicator itself under drill: its workers on a stage (:mod:`replicator.drills.stage`), asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from replicator import __version__
+from replicator.drills.errors import DrillError
+from replicator.drills.judge import EXACT
+from replicator.drills.scenarios.cast import Cast
+from replicator.drills.scenarios.settling import left_to_do
+from replicator.drills.stage import Stage
+from replicator.drills.systems.system import Failover, Findings, Tools
+from replicator.drills.traffic.ack_watcher import AckWatcher
+from replicator.drills.traffic.active import ActiveCluster, Drill
+from replicator.drills.traffic.clients import DrillClients
+from replicator.drills.traffic.making import make_clients
+from replicator.drills.traffic.tail_reader import TailReader
+from replicator.failover.peers import Peers
+from replicator.failover.rules import differences
+from replicator.failover.switch import Switch
+from replicator.operating.plan import ask_rules
+from replicator.operating.status import fetch
+from replicator.security.asking import worker_session
+from replicator.topology import Topology
+from snapshots.position import BEFORE_ALL, Position
+
+NAME: Final = "replicator"
+POLL_SECONDS: Final = 0.1
+HIGH_WATER_TRIES: Final = 20
+"""Frames that left before the cut are still being read; the mark is taken when it no longer moves."""
+ANSWER_SECONDS_MAX: Final = 5.0
+VERIFY_SECONDS_MAX: Final = 600.0
+COUNTED: Final = ("mappings", "updates_sent", "updates_applied")
+UPDATE_MARKER: Final = "subscription_update"
+
+
+class OwnSystem:
+    """See :class:`~replicator.drills.systems.system.System`."""
+
+    def __init__(self, stage: Stage, cast: Cast, topic: str, client: str, out_dir: Path) -> None:
+        self._stage = stage
+        self._topology = stage.topology
+        self._client = client
+        self._out_dir = out_dir
+        self.cast = cast
+        self.topic = topic
+        self.clusters: tuple[str, ...] = stage.topology.names
+        self.links = tuple(dict.fromkeys((link.source, link.destination) for link in stage.topology.links))
+        self.running: Mapping[str, asyncio.Event] = stage.workers.running
+        self.kill = stage.workers.kill
+        self.start_again = stage.workers.start_again
+        self.tools = Tools(_failover(stage.topology), stage.faults, stage.databases)
+
+    def clients(self, active: ActiveCluster) -> DrillClients:
+        return make_clients(self._client, self._topology, active, self._out_dir, self._stage.client_access)
+
+    def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
+        urls = {cluster.name: cluster.pulsar_url for cluster in self._topology.clusters}
+        return [
+            watcher.run()
+            for name in self.cast.pair
+            for watcher in (
+                TailReader(drill, name, urls[name], self.running[name], self._stage.client_access),
+                AckWatcher(drill, name, self._topology.cluster(name).url, self.running[name]),
+            )
+        ]
+
+    def chores(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+        for name in self.clusters:
+            yield f"the watch over {name}'s worker", self._stage.workers.watch(name)
+        if self._stage.secrets is not None:
+            yield "the exchange of certificates", self._stage.secrets.exchange(self._topology)
+
+    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+        url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
+        async with (
+            _session() as session,
+            session.get(url, params={"origin": origin, "topic": self.topic}) as response,
+        ):
+            row: Mapping[str, Any] | None = (await response.json())["topics"].get(self.topic)
+        return Position.parse(row["position"]) if row else BEFORE_ALL
+
+    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+        before = await self.high_water(drill, name, origin=origin)
+        for _ in range(HIGH_WATER_TRIES):
+            await asyncio.sleep(POLL_SECONDS)
+            now = await self.high_water(drill, name, origin=origin)
+            if now == before:
+                break
+            before = now
+        return before
+
+    async def counters(self, name: str) -> Mapping[str, int]:
+        async with _session() as session:
+            found = (await fetch(session, self._topology.cluster(name).address)).get("counters", {})
+        return {counter: found[counter] for counter in COUNTED if counter in found}
+
+    async def left_to_do(self, drill: Drill) -> str | None:
+        return left_to_do(
+            self._topology,
+            self.topic,
+            [each.name for each in drill.observations.subscriptions],
+            drill.active.name,
+            await self._statuses(),
+            databases=self._stage.databases is not None,
+        )
+
+    async def findings(self) -> Findings:
+        statuses = await self._statuses()
+        mappings = await self._count_mappings()
+        differing = await self._differences()
+        verified = await asyncio.to_thread(self._verify)
+        topology = self._topology
+        return Findings(
+            system=NAME,
+            engine=" and ".join(sorted({topology.engine_of(link) for link in topology.links})) or "none",
+            sync=getattr(topology.sync, "mode", EXACT),
+            verify=verified,
+            snapshot_mappings=mappings,
+            subscription_updates=_updates(verified),
+            configuration=_configuration(topology),
+            more={
+                "differences": differing,
+                "connections": {name: status["clients"]["accepted"] for name, status in statuses.items()},
+                "databases": {name: status["database"]["state"] for name, status in statuses.items()},
+                "worker_tracebacks": self._stage.workers.tracebacks(),
+            },
+        )
+
+    async def _statuses(self) -> dict[str, dict[str, Any]]:
+        async with _session() as session:
+            return {each.name: await fetch(session, each.address) for each in self._topology.clusters}
+
+    async def _count_mappings(self) -> int:
+        """Snapshot mappings that Postgres holds in all clusters; none of those whose database is away."""
+        total = 0
+        async with worker_session(timeout=aiohttp.ClientTimeout(total=2 * ANSWER_SECONDS_MAX)) as session:
+            for cluster in self._topology.clusters:
+                url = f"{cluster.url}/replication/v1/mappings"
+                async with session.get(url, params={"topic": self.topic}) as response:
+                    total += len((await response.json()).get("mappings", ()))
+        return total
+
+    async def _differences(self) -> list[str]:
+        """What clients find otherwise after a switch of the pair."""
+        rules = await ask_rules(self._topology)
+        primary, secondary = self.cast.pair
+        return differences(rules[primary], rules[secondary]) if primary in rules and secondary in rules else []
+
+    def _verify(self) -> dict[str, Any]:
+        """``replicator verify`` as a user would run it; its log goes to verify.log."""
+        file = str(self._stage.topology_file)
+        command = [sys.executable, "-m", "replicator.cli", "verify", "--file", file, "--topic", self.topic]
+        with (self._out_dir / "verify.log").open("wb") as log:
+            done = subprocess.run(
+                [*command, "--output", "json"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                timeout=VERIFY_SECONDS_MAX,
+                check=False,
+            )
+        if done.returncode not in (0, 1):
+            raise DrillError(f"verify ended with status {done.returncode}; see {self._out_dir / 'verify.log'}")
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+
+
+def _failover(topology: Topology) -> Failover:
+    """``replicator failover`` and ``failback``, as an operator gives them."""
+
+    async def fail_over(source: str, to: str, planned: bool, back: bool) -> dict[str, Any]:
+        async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
+            switch = Switch(topology, peers)
+            report = await (switch.failback(to) if back else switch.failover(source, to, planned=planned))
+        if report.outcome != "done":
+            raise DrillError(f"the failover from {source} to {to} was {report.outcome}: {report.reason}")
+        return report.as_json()
+
+    return fail_over
+
+
+def _updates(verified: dict[str, Any]) -> int:
+    """Update markers in the logs: each is written in one cluster and copied to the other, so the larger count is of
+    those that arrived everywhere."""
+    return max((counts["markers"].get(UPDATE_MARKER, 0) for counts in verified["clusters"].values()), default=0)
+
+
+def _configuration(topology: Topology) -> dict[str, dict[str, str]]:
+    return {
+        "versions": {"replicator": __version__, "python": sys.version.split()[0]},
+        "sync": {name: str(value) for name, value in topology.sync.model_dump().items()},
+    }
+
+
+def _session() -> aiohttp.ClientSession:
+    return worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))

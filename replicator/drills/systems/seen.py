@@ -1,0 +1,119 @@
+"""What a system does not tell of itself, from what the drill's own clients saw of it.
+
+1. A copy has no origin position there. But a message has the drill's number, so what a cluster has of an origin is
+   known from the messages that a reader at its tail saw, and from where their confirmations said that they stand.
+2. It is over when each subscription has received and acknowledged every confirmed message, and nothing more comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import numpy as np
+
+from replicator.drills.observations import Column, DrillSubscription, Observations
+from replicator.drills.subscriptions import LeftForLater, TestedSubscription
+from replicator.drills.traffic.active import POLL_SECONDS, Drill
+from replicator.drills.traffic.clients import ClientLost, DrillClients
+from replicator.engine.types import SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+TAIL: Final = TestedSubscription(
+    "tail",
+    DrillSubscription("drill-tail", SubscriptionType.EXCLUSIVE, cumulative=True),
+    1,
+    LeftForLater.NOTHING,
+    replicated=False,
+)
+STILL_SECONDS: Final = 1.0
+"""A reader that was shown nothing for so long has been shown everything that came before the cut."""
+STILL_SECONDS_MAX: Final = 20.0
+QUIET_SECONDS: Final = 2.0
+"""So long nothing may be delivered before a drill is over: repeats come after what was missing."""
+LOOK_SECONDS: Final = 0.1
+
+
+class CopyReader:
+    """Records when copied messages arrive in a cluster, and at which place. It acknowledges nothing."""
+
+    def __init__(self, drill: Drill, cluster: str, clients: DrillClients, running: asyncio.Event) -> None:
+        """``running`` is set while the cluster should answer."""
+        self._drill = drill
+        self._cluster = cluster
+        self._clients = clients
+        self._running = running
+
+    async def run(self) -> None:
+        while not self._drill.finished.is_set():
+            await self._running.wait()
+            try:
+                async with self._clients.consumer(self._cluster, self._drill.topic, TAIL, "tail") as consumer:
+                    while self._running.is_set() and not self._drill.finished.is_set():
+                        received = await consumer.receive()
+                        now = time.monotonic()
+                        for each in received:
+                            if each.receipt.origin != self._cluster:
+                                self._drill.observations.observed(
+                                    self._cluster, each.receipt.message_id, each.entry, -1, now
+                                )
+            except ClientLost:
+                await asyncio.sleep(POLL_SECONDS)  # it may be that nobody has noticed the kill yet
+
+
+def high_water(observations: Observations, cluster: str, origin: str) -> Position:
+    """The highest position at ``origin`` of a message confirmed there that ``cluster`` has."""
+    confirms = observations.confirms
+    code = observations.clusters.code
+    there = confirms.column("cluster") == code(origin)
+    if cluster != origin:
+        copies = observations.copies
+        seen = copies.column("id")[copies.column("cluster") == code(cluster)]
+        there &= np.isin(confirms.column("id"), seen)
+    if not there.any():
+        return BEFORE_ALL
+    ledgers, entries = confirms.column("ledger")[there], confirms.column("entry")[there]
+    row = int(np.lexsort((entries, ledgers))[-1])
+    return Position(int(ledgers[row]), int(entries[row]))
+
+
+async def last_high_water(drill: Drill, cluster: str, origin: str) -> Position:
+    """When nothing of ``origin`` reaches ``cluster`` any more: what it has when the reader at its tail saw nothing new
+    for :data:`STILL_SECONDS`."""
+    deadline = time.monotonic() + STILL_SECONDS_MAX
+    seen, since = len(drill.observations.copies), time.monotonic()
+    while time.monotonic() - since < STILL_SECONDS and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_SECONDS)
+        if len(drill.observations.copies) != seen:
+            seen, since = len(drill.observations.copies), time.monotonic()
+    return high_water(drill.observations, cluster, origin)
+
+
+class Settling:
+    """When a drill is over. Ask it again and again."""
+
+    def __init__(self) -> None:
+        self._deliveries = -1
+        self._since = 0.0
+
+    def left_to_do(self, observations: Observations, now: float) -> str | None:
+        """What is left in words, or None."""
+        left = _undelivered(observations)
+        if len(observations.receipts) != self._deliveries:
+            self._deliveries, self._since = len(observations.receipts), now
+        if left is None and now - self._since < QUIET_SECONDS:
+            return f"messages were delivered in the last {QUIET_SECONDS:.0f} s"
+        return left
+
+
+def _undelivered(observations: Observations) -> str | None:
+    confirmed = np.unique(observations.confirms.column("id"))
+    receipts, acks = observations.receipts, observations.acks
+    for code, subscription in enumerate(observations.subscriptions):
+        for verb, table in (("received", receipts), ("acknowledged", acks)):
+            done: Column = table.column("id")[table.column("subscription") == code]
+            missing = len(np.setdiff1d(confirmed, done))
+            if missing:
+                return f"{missing:,} confirmed messages are not {verb} by {subscription.name}"
+    return None
