@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, Final
@@ -26,7 +26,7 @@ from replicator.drills.progress_bars import OnProgress, progress_bars
 from replicator.drills.report import OWN_FIELDS, build_report, render_table, write, write_json
 from replicator.drills.run_store import StorePlace, find_place, new_run, opened_store
 from replicator.drills.scenarios.cast import Cast
-from replicator.drills.scenarios.run import Outcome, Progress, Run
+from replicator.drills.scenarios.run import Outcome, Run
 from replicator.drills.systems.catalog import plan
 from replicator.drills.systems.system import Findings, Job
 from replicator.index.database import DatabaseError
@@ -202,7 +202,7 @@ async def _run(options: DrillOptions, job: Job, source: InputSource, count: int,
             outcome = await run.run()
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        on_progress(Progress("verifying", count, count, {each.name: count for each in job.subscriptions}))
+        on_progress(replace(run.progress(), phase="verifying"))
         return _Ran(outcome, await system.findings(), system.cast, system.clusters)
 
 

@@ -121,7 +121,7 @@ class Run:
             self._drill.finished.set()
             await asyncio.wait(consuming + watching, timeout=10)
             parts.end(*consuming, *watching, *others)
-        self._on_progress(self._progress())
+        self._on_progress(self.progress())
         return Outcome(
             self._drill.observations,
             self._drill.topic,
@@ -156,7 +156,7 @@ class Run:
         """Until cancelled. Raises :class:`DrillError` if nothing is confirmed any more while it should be."""
         confirmed, since = -1, time.monotonic()
         while True:
-            self._on_progress(self._progress())
+            self._on_progress(self.progress())
             if self._publisher.confirmed > confirmed or self._publisher.confirmed >= self._count:
                 confirmed, since = self._publisher.confirmed, time.monotonic()
             elif time.monotonic() - since > STALLED_SECONDS_MAX:
@@ -166,7 +166,7 @@ class Run:
                 )
             await asyncio.sleep(PROGRESS_SECONDS)
 
-    def _progress(self) -> Progress:
+    def progress(self) -> Progress:
         return Progress(
             self._operator.phase,
             self._publisher.published,

@@ -1,16 +1,16 @@
 """Two real Apache Kafka clusters and MirrorMaker 2 with synced group offsets, under drill.
 
 MirrorMaker 2 copies from the first cluster to the second. It stands beside the second, as its documentation advises, so
-it survives the kill. Copies are in a topic of their own there (``us-east.TOPIC``), which consumers read beside the topic
-that producers write to after the failover. A subscription is a consumer group; its offsets come to the second cluster
-by MirrorMaker 2's checkpoints. Nothing goes back.
+it survives the kill. Copies are in a topic of their own there (``us-east.TOPIC``), which consumers read beside the
+topic that producers write to after the failover. A subscription is a consumer group; its offsets come to the second
+cluster by MirrorMaker 2's checkpoints. Nothing goes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,8 @@ from replicator.drills.traffic.kafka_client import CONSUMER, PRODUCER, KafkaClie
 
 NAME: Final = "mirrormaker2"
 TOPIC_PREFIX: Final = "replicator-drill-"
+WARM_TOPIC: Final = f"{TOPIC_PREFIX}warm"
+WARM_GROUP: Final = "drill-warm"
 LINKED_SECONDS_MAX: Final = 120.0
 LOOK_SECONDS: Final = 0.1
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -75,6 +77,9 @@ class MirrorMaker2(PeerClusters):
         self._mirror = mirror
         self._admins = admins
         self._copy = f"{PRIMARY}.{self.topic}"
+        address = {"bootstrap.servers": brokers[PRIMARY].address, **kafka_client.quiet()}
+        self._warm = self._kafka.Producer(address)
+        self._warm_group = self._kafka.Consumer({**address, "group.id": WARM_GROUP})
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         addresses = {name: broker.address for name, broker in self._brokers.items()}
@@ -83,6 +88,10 @@ class MirrorMaker2(PeerClusters):
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         reader = CopyReader(drill, SECONDARY, drill.clients, self.running[SECONDARY])
         return [reader.run(), self._watch_acknowledgements(drill)]
+
+    def close(self) -> None:
+        self._warm_group.close()
+        self._mirror.stop()
 
     async def findings(self) -> Findings:
         self._mirror.check_alive()
@@ -101,42 +110,59 @@ class MirrorMaker2(PeerClusters):
         )
 
     async def link(self) -> None:
-        """Make the topic in both clusters, and wait until MirrorMaker 2 has noticed it."""
+        """Make the topic in both clusters, and wait until MirrorMaker 2 copies messages and offsets of groups.
+
+        It takes some ten seconds to begin. A topic and a group of their own show that it has.
+        """
         for name in self.clusters:
-            await asyncio.to_thread(self._make_topic, name)
+            await asyncio.to_thread(self._make_topic, name, self.topic)
+        await asyncio.to_thread(self._make_topic, PRIMARY, WARM_TOPIC)
+        await self._until(self._has_copies, f"made {self._copy}")
+        await self._until(self._warm_group_is_synced, "copied the offset of a group")
+
+    async def _until(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + LINKED_SECONDS_MAX
-        while not await asyncio.to_thread(self._has_copy):
+        while not await asyncio.to_thread(is_so):
             self._mirror.check_alive()
             if time.monotonic() > deadline:
                 raise PeerFailed(
-                    f"MirrorMaker 2 had not made {self._copy} after {LINKED_SECONDS_MAX:.0f} s:\n"
-                    f"{self._mirror.log_tail()}"
+                    f"MirrorMaker 2 had not {what} after {LINKED_SECONDS_MAX:.0f} s:\n{self._mirror.log_tail()}"
                 )
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _make_topic(self, name: str) -> None:
+    def _make_topic(self, name: str, topic: str) -> None:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-        self._admins[name].create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(ANSWER_SECONDS_MAX)
+        self._admins[name].create_topics([NewTopic(topic, 1, 1)])[topic].result(ANSWER_SECONDS_MAX)
 
-    def _has_copy(self) -> bool:
-        return self._copy in self._admins[SECONDARY].list_topics(timeout=ANSWER_SECONDS_MAX).topics
+    def _has_copies(self) -> bool:
+        topics = self._admins[SECONDARY].list_topics(timeout=ANSWER_SECONDS_MAX).topics
+        return self._copy in topics and f"{PRIMARY}.{WARM_TOPIC}" in topics
+
+    def _warm_group_is_synced(self) -> bool:
+        """Publish and commit one more message, and see whether an earlier one's offset has come."""
+        self._warm.produce(WARM_TOPIC, b"warm", partition=0)
+        self._warm.flush(ANSWER_SECONDS_MAX)
+        partition = self._kafka.TopicPartition(WARM_TOPIC, 0)
+        _, end = self._warm_group.get_watermark_offsets(partition, timeout=ANSWER_SECONDS_MAX)
+        self._warm_group.commit(offsets=[self._kafka.TopicPartition(WARM_TOPIC, 0, end)], asynchronous=False)
+        return self._committed(WARM_GROUP, f"{PRIMARY}.{WARM_TOPIC}") > 0
 
     async def _watch_acknowledgements(self, drill: Drill) -> None:
         """Ask the second cluster for the offsets that MirrorMaker 2 wrote there, while clients are at the first."""
         known = dict.fromkeys((each.name for each in drill.observations.subscriptions), 0)
         while drill.watching_sync and not drill.finished.is_set():
             for group in known:
-                offset = await asyncio.to_thread(self._committed, group)
+                offset = await asyncio.to_thread(self._committed, group, self._copy)
                 if offset > known[group] and drill.watching_sync:
                     first, last = Place(0, known[group], FIRST_INDEX), Place(0, offset - 1, LAST_INDEX)
                     drill.observations.covered(group, SECONDARY, first, last, time.monotonic())
                     known[group] = offset
             await asyncio.sleep(POLL_SECONDS)
 
-    def _committed(self, group: str) -> int:
-        """The group's offset of the copy; 0 if there is none."""
-        asked = self._kafka.ConsumerGroupTopicPartitions(group, [self._kafka.TopicPartition(self._copy, 0)])
+    def _committed(self, group: str, copy: str) -> int:
+        """The group's offset of the copy at the second cluster; 0 if there is none."""
+        asked = self._kafka.ConsumerGroupTopicPartitions(group, [self._kafka.TopicPartition(copy, 0)])
         try:
             answer = self._admins[SECONDARY].list_consumer_group_offsets([asked])[group].result(ANSWER_SECONDS_MAX)
         except self._kafka.KafkaException:
@@ -160,13 +186,16 @@ async def _started(kind: PeerKind, directory: Path) -> AsyncIterator[System]:
         from confluent_kafka.admin import AdminClient
 
         admins = {
-            name: AdminClient({"bootstrap.servers": broker.address, **kafka_client.QUIET})
+            name: AdminClient({"bootstrap.servers": broker.address, **kafka_client.quiet()})
             for name, broker in brokers.items()
         }
         await asyncio.to_thread(mirror.start)
         system = MirrorMaker2(kind, brokers, mirror, admins)
         await system.link()
-        yield system
+        try:
+            yield system
+        finally:
+            await asyncio.to_thread(system.close)
     finally:
         for program in (mirror, *brokers.values()):
             await asyncio.to_thread(program.stop)

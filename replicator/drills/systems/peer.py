@@ -109,7 +109,7 @@ class PeerClusters:
         return {}
 
     async def left_to_do(self, drill: Drill) -> str | None:
-        return self._settling.left_to_do(drill.observations, time.monotonic())
+        return self._settling.left_to_do(drill.observations, drill.active.name, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

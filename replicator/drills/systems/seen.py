@@ -2,7 +2,9 @@
 
 1. A copy has no origin position there. But a message has the drill's number, so what a cluster has of an origin is
    known from the messages that a reader at its tail saw, and from where their confirmations said that they stand.
-2. It is over when each subscription has received and acknowledged every confirmed message, and nothing more comes.
+2. It is over when each subscription has received every confirmed message, has acknowledged all that it received where
+   clients are now, and nothing more comes. What was acknowledged at a cluster that died may have arrived, although its
+   client was not told: then it does not come again, and nobody is known to have acknowledged it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from replicator.drills.observations import Column, DrillSubscription, Observations
+from replicator.drills.observations import DrillSubscription, Observations
 from replicator.drills.subscriptions import LeftForLater, TestedSubscription
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
 from replicator.drills.traffic.clients import ClientLost, DrillClients
@@ -97,9 +99,9 @@ class Settling:
         self._deliveries = -1
         self._since = 0.0
 
-    def left_to_do(self, observations: Observations, now: float) -> str | None:
+    def left_to_do(self, observations: Observations, serving: str, now: float) -> str | None:
         """What is left in words, or None."""
-        left = _undelivered(observations)
+        left = _undelivered(observations, observations.clusters.code(serving))
         if len(observations.receipts) != self._deliveries:
             self._deliveries, self._since = len(observations.receipts), now
         if left is None and now - self._since < QUIET_SECONDS:
@@ -107,13 +109,17 @@ class Settling:
         return left
 
 
-def _undelivered(observations: Observations) -> str | None:
+def _undelivered(observations: Observations, serving: int) -> str | None:
     confirmed = np.unique(observations.confirms.column("id"))
     receipts, acks = observations.receipts, observations.acks
+    received_by, received_at = receipts.column("subscription"), receipts.column("cluster")
+    received, acknowledged = receipts.column("id"), acks.column("id")
     for code, subscription in enumerate(observations.subscriptions):
-        for verb, table in (("received", receipts), ("acknowledged", acks)):
-            done: Column = table.column("id")[table.column("subscription") == code]
-            missing = len(np.setdiff1d(confirmed, done))
-            if missing:
-                return f"{missing:,} confirmed messages are not {verb} by {subscription.name}"
+        missing = len(np.setdiff1d(confirmed, received[received_by == code]))
+        if missing:
+            return f"{missing:,} confirmed messages are not received by {subscription.name}"
+        here = received[(received_by == code) & (received_at == serving)]
+        held = len(np.setdiff1d(here, acknowledged[acks.column("subscription") == code]))
+        if held:
+            return f"{held:,} messages that {subscription.name} received are not acknowledged"
     return None

@@ -56,6 +56,7 @@ class DoneOffsets:
                 offsets[partition] = row.offset + 1
         return offsets, covered
 
-    def forget(self) -> None:
-        """Partitions were taken away: what is outstanding comes again, here or elsewhere."""
-        self._partitions.clear()
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """They were taken away: what is outstanding of them comes again, here or elsewhere."""
+        for partition in partitions:
+            self._partitions.pop(partition, None)

@@ -8,8 +8,9 @@ and has threads of its own. It calls back in the thread that polls; that comes t
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import count
@@ -30,7 +31,6 @@ from replicator.drills.traffic.clients import (
 from replicator.drills.traffic.done_offsets import DoneOffsets
 from replicator.drills.traffic.library import RETRY_SECONDS, Run, Sends, origin_properties, receipt_of
 from replicator.running.extras import require_extra
-from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 EXTRA: Final = "kafka"
@@ -38,7 +38,6 @@ THREADS: Final = 3
 """Of each client: to poll, to commit, and to close."""
 TICK_SECONDS: Final = 0.05
 CLOSE_SECONDS_MAX: Final = 3.0
-"""A cluster that died does not answer; then the client is left to itself."""
 PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -48,6 +47,8 @@ PRODUCER: Final[Mapping[str, Any]] = {
 CONSUMER: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
+    # A member that joins takes no partition from another one that keeps its own.
+    "partition.assignment.strategy": "cooperative-sticky",
     # A topic that comes into being while the consumer is there is noticed within a second.
     "topic.metadata.refresh.interval.ms": 1000,
     "allow.auto.create.topics": False,
@@ -55,8 +56,6 @@ CONSUMER: Final[Mapping[str, Any]] = {
     "session.timeout.ms": 6000,
     "heartbeat.interval.ms": 500,
 }
-QUIET: Final[Mapping[str, Any]] = {"log_level": 2}
-"""It would write to standard error that a killed broker does not answer."""
 
 
 def load(wanted: str) -> Any:
@@ -65,6 +64,14 @@ def load(wanted: str) -> Any:
     import confluent_kafka
 
     return confluent_kafka
+
+
+def quiet() -> dict[str, Any]:
+    """The library would write to standard error that a killed broker does not answer."""
+    logger = logging.getLogger(f"{__name__}.library")
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    return {"logger": logger}
 
 
 class KafkaClients:
@@ -81,7 +88,7 @@ class KafkaClients:
 
     @asynccontextmanager
     async def producer(self, cluster: str, topic: str) -> AsyncIterator[KafkaProducer]:
-        settings = {"bootstrap.servers": self._addresses[cluster], **PRODUCER, **QUIET}
+        settings = {"bootstrap.servers": self._addresses[cluster], **PRODUCER, **quiet()}
         producer = KafkaProducer(self._kafka.Producer(settings), topic, cluster, self._order, self._active)
         try:
             yield producer
@@ -95,12 +102,13 @@ class KafkaClients:
         settings = {
             "bootstrap.servers": self._addresses[cluster],
             "group.id": tested.name,
-            # Members are sorted by it, so the same one is the active one after each rebalance.
-            "group.instance.id": name,
+            "client.id": name,
             **CONSUMER,
-            **QUIET,
+            **quiet(),
         }
-        consumer = KafkaConsumer(self._kafka, settings, [topic, *self._mirrored[cluster]])
+        consumer = KafkaConsumer(
+            self._kafka, settings, [topic, *self._mirrored[cluster]], lambda: self._active.name == cluster
+        )
         try:
             yield consumer
         finally:
@@ -151,8 +159,12 @@ class KafkaProducer:
 class KafkaConsumer:
     """See :class:`~replicator.drills.traffic.clients.DrillConsumer`."""
 
-    def __init__(self, kafka: Any, settings: Mapping[str, Any], topics: Sequence[str]) -> None:
+    def __init__(
+        self, kafka: Any, settings: Mapping[str, Any], topics: Sequence[str], stays: Callable[[], bool]
+    ) -> None:
+        """``stays`` says whether clients are still to be there: a cluster that died confirms no commit."""
         self._kafka = kafka
+        self._stays = stays
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka consumer")
         self._run = Run(self._threads)
@@ -192,14 +204,10 @@ class KafkaConsumer:
         await self._commit()
 
     async def close(self) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ClientLost("the client was closed"))
-        try:
-            async with timeout(CLOSE_SECONDS_MAX):
-                await self._run(self._close)
-        except TimeoutError:
-            pass
+        closing = self._run(self._close)
         self._threads.shutdown(wait=False)
+        if self._stays():
+            await asyncio.wait([closing], timeout=CLOSE_SECONDS_MAX)  # a cluster that died does not answer
 
     async def _commit(self) -> list[Received]:
         """Commit what is done, if that is more than before; returns what is acknowledged by it."""
@@ -212,8 +220,8 @@ class KafkaConsumer:
             await self._run(self._begin_commit, places)
             while not answer.done():
                 await asyncio.wait([answer], timeout=RETRY_SECONDS)
-                if self._is_closed:
-                    raise ClientLost("the client was closed")
+                if self._is_closed or not self._stays():
+                    raise ClientLost("the cluster was left before it confirmed a commit")
             if (error := answer.result()) is not None:
                 raise ClientLost(str(error))
         self._in_order = [handle for handle in self._in_order if handle not in covered]
@@ -245,16 +253,18 @@ class KafkaConsumer:
                 self._consumer.close()
 
     def _committed(self, error: Any, _places: Any) -> None:
-        self._loop.call_soon_threadsafe(self._take_answer, error)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take_answer, error)
 
     def _take_answer(self, error: Any) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(error)
 
-    def _revoked(self, _consumer: Any, _places: Any) -> None:
-        self._loop.call_soon_threadsafe(self._forget)
+    def _revoked(self, _consumer: Any, places: Sequence[Any]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._forget, {place.topic for place in places})
 
-    def _forget(self) -> None:
-        self._offsets.forget()
-        self._received.clear()
-        self._in_order.clear()
+    def _forget(self, topics: set[str]) -> None:
+        self._offsets.forget(topics)
+        self._received = {handle: one for handle, one in self._received.items() if handle[0] not in topics}
+        self._in_order = [handle for handle in self._in_order if handle[0] not in topics]
