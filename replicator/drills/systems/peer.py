@@ -158,9 +158,10 @@ class PeerJob:
 def plan_peer(kind: PeerKind, options: DrillOptions) -> tuple[list[PeerJob], list[str]]:
     """The one run that there is; raises :class:`DrillError`, :class:`ExtraMissing`."""
     _refuse_options_of_the_replicator(kind, options)
-    scenario = find_scenario(options.scenario or catalog.DEFAULT)
-    if scenario.name not in SCENARIOS:
-        raise DrillError(f"--system {kind.name} has --scenario {', '.join(SCENARIOS)} only, not {scenario.name}")
+    name = options.scenario or catalog.DEFAULT
+    if name not in SCENARIOS:
+        raise DrillError(f"--system {kind.name} has --scenario {', '.join(SCENARIOS)} only, not {name}")
+    scenario = find_scenario(name)
     kind.check()
     return [PeerJob(kind, scenario, options.out_dir, _subscriptions(kind, options), options.keep_data)], []
 
