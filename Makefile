@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill test lint bench soak fuzz peers helm-test proto lock clean
+.PHONY: help venv drill compare test lint bench soak fuzz peers helm-test proto lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -16,6 +16,9 @@ venv:  ## set up .venv from the lock; PYTHON=… chooses its interpreter, 3.11 t
 
 drill: venv  ## run the failover drill; ARGS="…" passes options
 	$(BIN)/replicator drill $(ARGS)
+
+compare: venv  ## the same drill on the replicator, Pulsar's geo-replication and MirrorMaker 2, five seeds each; ARGS="--seeds 1"
+	$(BIN)/python -m bench.compare $(ARGS)
 
 test: venv lint  ## lint, type check and every test
 	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
