@@ -46,6 +46,7 @@ TUNED: Final[Mapping[str, str]] = {
     # Ten times and five times the defaults: what a replicator has on its way, and reads at once.
     "replicationProducerQueueSize": "10000",
     "dispatcherMaxReadBatchSize": "500",
+    "journalSyncData": "true",
     "brokerDeleteInactiveTopicsEnabled": "false",
     "webSocketServiceEnabled": "false",
 }
