@@ -2,7 +2,7 @@
 
 ``python -m bench.compare [--seeds 5] [--rate 1000] [--messages 20000] [--out compared]``
 
-Every run is ``replicator drill`` as a user would give it, in a process of its own. The systems take turns, seed by seed,
+Every run is ``replicator drill`` as a user would give it, in a process of its own. Systems take turns, seed by seed,
 so that a machine that becomes slower does so for all. ``--out`` gets the directory of each run, ``compared.json`` with
 all reports (each has the configuration of its system), and ``compared.md`` with the table. A system that is not here is
 left out, with the reason.
