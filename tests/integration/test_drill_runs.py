@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from replicator.drills.errors import DrillError
-from replicator.drills.run_store import StorePlace, find_place, find_run, new_run, opened_store
+from replicator.drills.run_store import StorePlace, digest_of, find_place, find_run, new_run, opened_store
 from replicator.topology import Cluster, Link, Topology
 from snapshots.repository import DrillRun
 
@@ -42,8 +42,8 @@ def kept(place: StorePlace) -> list[DrillRun]:
     """Two runs, a day apart."""
     day = datetime(2026, 1, 5, 12, tzinfo=UTC)
     runs = [
-        new_run("kill-primary", topology(), day, report("kill-primary", repeated=3)),
-        new_run("planned", topology(), day + timedelta(days=1), report("planned", passed=False)),
+        new_run("kill-primary", digest_of(topology()), day, report("kill-primary", repeated=3)),
+        new_run("planned", digest_of(topology()), day + timedelta(days=1), report("planned", passed=False)),
     ]
 
     async def keep() -> None:
