@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, Final
 
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.active import ActiveCluster
 from replicator.drills.traffic.clients import (
@@ -38,6 +40,7 @@ THREADS: Final = 3
 """Of each client: to poll, to commit, and to close."""
 TICK_SECONDS: Final = 0.05
 CLOSE_SECONDS_MAX: Final = 3.0
+COMMIT_TRIES: Final = 20
 PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -56,6 +59,10 @@ CONSUMER: Final[Mapping[str, Any]] = {
     "session.timeout.ms": 6000,
     "heartbeat.interval.ms": 500,
 }
+
+
+class CommitRefused(ClientLost):
+    """The broker took no commit now, such as while members of the group come and go."""
 
 
 def load(wanted: str) -> Any:
@@ -215,17 +222,27 @@ class KafkaConsumer:
             offsets, covered = self._offsets.take()
             if not offsets:
                 return []
-            answer = self._answer = self._loop.create_future()
             places = [self._kafka.TopicPartition(topic, 0, offset) for topic, offset in offsets.items()]
-            await self._run(self._begin_commit, places)
-            while not answer.done():
-                await asyncio.wait([answer], timeout=RETRY_SECONDS)
-                if self._is_closed or not self._stays():
-                    raise ClientLost("the cluster was left before it confirmed a commit")
-            if (error := answer.result()) is not None:
-                raise ClientLost(str(error))
+            retrying = AsyncRetrying(
+                stop=stop_after_attempt(COMMIT_TRIES),
+                wait=wait_fixed(RETRY_SECONDS),
+                retry=retry_if_exception_type(CommitRefused),
+                reraise=True,
+            )
+            await retrying(self._confirmed, places)
         self._in_order = [handle for handle in self._in_order if handle not in covered]
         return [self._received.pop(handle) for handle in covered if handle in self._received]
+
+    async def _confirmed(self, places: list[Any]) -> None:
+        """Commit, and wait for the broker's answer. Raises :class:`CommitRefused`."""
+        answer = self._answer = self._loop.create_future()
+        await self._run(self._begin_commit, places)
+        while not answer.done():
+            await asyncio.wait([answer], timeout=RETRY_SECONDS)
+            if self._is_closed or not self._stays():
+                raise ClientLost("the cluster was left before it confirmed a commit")
+        if (error := answer.result()) is not None:
+            raise CommitRefused(str(error))
 
     # In threads.
 
