@@ -20,7 +20,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.observations import FIRST_INDEX, LAST_INDEX, Place
 from replicator.drills.peers.jvm import PeerFailed, version_of
 from replicator.drills.peers.kafka.cluster import MIRROR_SETTINGS, SETTINGS, KafkaBroker, MirrorMaker, missing
-from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind
+from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind, started_together
 from replicator.drills.systems.seen import CopyReader
 from replicator.drills.systems.system import Findings, System
 from replicator.drills.traffic import kafka_client
@@ -182,14 +182,14 @@ async def _started(kind: PeerKind, directory: Path) -> AsyncIterator[System]:
     brokers = {name: KafkaBroker(directory / name) for name in (PRIMARY, SECONDARY)}
     mirror = MirrorMaker(directory / "mirror", (PRIMARY, brokers[PRIMARY]), (SECONDARY, brokers[SECONDARY]), TUNED)
     try:
-        await asyncio.gather(*(asyncio.to_thread(broker.start) for broker in brokers.values()))
+        await started_together(*(broker.start for broker in brokers.values()))
         from confluent_kafka.admin import AdminClient
 
         admins = {
             name: AdminClient({"bootstrap.servers": broker.address, **kafka_client.quiet()})
             for name, broker in brokers.items()
         }
-        await asyncio.to_thread(mirror.start)
+        await started_together(mirror.start)
         system = MirrorMaker2(kind, brokers, mirror, admins)
         await system.link()
         try:

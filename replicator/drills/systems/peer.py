@@ -36,6 +36,22 @@ LACKS: Final = ("verify", "snapshot_mappings", "subscription_updates")
 DATA: Final = "data"
 
 
+async def started_together(*starts: Callable[[], None]) -> None:
+    """Run each in a thread. Returns, or raises what one raised, when all have ended.
+
+    A thread cannot be stopped: whoever ends the programs while one of them still starts would leave it behind.
+    """
+    starting = asyncio.gather(*(asyncio.to_thread(start) for start in starts), return_exceptions=True)
+    try:
+        ended = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await starting
+        raise
+    for error in ended:
+        if isinstance(error, BaseException):
+            raise error
+
+
 @dataclass(frozen=True, slots=True)
 class PeerKind:
     """A system of others, by the name of ``--system``."""
@@ -94,7 +110,7 @@ class PeerClusters:
 
     async def start_again(self, name: str) -> None:
         try:
-            await asyncio.to_thread(self._start[name])
+            await started_together(self._start[name])
         except PeerFailed as error:
             raise StepTimedOut(f"{name} did not come back after its kill: {error}") from error
         self.running[name].set()

@@ -21,7 +21,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.peers.jvm import PeerFailed, jars_missing, version_of
 from replicator.drills.peers.pulsar.broker import SETTINGS, TITLE, PulsarBroker
 from replicator.drills.subscriptions import ALL_KINDS
-from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind
+from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind, started_together
 from replicator.drills.systems.seen import CopyReader
 from replicator.drills.systems.system import Findings, System
 from replicator.drills.traffic import pulsar_client
@@ -200,7 +200,7 @@ def _check() -> None:
 async def _started(kind: PeerKind, directory: Path) -> AsyncIterator[System]:
     brokers = {name: PulsarBroker(directory / name, name, TUNED, JAVA) for name in (PRIMARY, SECONDARY)}
     try:
-        await asyncio.gather(*(asyncio.to_thread(broker.start) for broker in brokers.values()))
+        await started_together(*(broker.start for broker in brokers.values()))
         system = PulsarGeo(kind, brokers, directory.parent)
         try:
             await system.link()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions
 from replicator.drills.judge import failures
 from replicator.drills.peers import jvm
+from replicator.drills.peers.jvm import PeerFailed
 from replicator.drills.systems.catalog import SYSTEMS, plan
 from replicator.drills.systems.mirrormaker2 import MIRRORMAKER2
-from replicator.drills.systems.peer import LACKS, PeerKind, plan_peer
+from replicator.drills.systems.peer import LACKS, PeerKind, plan_peer, started_together
 from replicator.drills.systems.pulsar_geo import PULSAR_GEO
 from replicator.running.extras import ExtraMissing
 
@@ -116,3 +119,37 @@ def test_what_a_system_does_not_have_is_not_judged_and_is_none_beside_a_system_t
     assert rows["snapshot_mappings"] == ("none", 7)
     assert rows["system"] == ("pulsar-geo", "replicator")
     assert rows["rpo_messages"] == (0, 0)
+
+
+def test_programs_that_still_start_when_a_drill_is_stopped_or_another_fails_are_waited_for() -> None:
+    under_way, go_on = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def slow() -> None:
+        under_way.set()
+        assert go_on.wait(60)
+        ended.append("slow")
+
+    def fails() -> None:
+        assert under_way.wait(60)
+        go_on.set()
+        raise PeerFailed("no port")
+
+    with pytest.raises(PeerFailed, match="no port"):
+        asyncio.run(started_together(slow, fails))
+    assert ended == ["slow"]
+
+    async def stopped() -> None:
+        starting = asyncio.ensure_future(started_together(slow))
+        await asyncio.to_thread(under_way.wait, 60)
+        starting.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    under_way.clear()
+    go_on.clear()
+    ended.clear()
+    asyncio.run(stopped())
+    assert ended == ["slow"]
