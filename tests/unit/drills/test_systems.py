@@ -143,7 +143,9 @@ def test_programs_that_still_start_when_a_drill_is_stopped_or_another_fails_are_
         starting = asyncio.ensure_future(started_together(slow))
         await asyncio.to_thread(under_way.wait, 60)
         starting.cancel()
-        await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not starting.done()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await starting
