@@ -23,7 +23,7 @@ from replicator.engine.errors import TooBusy
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.timeouts import timeout
 from replicator.topology.links import Link as LinkSpec
-from replicator.topology.links import parse_patterns
+from replicator.topology.patterns import parse_patterns
 from snapshots.position import Position
 
 MEASURE_SECONDS_MAX: Final = 10.0

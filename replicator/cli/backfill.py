@@ -63,7 +63,8 @@ def backfill(
 
     from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
     from replicator.pipeline.errors import BadOption
-    from replicator.topology.links import RATE_BYTES_MIN, parse_patterns
+    from replicator.topology.links import RATE_BYTES_MIN
+    from replicator.topology.patterns import parse_patterns
     from replicator.topology.scalars import parse_size
 
     check_output(output)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from replicator.engine.errors import BlockCorrupt, EngineError, MessageTooLarge, NotAllowedError
-from replicator.engine.log.block import encode_only, is_origin
+from replicator.engine.log.block import encode_only, is_cluster
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 
 LOCAL: Final = "__local__"
@@ -28,6 +28,7 @@ class Admission:
     """Why producers and consumers are refused; None while they are taken."""
 
     __slots__ = (
+        "clients_elsewhere",
         "consumers",
         "copied_to",
         "dispatch_paused",
@@ -46,6 +47,8 @@ class Admission:
         """The clusters that get what is published to a topic here; whoever runs links sets it."""
         self.passed_on_by: Callable[[str], Collection[str]] = lambda topic: ()
         """Those of them that pass it on to others."""
+        self.clients_elsewhere: EngineError | None = None
+        """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.dispatch_paused = False
@@ -70,7 +73,7 @@ class Admission:
         named: what it has, and what it lacks, would come to a third one by two ways, and the one that lacks it might
         come first. The message would be missing there.
         """
-        only = frozenset(each for each in named if each != LOCAL and is_origin(each))  # others can be no clusters
+        only = frozenset(each for each in named if each != LOCAL and is_cluster(each))  # others can be no clusters
         try:
             encode_only(only)
         except BlockCorrupt as error:
@@ -86,10 +89,14 @@ class Admission:
 
     def check_producer(self) -> None:
         """Raises why no producer is taken."""
+        if self.clients_elsewhere is not None:
+            raise self.clients_elsewhere.with_traceback(None)
         if self.producers is not None:
             raise self.producers.with_traceback(None)
 
     def check_consumer(self) -> None:
         """Raises why no consumer is taken."""
+        if self.clients_elsewhere is not None:
+            raise self.clients_elsewhere.with_traceback(None)
         if self.consumers is not None:
             raise self.consumers.with_traceback(None)

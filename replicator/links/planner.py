@@ -36,7 +36,8 @@ from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport
 from replicator.links.waiting_requests import WaitingRequests, deadline_of
 from replicator.running.short_tasks import awaited
-from replicator.topology.links import Link, parse_patterns
+from replicator.topology.links import Link
+from replicator.topology.patterns import parse_patterns
 
 SEGMENTS_OPEN_MAX: Final = 4
 """Of one lane: one that is carried and some that wait, so that a lane never stands still."""

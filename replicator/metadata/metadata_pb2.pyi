@@ -39,7 +39,7 @@ class EncryptionKeys(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class MessageMetadata(_message.Message):
-    __slots__ = ("producer_name", "sequence_id", "highest_sequence_id", "publish_time", "event_time", "deliver_at_time", "properties", "partition_key", "partition_key_b64_encoded", "ordering_key", "null_partition_key", "null_value", "replicated_from", "replicate_to", "compression", "uncompressed_size", "num_messages_in_batch", "encryption_keys", "encryption_algo", "encryption_param", "schema_version", "marker_type", "marker_version", "txnid_least_bits", "txnid_most_bits", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id")
+    __slots__ = ("producer_name", "sequence_id", "highest_sequence_id", "publish_time", "event_time", "deliver_at_time", "properties", "partition_key", "partition_key_b64_encoded", "ordering_key", "null_partition_key", "null_value", "replicated_from", "replicate_to", "compression", "uncompressed_size", "num_messages_in_batch", "encryption_keys", "encryption_algo", "encryption_param", "schema_version", "marker_type", "marker_version", "txnid_least_bits", "txnid_most_bits", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id", "copied_from")
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class MessageMetadata(_message.Message):
     NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: _ClassVar[int]
     TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FROM_FIELD_NUMBER: _ClassVar[int]
     producer_name: str
     sequence_id: int
     highest_sequence_id: int
@@ -98,7 +99,20 @@ class MessageMetadata(_message.Message):
     num_chunks_from_msg: int
     total_chunk_msg_size: int
     chunk_id: int
-    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., event_time: _Optional[int] = ..., deliver_at_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., null_partition_key: _Optional[bool] = ..., null_value: _Optional[bool] = ..., replicated_from: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., marker_type: _Optional[int] = ..., marker_version: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ...) -> None: ...
+    copied_from: CopiedFrom
+    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., event_time: _Optional[int] = ..., deliver_at_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., null_partition_key: _Optional[bool] = ..., null_value: _Optional[bool] = ..., replicated_from: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., marker_type: _Optional[int] = ..., marker_version: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., copied_from: _Optional[_Union[CopiedFrom, _Mapping]] = ...) -> None: ...
+
+class CopiedFrom(_message.Message):
+    __slots__ = ("origin", "incarnation", "ledger", "entry")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    incarnation: int
+    ledger: int
+    entry: int
+    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ledger: _Optional[int] = ..., entry: _Optional[int] = ...) -> None: ...
 
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")

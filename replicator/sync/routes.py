@@ -62,14 +62,18 @@ class TopologyRoutes:
 
     def origins(self, topic: str) -> frozenset[str]:
         if self._by_filter:
-            return self._share(self._topology.reaching(self._local, topic))
+            return self._share(self._with_brokers(self._topology.reaching(self._local, topic)))
         if None not in self._origins:
-            self._origins[None] = self._topology.reaching(self._local)
+            self._origins[None] = self._with_brokers(self._topology.reaching(self._local))
         return self._origins[None]
 
     def relays(self, topic: str, source: str) -> bool:
         reached = self._topology.reached_from(source, topic if self._by_filter else None)
         return bool(self.peers(topic) - {source} - reached)
+
+    def _with_brokers(self, clusters: frozenset[str]) -> frozenset[str]:
+        """What is published at brokers comes from their cluster; of our own brokers it comes by the bridge."""
+        return self._topology.with_brokers(clusters | {self._local}) - {self._local}
 
     def _share(self, clusters: frozenset[str]) -> frozenset[str]:
         return self._shared.setdefault(clusters, clusters)

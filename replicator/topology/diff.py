@@ -66,6 +66,7 @@ _CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {
     "policies",
     "token_file",
     "tls_required",
+    "apache",  # of the cluster's own worker alone, and full of files, which are elsewhere on every machine
 }
 
 
@@ -238,7 +239,7 @@ def _cluster_changes(old: Cluster, new: Cluster, neighbours: frozenset[str]) -> 
         if field not in ("name", "policies", "tls_required") and getattr(old, field) != getattr(new, field):
             shown = "database_masked" if field == "database" else field
             was, now = (_text(getattr(each, shown)) for each in (old, new))
-            ends = neighbours if field == "address" else own
+            ends = neighbours if field in ("address", "kind") else own
             yield Change(CLUSTER_CHANGED, new.name, field, was, now, ends=ends, restarts=own)
     policies = dict(flattened(old.policies.changed())), dict(flattened(new.policies.changed()))
     for field, was, now in _fields(*policies):

@@ -24,6 +24,7 @@ from replicator.engine.policies import (
     SchemaStrategy,
     TopicPolicies,
 )
+from replicator.topology.apache import BROKER_SUFFIX, EMBEDDED_KIND, KINDS, PULSAR_KIND, ApacheSettings
 from replicator.topology.scalars import (
     DURATION_KIND,
     EMBEDDED,
@@ -239,6 +240,10 @@ class Cluster(Section):
     """Whether clients that ask for it are told the index and the time of each entry."""
     token_file: Annotated[Path, BeforeValidator(data_path)] | None = None
     """What its worker shows to others, where that is not ``auth.token_file``."""
+    kind: Annotated[str, choice(KINDS)] = EMBEDDED_KIND
+    """``embedded``: the worker's own engine is the cluster. ``pulsar``: it runs beside an Apache Pulsar cluster."""
+    apache: ApacheSettings | None = None
+    """How the worker of a cluster of that other kind reaches its brokers."""
     tls_required: bool = False
     """Whether nothing but TLS is spoken; the file has that once, as ``tls.required``."""
 
@@ -261,6 +266,10 @@ class Cluster(Section):
         for name in ("token_file", "database_file"):
             if (file := getattr(self, name)) is not None:
                 places[name] = str(file)
+        if self.kind != EMBEDDED_KIND:
+            places["kind"] = self.kind
+        if self.apache is not None:
+            places["apache"] = self.apache.written()
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     def bound_at(self) -> dict[str, str]:
@@ -284,8 +293,15 @@ class Cluster(Section):
                 yield place.rpartition(":")[0].strip("[]").lower()
 
     @property
+    def broker_origin(self) -> str | None:
+        """The origin of what producers publish at the brokers that the worker runs beside; None if it does not."""
+        return f"{self.name}{BROKER_SUFFIX}" if self.kind == PULSAR_KIND else None
+
+    @property
     def pulsar_url(self) -> str:
         """What lookups answer."""
+        if self.apache is not None and self.apache.service_url.startswith("pulsar://"):
+            return self.apache.service_url
         if self.tls_required and self.pulsar_tls_url is not None:
             return self.pulsar_tls_url
         return f"pulsar://{self.advertised or self.pulsar or self.address}"
@@ -293,6 +309,8 @@ class Cluster(Section):
     @property
     def pulsar_tls_url(self) -> str | None:
         """What lookups answer clients that use TLS; None without TLS."""
+        if self.apache is not None:
+            return self.apache.service_url if self.apache.service_url.startswith("pulsar+ssl://") else None
         if self.tls is None:
             return None
         return f"pulsar+ssl://{self.pulsar_tls or self.advertised or self.address}"

@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Any, Final
 
-import re2
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator
 
-from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, parse_topic
-from replicator.engine.topics.partitions import base_name
-from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.topology.fields import ENGINES
+from replicator.topology.patterns import Patterns, selects
 from replicator.topology.scalars import (
     DURATION_KIND,
     SIZE_KIND,
@@ -35,8 +32,6 @@ from replicator.topology.sections import Section
 LINK_NAME_CHARS_MAX: Final = 64
 SQL_CHARS_MAX: Final = 10_000
 """Characters of one SQL expression. A longer one belongs into a job of its own."""
-PATTERNS_MAX: Final = 100
-"""Patterns of one link, in ``topics`` and in ``exclude``. Topics that need more belong into a namespace."""
 RATE_BYTES_MIN: Final = 1024
 """The lowest rate per second. A full frame of 4 MiB would take over an hour below it."""
 COMPRESSIONS: Final = ("none", "lz4", "zstd")
@@ -104,13 +99,7 @@ class Link:
         """
         if topic == EPOCHS_TOPIC:
             return True
-        if not self.topics and not self.exclude:
-            return True
-        whole = base_name(topic) if parse_topic(topic).partition >= 0 else topic
-        texts = (whole, whole.removeprefix(SCHEME), whole.removeprefix(SCHEME).rpartition("/")[0])
-        if self.topics and not _any_matches(self.topics, texts):
-            return False
-        return not _any_matches(self.exclude, texts)
+        return selects(self.topics, self.exclude, topic)
 
     def as_written(self) -> dict[str, Any]:
         """What is not as it is by default, in the form of the file, without the two ends."""
@@ -138,56 +127,10 @@ class Link:
         return f"{self.source} → {self.destination}{f' ({self.name})' if self.name else ''}"
 
 
-def _any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-    return any(_compiled(pattern).fullmatch(text) is not None for pattern in patterns for text in texts)
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.max_mem = PATTERN_MEMORY_BYTES_MAX
-    options.never_capture = True
-    options.log_errors = False
-    return re2.compile(pattern, options)
-
-
 def _check_name(text: str) -> str:
     if text and not _NAME.fullmatch(text):
         raise ValueError(f"a link's name has 1 to {LINK_NAME_CHARS_MAX} ASCII letters, digits, - or _")
     return text
-
-
-def _check_pattern(text: str) -> str:
-    if not text or len(text) > PATTERN_CHARACTERS_MAX:
-        raise ValueError(f"a pattern has 1 to {PATTERN_CHARACTERS_MAX} characters, this one has {len(text)}")
-    try:
-        _compiled(text)
-    except re2.error as error:
-        said = error.args[0] if error.args else b""
-        reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise ValueError(
-            f"{text[:80]!r} is not a regex that RE2 knows ({reason}); it stands for a whole tenant/namespace or "
-            "tenant/namespace/topic, as public/default/orders-.*"
-        ) from None
-    return text
-
-
-def _check_patterns(value: object) -> object:
-    if not isinstance(value, list):
-        raise ValueError("must be a list of patterns, as [public/default/orders-.*]")  # noqa: TRY004 - for pydantic
-    if len(value) > PATTERNS_MAX:
-        raise ValueError(f"has {len(value)} patterns, the limit is {PATTERNS_MAX}; patterns can be joined with |")
-    return tuple(value)
-
-
-def parse_patterns(value: object) -> tuple[str, ...]:
-    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
-    is wrong with which."""
-    texts = _check_patterns(value)
-    assert isinstance(texts, tuple)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a list of patterns, which are texts")
-    return tuple(map(_check_pattern, texts))
 
 
 def _check_rate(value: object) -> object:
@@ -196,7 +139,6 @@ def _check_rate(value: object) -> object:
     return value
 
 
-_Patterns = Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], BeforeValidator(_check_patterns)]
 _Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
 
 
@@ -233,8 +175,8 @@ class LinkSettings(Section):
 
     name: Annotated[str, AfterValidator(_check_name)] = ""
     forward: Flag = False
-    topics: _Patterns = ()
-    exclude: _Patterns = ()
+    topics: Patterns = ()
+    exclude: Patterns = ()
     rate: Annotated[int | None, AfterValidator(_check_rate), limit(SIZE_KIND, parse_size)] = None
     compression: Annotated[str, choice(COMPRESSIONS)] = "none"
     on_gap: Annotated[str, choice(GAP_POLICIES)] = "stop"

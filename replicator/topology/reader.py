@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from replicator.topology.apache import BROKER_SUFFIX, PULSAR_KIND
 from replicator.topology.auth import AuthSettings, TlsPolicy
 from replicator.topology.fields import (
     SPARK,
@@ -77,6 +78,8 @@ _SectionT = TypeVar("_SectionT", bound=Section)
 _MISSING: Final = {
     "address": "add `address: HOST:PORT`, where this cluster's worker serves HTTP",
     "data": "add `data: DIRECTORY`, where this cluster's worker keeps its log",
+    "service_url": "add `service_url: pulsar://HOST:PORT`, where the brokers speak the binary protocol",
+    "admin_url": "add `admin_url: http://HOST:PORT`, where the brokers serve their admin API",
 }
 
 
@@ -142,7 +145,28 @@ class _Reader:
             if cluster is not None:
                 if cluster.database_file is not None and "database" in cluster.model_fields_set:
                     self._problem((*where, "database_file"), "stands beside `database`; leave one of them out")
+                self._refuse_half_kind(where, cluster)
                 yield cluster
+
+    def _refuse_half_kind(self, where: FieldPath, cluster: Cluster) -> None:
+        """What one kind of cluster needs, the other has no use for."""
+        if cluster.kind != PULSAR_KIND:
+            if cluster.apache is not None:
+                self._problem((*where, "apache"), "is for `kind: pulsar` alone; set that, or take `apache` out")
+            return
+        if cluster.apache is None:
+            self._problem(
+                (*where, "apache"),
+                "missing; `kind: pulsar` needs `apache: {service_url: pulsar://HOST:PORT, admin_url: http://HOST:PORT}`",
+            )
+        if len(cluster.name) + len(BROKER_SUFFIX) > CLUSTER_NAME_CHARS_MAX:
+            chars = CLUSTER_NAME_CHARS_MAX - len(BROKER_SUFFIX)
+            self._problem(where, f"with `kind: pulsar` a cluster's name has at most {chars} characters")
+        for field in ("pulsar", "pulsar_tls", "advertised", "broker_entry_metadata"):
+            if field in cluster.model_fields_set:
+                self._problem(
+                    (*where, field), "has no use with `kind: pulsar`, whose clients use the brokers; take it out"
+                )
 
     def _with_policies(self, clusters: Iterator[Cluster], root: Mapping[str, Any]) -> Iterator[Cluster]:
         """The clusters with the policies of the file's top level below their own."""

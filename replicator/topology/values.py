@@ -83,8 +83,14 @@ class Topology:
 
     def origins_over(self, link: Link, topic: str | None = None) -> frozenset[str]:
         """The clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages reach its
-        source on a way that does not lead through its destination. With ``topic``, over links that carry it."""
-        return topology_paths.origins_over(link, self._links_with(topic))
+        source on a way that does not lead through its destination. With ``topic``, over links that carry it. Where
+        one of them runs beside Apache Pulsar, the origin of its brokers' messages is among them."""
+        return self.with_brokers(topology_paths.origins_over(link, self._links_with(topic)))
+
+    def with_brokers(self, clusters: frozenset[str]) -> frozenset[str]:
+        """Those clusters, and the origins of what is published at the brokers that their workers run beside."""
+        origins = (each.broker_origin for each in self.clusters if each.name in clusters)
+        return clusters.union(origin for origin in origins if origin is not None)
 
     def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
         """The clusters that get what ``origin`` publishes, straight or forwarded, without itself."""

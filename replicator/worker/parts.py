@@ -1,10 +1,12 @@
-"""What a running worker is made of. All parts are there from its start to its end: none is optional."""
+"""What a running worker is made of. All parts are there from its start to its end. None is optional, but for the
+bridge, which only a worker beside Apache Pulsar has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from replicator.apache.bridge import ApacheBridge
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import MovedTo
@@ -38,6 +40,7 @@ class Parts:
     driver: PipelineDriver
     sources: LinkedSources
     mending: Mending
+    bridge: ApacheBridge | None = None
 
     @property
     def cluster(self) -> str:

@@ -64,6 +64,7 @@ class Reports:
             "pipeline": parts.driver.status(),
             "counters": parts.sync.counters(),
             "staging": parts.staging.status(),
+            **({} if parts.bridge is None else {"apache": parts.bridge.status()}),
             "tasks": {"restarts": dict(parts.supervisor.restarts()), "failing": self.failing_tasks()},
         }
 

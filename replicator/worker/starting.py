@@ -25,6 +25,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from replicator.apache.bridge import ApacheBridge
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.audit import add_audit
@@ -38,7 +39,7 @@ from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.api.verifying import add_mending
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import StoreUnusable
+from replicator.engine.errors import NotAllowedError, StoreUnusable
 from replicator.engine.log.store_files import check_not_restoring
 from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
@@ -286,6 +287,7 @@ def _make_parts(
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
         Mending(engine, supervisor, partial(_go_on, links)),
+        _bridge_of(cluster, engine),
     )
     for end in (
         parts.mending.stop,
@@ -297,14 +299,29 @@ def _make_parts(
         parts.staging.stop,
     ):
         stack.push_async_callback(end)
+    if parts.bridge is not None:
+        stack.push_async_callback(parts.bridge.stop)
     return parts
+
+
+def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
+    """What a worker beside Apache Pulsar has. Its clients are served by the brokers, so it serves none itself."""
+    if cluster.apache is None or cluster.broker_origin is None:
+        return None
+    engine.admission.clients_elsewhere = NotAllowedError(
+        f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
+        f"{cluster.apache.service_url}"
+    )
+    return ApacheBridge(engine, cluster.apache, cluster.broker_origin)
 
 
 async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.index.start()
     parts.sync.start()
     await parts.links.change(topology)
-    parts.engine.maintenance.start()  # not before the links hold back what they have not copied
+    if parts.bridge is not None:
+        parts.bridge.start()
+    parts.engine.maintenance.start()  # not before links and bridge hold back what they have not passed on
     parts.sources.replace(incoming(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()

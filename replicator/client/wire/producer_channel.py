@@ -5,7 +5,8 @@ their order, so receipts are matched by it; the sequence id in each must be that
 sends whose entries lie one behind the other with one receipt.
 
 A cluster of ours reads the numbers of an entry's messages in its metadata, so the sequence id of the send is the id of
-the entry; others look at the send alone.
+the entry; others look at the send alone. Who passes on entries of other producers sets ``own_numbers``: then the
+sequence id is the id of the entry there too, as the numbers in the metadata are those of many.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class BrokerProducerChannel:
 
     def __init__(self, connection: Connection, producer_id: int) -> None:
         self.ready: ProducerReady
+        self.own_numbers = False
         self._connection = connection
         self._id = producer_id
         self._entry_bytes_max = connection.message_bytes_max + (
@@ -175,9 +177,11 @@ class BrokerProducerChannel:
             metadata, _ = decode_entry(entry, check=False)
         except EngineError:
             return send  # the broker will say so
-        send.sequence_id = metadata.sequence_id
         send.num_messages = metadata.num_messages_in_batch
         send.is_chunk = metadata.num_chunks_from_msg > 1
+        if self.own_numbers:
+            return send
+        send.sequence_id = metadata.sequence_id
         if metadata.HasField("highest_sequence_id"):
             send.highest_sequence_id = metadata.highest_sequence_id
         return send

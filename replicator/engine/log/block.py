@@ -52,10 +52,13 @@ PIECE_BYTES_MIN: Final = 4096
 """Entries of that size, on average, are not copied together for the checksum alone."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
-ORIGIN_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
+CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
 """A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
+ORIGIN_PATTERN: Final = rf"{CLUSTER_PATTERN}(\.pulsar)?"
+"""Of a cluster, or of the Apache Pulsar brokers that its worker runs beside."""
 
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
+_CLUSTER: Final = re.compile(CLUSTER_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
@@ -224,21 +227,21 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
 def _decode_only(names: bytes) -> frozenset[str]:
     """Raises :class:`BlockCorrupt`."""
     only = names.split(b",") if names else []
-    if len(names) > ONLY_BYTES_MAX or not all(map(_ORIGIN.fullmatch, only)):
+    if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
         raise BlockCorrupt(f"block names clusters that there cannot be: {names[:80]!r}")
     return frozenset(each.decode("ascii") for each in only)
 
 
-def is_origin(name: str) -> bool:
+def is_cluster(name: str) -> bool:
     """Whether a cluster can have that name."""
-    return re.fullmatch(ORIGIN_PATTERN, name) is not None
+    return re.fullmatch(CLUSTER_PATTERN, name) is not None
 
 
 def encode_only(only: frozenset[str] | None) -> bytes:
     """As it stands in a header; raises :class:`BlockCorrupt` for more names than it has room for."""
     if only is None:
         return b""
-    assert all(map(is_origin, only)), f"no names of clusters: {only}"
+    assert all(map(is_cluster, only)), f"no names of clusters: {only}"
     names = ",".join(sorted(only)).encode("ascii")
     if len(names) > ONLY_BYTES_MAX:
         raise BlockCorrupt(f"a block is for {len(only)} clusters, more than its header has room for")

@@ -44,6 +44,10 @@ grants     tenant, tenant/namespace or topic name         JSON, see :mod:`replic
 audit      microseconds u64 | entry id                    JSON, see :mod:`replicator.index.audit_queue`
 deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
 staging                                                   see :mod:`replicator.engine.staging.rows`
+published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u64 | entry u64: as ``extents``, of where
+           | first entry (origin's position)              entries lie at the Apache Pulsar brokers that the worker runs
+                                                          beside; see :mod:`replicator.apache.published`
+broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -104,6 +108,8 @@ TABLES: Final = (
     "audit",
     "deleted",
     "staging",
+    "published",
+    "broker_cursors",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")

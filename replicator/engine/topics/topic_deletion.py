@@ -45,6 +45,8 @@ SWEPT_TABLES: Final = (
     "terminated",
     "compacted",
     "compaction",
+    "published",
+    "broker_cursors",
 )
 """Those whose keys begin with a topic's id."""
 MARKERS_HANDLED: Final = "markers handled"

@@ -32,7 +32,8 @@ from replicator.pipeline.analytics.throughput import throughput
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer, error_of_job
 from replicator.pipeline.source.source import FORMAT_NAME
-from replicator.topology.links import Link, parse_patterns
+from replicator.topology.links import Link
+from replicator.topology.patterns import parse_patterns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

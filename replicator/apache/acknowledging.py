@@ -1,0 +1,118 @@
+"""Acknowledging at a broker what was acknowledged in other clusters, without taking a message from anybody.
+
+Invariants (DESIGN §3): 5 and 6, acknowledgements only add: no position is moved back, no message is delivered again.
+
+A consumer that grants no permits is sent nothing, and may acknowledge ids that it was never sent. It has the last
+priority, so that a Failover subscription does not choose it while another consumer is there, and it is there only as
+long as its acknowledgements take: in a Key_Shared subscription it has hash ranges meanwhile. An Exclusive subscription
+in use lets nobody in: then it is tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.apache.errors import BridgeError
+from replicator.apache.names import applying_consumer
+from replicator.client.errors import ConsumerBusy, PulsarException
+from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.types import Ack, Delivery, SubscriptionType
+from replicator.running.timeouts import timeout
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+IDS_PER_COMMAND: Final = 1_000
+ACKS_MAX: Final = 100_000
+"""Of one subscription in one go; what is left comes with the next comparison."""
+PRIORITY_LAST: Final = 1_000_000
+ANSWER_SECONDS_MAX: Final = 30.0
+_TYPES: Final = {
+    "Exclusive": SubscriptionType.EXCLUSIVE,
+    "Failover": SubscriptionType.FAILOVER,
+    "Shared": SubscriptionType.SHARED,
+    "Key_Shared": SubscriptionType.KEY_SHARED,
+}
+
+
+async def acknowledge_at_broker(
+    connector: BrokerConnector, cluster: str, topic: str, subscription: str, kind: str, positions: PositionSet
+) -> list[Position] | None:
+    """Acknowledge the lowest :data:`ACKS_MAX` of ``positions``; returns which, when the broker has confirmed them. None
+    if an Exclusive consumer has the subscription. ``kind`` is the type of the subscription, as the broker shows it.
+
+    Raises :class:`BridgeError`, :class:`PulsarException`.
+    """
+    settings = ConsumerSettings(
+        topic=topic,
+        subscription=subscription,
+        consumer_name=applying_consumer(cluster),
+        consumer_type=_TYPES.get(kind, SubscriptionType.SHARED),
+        priority=PRIORITY_LAST,
+        create_topic=False,
+    )
+    try:
+        channel = await connector.open_consumer(settings)
+    except ConsumerBusy:
+        return None
+    events = _Confirmations()
+    channel.start(events)
+    try:
+        chosen = positions.head(ACKS_MAX)
+        for at in range(0, len(chosen), IDS_PER_COMMAND):
+            events.asked += 1
+            channel.acknowledge(events.asked, [Ack(each) for each in chosen[at : at + IDS_PER_COMMAND]])
+        await events.all(f"{topic}: acknowledgements of {subscription}")
+    finally:
+        await channel.close()
+    return chosen
+
+
+class _Confirmations:
+    """How many of the acknowledgements of one channel are confirmed."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._confirmed = 0
+        self._error: PulsarException | None = None
+        self._news = asyncio.Event()
+
+    async def all(self, what: str) -> None:
+        """Wait until all are. Raises :class:`BridgeError`, and why the channel is over."""
+        try:
+            async with timeout(ANSWER_SECONDS_MAX):
+                while self._confirmed < self.asked:
+                    if self._error is not None:
+                        raise self._error
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise BridgeError(f"{what}: not confirmed within {ANSWER_SECONDS_MAX:g} s") from None
+
+    def on_ack_confirmed(self, request_id: int) -> None:
+        self._confirmed += 1
+        self._news.set()
+
+    def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
+        self.on_lost(error)
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._error = self._error or error
+        self._news.set()
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing was asked for: what comes all the same goes to others when the channel closes."""
+
+    def on_redelivery_started(self) -> None:
+        """Nobody asks for one."""
+
+    def on_restarted(self) -> None:
+        """Somebody put the subscription elsewhere; the next comparison finds it."""
+
+    def on_active_change(self, active: bool) -> None:
+        """No difference: nothing is received."""
+
+    def on_reached_end(self) -> None:
+        """No difference."""

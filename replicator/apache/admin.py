@@ -1,0 +1,247 @@
+"""The admin REST API of Apache Pulsar's brokers, as far as the bridge asks it.
+
+``docs/pulsar-fidelity.md`` lists each request with what is relied on in its answer. Requests are bounded in number and
+time, and are not tried again here: whoever asks does so periodically.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+
+from replicator.apache.broker_cursor import parse_position
+from replicator.apache.errors import AdminFailed, BridgeError
+from replicator.client.authentication import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+    Showing,
+)
+from replicator.engine.topic_name import parse_topic
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
+
+REQUESTS_AT_ONCE_MAX: Final = 8
+REQUEST_SECONDS_MAX: Final = 10.0
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The statistics of a topic with a thousand subscriptions have about 1 MB."""
+REASON_CHARS_MAX: Final = 300
+HIDDEN_ENTRIES_MAX: Final = 1_000
+"""Looked at one by one."""
+
+
+def showing_of(settings: ApacheSettings) -> Showing:
+    """What the worker shows to the brokers. Files are read when something is shown."""
+    auth = settings.auth
+    shown = Authentication()
+    if auth.token_file is not None:
+        file = auth.token_file
+        shown = AuthenticationToken(lambda: file.read_text().strip())
+    elif auth.password_file is not None:
+        name, _, password = _line(auth.password_file).partition(":")
+        shown = AuthenticationBasic(name, password)
+    elif auth.certificate is not None and auth.key is not None:
+        shown = AuthenticationTLS(str(auth.certificate), str(auth.key))
+    ca = None if settings.tls.ca is None else str(settings.tls.ca)
+    return Showing(shown, ca, validate_hostname=settings.tls.check_hostname)
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise BridgeError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInternals:
+    """The internal statistics of one topic."""
+
+    last: Position
+    """The last entry that is stored for good."""
+    pending: int
+    """Entries that are being stored."""
+    load: str
+    """Another one each time that a broker loads the topic."""
+    cursors: Mapping[str, Mapping[str, Any]]
+    last_entries: Mapping[int, int]
+    """By ledger, its last entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionShown:
+    """A subscription, in the statistics of its topic."""
+
+    type: str
+    """``Shared`` and so on, as its consumers have it or had it; empty if it had none since the topic was loaded."""
+    properties: Mapping[str, str]
+
+
+class BrokerAdmin:
+    """Asks the admin API at ``settings.admin_url``. To be used on one event loop, and closed."""
+
+    def __init__(self, settings: ApacheSettings) -> None:
+        self._url = settings.admin_url
+        self._showing = showing_of(settings)
+        context: ssl.SSLContext | bool = self._showing.ssl_context() if self._url.startswith("https") else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=REQUESTS_AT_ONCE_MAX, ssl=context),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    # What there is.
+
+    async def namespaces(self) -> list[str]:
+        """``tenant/namespace`` of all that the worker may see."""
+        found: list[str] = []
+        for tenant in await self._ask("GET", "tenants"):
+            found += await self._ask("GET", f"namespaces/{quote(tenant)}")
+        return found
+
+    async def topics(self, namespace: str) -> list[str]:
+        """The persistent topics with a log in a namespace: partitions, and topics that have none."""
+        found = await self._ask("GET", f"persistent/{quote(namespace)}")
+        return [str(name) for name in found if str(name).startswith("persistent://")]
+
+    async def partitioned_topics(self, namespace: str) -> list[str]:
+        return [str(name) for name in await self._ask("GET", f"persistent/{quote(namespace)}/partitioned")]
+
+    async def partitions(self, topic: str) -> int:
+        """How many the topic has; 0 if it is not partitioned or not there."""
+        answer = await self._ask("GET", f"{_path(topic)}/partitions")
+        return int(answer["partitions"])
+
+    async def create_partitioned(self, topic: str, partitions: int) -> None:
+        """Make a partitioned topic, unless it is there."""
+        await self._make(f"{_path(topic)}/partitions", partitions)
+
+    async def create_topic(self, topic: str) -> None:
+        """Make a topic without partitions, unless it is there."""
+        await self._make(_path(topic))
+
+    # One topic.
+
+    async def internals(self, topic: str) -> TopicInternals:
+        answer = await self._ask("GET", f"{_path(topic)}/internalStats")
+        try:
+            last = parse_position(answer["lastConfirmedEntry"])
+            ledgers = answer["ledgers"]
+            last_entries = {int(each["ledgerId"]): int(each["entries"]) - 1 for each in ledgers}
+            last_entries[last.ledger] = max(last.entry, last_entries.get(last.ledger, -1))
+            # A topic that is loaded opens a ledger of its own: so its creation tells one loading from another.
+            load = f"{answer['lastLedgerCreatedTimestamp']}"
+            return TopicInternals(last, int(answer["pendingAddEntriesCount"]), load, answer["cursors"], last_entries)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
+
+    async def all_hidden(self, topic: str, after: Position, upto: Position) -> bool:
+        """Whether the brokers show none of the entries between two positions of one ledger to any consumer."""
+        if upto.entry - after.entry > HIDDEN_ENTRIES_MAX:
+            return False
+        for entry in range(after.entry + 1, upto.entry + 1):
+            headers = await self._headers_of(f"{_path(topic)}/ledger/{upto.ledger}/entry/{entry}")
+            if "X-Pulsar-marker-type" not in headers and headers.get("X-Pulsar-txn-aborted") != "true":
+                return False
+        return True
+
+    async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
+        """What is shown of a subscription; None if there is none."""
+        answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
+        shown = answer.get("subscriptions", {}).get(name)
+        if shown is None:
+            return None
+        return SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
+
+    async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> None:
+        """Make a subscription to which the entry at ``first`` comes first, or, with None, the first that there is. One
+        that is there already stays as it is."""
+        body = _place(Position(-1, -1) if first is None else first)
+        await self._make(f"{_path(topic)}/subscription/{quote(subscription, safe='')}", body)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        try:
+            await self._ask("DELETE", f"{_path(topic)}/subscription/{quote(subscription, safe='')}")
+        except AdminFailed as error:
+            if error.status != 404:
+                raise
+
+    async def reset_subscription(self, topic: str, subscription: str, first: Position) -> None:
+        """Put it so that the entry at ``first`` comes next."""
+        path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
+        await self._ask("POST", path, _place(first))
+
+    # Inside.
+
+    async def _headers_of(self, path: str) -> Mapping[str, str]:
+        try:
+            async with self._session.get(f"{self._url}/admin/v2/{path}", headers=self._headers()) as response:
+                return dict(response.headers) if response.status < 300 else {}
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise AdminFailed(f"GET {self._url}/admin/v2/{path}: {error or type(error).__name__}") from None
+
+    async def _make(self, path: str, body: Any = None) -> None:
+        try:
+            await self._ask("PUT", path, body)
+        except AdminFailed as error:
+            if error.status != 409:
+                raise
+
+    def _headers(self) -> dict[str, str]:
+        shown = self._showing.authentication
+        if shown.method == "token":
+            return {"Authorization": f"Bearer {shown.credentials().decode()}"}
+        if shown.method == "basic":
+            return {"Authorization": aiohttp.encode_basic_auth(*shown.credentials().decode().split(":", 1))}
+        return {}
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        what = f"{method} {self._url}/admin/v2/{path}"
+        try:
+            async with self._session.request(
+                method,
+                f"{self._url}/admin/v2/{path}",
+                data=None if body is None else json.dumps(body),
+                headers={"Content-Type": "application/json", "Accept": "application/json", **self._headers()},
+            ) as response:
+                said = await response.content.read(ANSWER_BYTES_MAX + 1)
+                while len(said) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
+                    said += more
+                if len(said) > ANSWER_BYTES_MAX:
+                    raise AdminFailed(f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+                if response.status >= 300:
+                    raise AdminFailed(f"{what}: {response.status} {_reason(said)}", response.status)
+        except TimeoutError:
+            raise AdminFailed(f"{what}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
+        except aiohttp.ClientError as error:
+            raise AdminFailed(f"{what}: {error or type(error).__name__}") from None
+        try:
+            return json.loads(said) if said else None
+        except ValueError:
+            raise AdminFailed(f"{what}: the answer is no JSON") from None
+
+
+def _place(first: Position) -> dict[str, Any]:
+    return {"ledgerId": first.ledger, "entryId": first.entry, "partitionIndex": -1, "isExcluded": False}
+
+
+def _reason(said: bytes) -> str:
+    try:
+        return str(json.loads(said)["reason"])[:REASON_CHARS_MAX]
+    except (ValueError, KeyError, TypeError):
+        return said[:REASON_CHARS_MAX].decode(errors="replace")
+
+
+def _path(topic: str) -> str:
+    name = parse_topic(topic)
+    return f"persistent/{quote(name.full_namespace)}/{quote(str(topic).rpartition('/')[2], safe='')}"

@@ -1,0 +1,202 @@
+"""The bridge of one worker: which topics it bridges, and what it shows of them.
+
+The brokers are asked for their topics every :data:`DISCOVER_SECONDS`; the engine says of its own when messages come
+into them. A topic is bridged from either side: what is at the brokers is made in the engine, and what links brought into the
+engine is made at the brokers, in a namespace that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from replicator.apache.admin import BrokerAdmin, showing_of
+from replicator.apache.errors import BridgeError
+from replicator.apache.topic_bridge import TopicBridge
+from replicator.client.errors import PulsarException
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.log.requests import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
+from replicator.running.supervisor import SupervisedTask
+from replicator.running.timeouts import timeout
+from replicator.topology.apache import ApacheSettings
+
+DISCOVER_SECONDS: Final = 2.0
+"""So long a new topic at the brokers waits at most. It costs a request for each namespace, and one for each tenant."""
+TOPICS_MAX: Final = 5_000
+"""Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
+CONNECTION_SECONDS_MAX: Final = 10.0
+OPERATION_SECONDS_MAX: Final = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class ApacheBridge(TopicListener[Topic]):
+    """Bridges the topics of ``settings`` between the engine of ``broker_origin``'s cluster and the brokers."""
+
+    def __init__(self, engine: Engine, settings: ApacheSettings, broker_origin: str) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._broker_origin = broker_origin
+        self._topics: dict[str, TopicBridge] = {}
+        self._error = ""
+        self._refused: dict[str, str] = {}
+        """Topics that cannot be bridged, and why."""
+        self._look = asyncio.Event()
+        self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
+        self._admin = BrokerAdmin(settings)
+        self._connector = BrokerConnector(
+            settings.service_url,
+            connection_timeout_seconds=CONNECTION_SECONDS_MAX,
+            operation_timeout_seconds=OPERATION_SECONDS_MAX,
+            showing=showing_of(settings),
+        )
+
+    def start(self) -> None:
+        """Bridge what the engine has, and look for more. The brokers need not be there."""
+        self._engine.add_listener(self)
+        for topic in self._engine.topics():
+            if self._settings.bridges(topic.name) and self._has_messages(topic):
+                self._bridge(topic)
+        self._task.start()
+
+    async def stop(self) -> None:
+        await self._task.stop()
+        if self in self._engine.loaded.listeners:
+            self._engine.remove_listener(self)
+        await asyncio.gather(*(each.stop() for each in self._topics.values()))
+        self._topics.clear()
+        await self._connector.close()
+        await self._admin.close()
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "service_url": self._settings.service_url,
+            "admin_url": self._settings.admin_url,
+            "origin": self._broker_origin,
+            "error": self._error,
+            "refused": dict(self._refused),
+            "topics": [each.status() for each in self._topics.values()],
+        }
+
+    # What the engine tells.
+
+    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
+        bridged = self._topics.get(topic.name)
+        if bridged is None:
+            if self._settings.bridges(topic.name) and self._has_messages(topic):
+                self._bridge(topic)
+            return
+        bridged.on_appended(blocks)
+
+    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        self._tell(topic)
+
+    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
+        self._tell(topic)
+
+    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
+        self._tell(topic)
+
+    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
+        self._tell(topic)
+
+    def on_log_deleted(self, topic: Topic) -> None:
+        gone = self._topics.pop(topic.name, None)
+        if gone is not None:
+            self._engine.supervisor.task(
+                "apache-bridge", f"ending {topic.name} at the brokers", gone.stop, until_done=True
+            ).start()
+
+    def on_partitions(self, topic_name: str, partitions: int) -> None:
+        """Partitions are bridged when messages come into them."""
+        return
+
+    def on_namespace_policies(self, namespace: str) -> None:
+        """The brokers' policies are theirs."""
+        return
+
+    def on_topic_created(self, topic_name: str) -> None:
+        """A topic without messages has nothing to be bridged."""
+        return
+
+    def on_topic_deleted(self, topic_name: str) -> None:
+        """See :meth:`on_log_deleted`."""
+        return
+
+    def _tell(self, topic: Topic) -> None:
+        bridged = self._topics.get(topic.name)
+        if bridged is not None:
+            bridged.on_state()
+
+    # Inside.
+
+    def _has_messages(self, topic: Topic) -> bool:
+        return bool(topic.origins.message_vector())
+
+    def _bridge(self, topic: Topic) -> None:
+        if topic.name in self._topics or topic.deleted is not None:
+            return
+        if len(self._topics) >= TOPICS_MAX:
+            self._refused[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
+            return
+        bridged = self._topics[topic.name] = TopicBridge(
+            self._settings,
+            self._connector,
+            self._admin,
+            self._engine,
+            topic,
+            self._broker_origin,
+            self._engine.supervisor,
+        )
+        bridged.start()
+
+    async def _find(self) -> None:
+        while True:
+            try:
+                await self._find_once()
+                self._error = ""
+            except (BridgeError, PulsarException) as error:
+                if not self._error:
+                    log.warning("the Apache Pulsar brokers do not answer", reason=str(error))
+                self._error = str(error)
+            try:
+                async with timeout(DISCOVER_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+
+    async def _find_once(self) -> None:
+        for namespace in await self._admin.namespaces():
+            for name in await self._admin.partitioned_topics(namespace):
+                if self._settings.bridges(name):
+                    await self._adopt(name)
+            for name in await self._admin.topics(namespace):
+                if name not in self._topics and self._settings.bridges(name):
+                    await self._take(name)
+
+    async def _adopt(self, name: str) -> None:
+        """A partitioned topic is partitioned in the engine as well, so that links say so to other clusters."""
+        partitions = await self._admin.partitions(name)
+        if partitions > self._engine.partitioned.count(name):
+            try:
+                await self._engine.partitioned.adopt(name, partitions)
+            except EngineError as error:
+                self._refused[name] = str(error)
+
+    async def _take(self, name: str) -> None:
+        try:
+            topic = await self._engine.topic(name, by_link=True)
+        except EngineError as error:
+            self._refused[name] = str(error)
+            return
+        self._refused.pop(name, None)
+        self._bridge(topic)

@@ -1,0 +1,95 @@
+"""The cursor of one subscription at a broker, as the broker's internal statistics show it. Sans-IO.
+
+A cursor is a mark-delete position, all up to which is acknowledged, and ranges beyond it. What the broker does not show
+is which messages of a batch are acknowledged: a batch is acknowledged here when all of it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replicator.apache.errors import BridgeError
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+RANGES_MAX: Final = 100_000
+"""Of one cursor. A broker keeps 10,000 of them durably, by its default."""
+_POSITION = re.compile(r"(\d{1,19}):(-1|\d{1,10})")
+_RANGE = re.compile(r"\((\d{1,19}):(-1|\d{1,10})\.\.(\d{1,19}):(-1|\d{1,10})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCursor:
+    """What is acknowledged at the broker."""
+
+    mark_delete: Position
+    beyond: PositionSet = field(default_factory=PositionSet)
+    """Whole entries beyond it."""
+
+    def __contains__(self, position: Position) -> bool:
+        return position <= self.mark_delete or position in self.beyond
+
+    def among(self, positions: PositionSet) -> PositionSet:
+        """Those of ``positions`` that are acknowledged."""
+        below = positions.copy()
+        below.discard_after(self.mark_delete)
+        below.update(positions.common(self.beyond))
+        return below
+
+    def not_among(self, positions: PositionSet) -> PositionSet:
+        """Those of ``positions`` that are not."""
+        left = positions.copy()
+        left.discard_through(self.mark_delete)
+        left.difference_update(self.beyond)
+        return left
+
+    def lacks(self, earlier: BrokerCursor) -> bool:
+        """Whether something was acknowledged ``earlier`` that is not any more."""
+        return self.mark_delete < earlier.mark_delete or bool(self.not_among(earlier.beyond))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mark_delete": list(self.mark_delete),
+            "beyond": [[first.ledger, first.entry, last.entry] for first, last in self.beyond.runs()],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> BrokerCursor:
+        beyond = PositionSet()
+        for ledger, first, last in stored["beyond"]:
+            beyond.add_range(ledger, first, last)
+        return cls(Position(*stored["mark_delete"]), beyond)
+
+
+def parse_position(text: str) -> Position:
+    """Of ``ledger:entry``; raises :class:`BridgeError`."""
+    found = _POSITION.fullmatch(text)
+    if found is None:
+        raise BridgeError(f"the broker shows {text[:80]!r} where a position was expected")
+    return Position(int(found[1]), int(found[2]))
+
+
+def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> BrokerCursor:
+    """Of an item of ``cursors`` in a topic's internal statistics; ``last_entries`` are the last entries of the topic's
+    ledgers, where a range may end that goes on in another one. Raises :class:`BridgeError`."""
+    beyond = PositionSet()
+    ranges = str(shown["individuallyDeletedMessages"])
+    count = 0
+    for match in _RANGE.finditer(ranges):
+        count += 1
+        if count > RANGES_MAX:
+            raise BridgeError(f"a subscription has more than {RANGES_MAX} ranges of acknowledged messages")
+        (ledger, after), (end_ledger, end) = (int(match[1]), int(match[2])), (int(match[3]), int(match[4]))
+        if ledger == end_ledger:
+            beyond.add_range(ledger, after + 1, end)
+            continue
+        for each, last in last_entries.items():
+            if ledger <= each < end_ledger:
+                beyond.add_range(each, after + 1 if each == ledger else 0, last)
+        beyond.add_range(end_ledger, 0, end)
+    if count != ranges.count(".."):
+        raise BridgeError(f"the broker shows ranges of acknowledged messages that nobody can read: {ranges[:200]!r}")
+    return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)

@@ -1,0 +1,123 @@
+"""Where the entries of one topic lie at the brokers, and where in the engine's log. Pure.
+
+Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides, so that each origin has one ascending
+table on each side.
+
+1. What producers published at the brokers is of the brokers' own origin: its origin positions *are* those of the
+   brokers, and the extents of the engine's log say where it lies here.
+2. What links brought here, and the bridge published, has an origin elsewhere. The extents say from where it lies
+   here, and ``published`` where it lies at the brokers. It has a place on both sides if both know it.
+"""
+
+from __future__ import annotations
+
+from replicator.apache.stamps import Identity
+from snapshots.extents import Extent, ExtentTable
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+
+class EntryMap:
+    """The tables of one topic. ``broker_origin`` is what the brokers' own messages are called here."""
+
+    def __init__(self, broker_origin: str) -> None:
+        self.broker_origin = broker_origin
+        self._copied: dict[str, ExtentTable] = {}
+        """By origin: origin position to position in the engine's log."""
+        self._published: dict[str, ExtentTable] = {}
+        """By origin: origin position to position at the brokers."""
+        self.doubled = 0
+        """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
+
+    # What happens.
+
+    def copied(self, origin: str, origin_first: Position, local_first: Position, entries: int) -> None:
+        """Entries of an origin were appended to the engine's log."""
+        table = self._copied.setdefault(origin, ExtentTable())
+        last = table.last
+        if last is None or origin_first > last.origin_last:
+            table.append(origin_first, local_first, entries)
+
+    def published(self, origin: str, extent: Extent) -> None:
+        """As it was stored: entries of an origin lie at the brokers from ``extent.local_first`` on."""
+        self._published.setdefault(origin, ExtentTable()).append(*extent)
+
+    def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
+        """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored;
+        None if the entry, or a later one of its origin, was there before."""
+        table = self._published.setdefault(identity.origin, ExtentTable())
+        last = table.last
+        if last is not None and identity.position <= last.origin_last:
+            if table.to_local(identity.position) != position:
+                self.doubled += 1
+            return None
+        table.append(identity.position, position, 1)
+        return table.last
+
+    def trim(self, through: Position) -> None:
+        """The engine's log was trimmed up to there."""
+        for table in self._copied.values():
+            table.trim(through)
+
+    # Questions.
+
+    def published_through(self, origin: str) -> Position:
+        """All of an origin up to there is at the brokers, as far as it was to be."""
+        table = self._published.get(origin)
+        return BEFORE_ALL if table is None or table.last is None else table.last.origin_last
+
+    def last_published(self) -> Position:
+        """The last position of the brokers at which an entry of the bridge's own was found."""
+        return max((table.last.local_last for table in self._published.values() if table.last), default=BEFORE_ALL)
+
+    def publish_from(self, origin: str) -> Position:
+        """A position in the engine's log up to which nothing of an origin is left to be published."""
+        copied = self._copied.get(origin)
+        reached = None if copied is None else copied.to_local(self.published_through(origin))
+        return BEFORE_ALL if reached is None else reached
+
+    def to_broker(self, local: PositionSet) -> PositionSet:
+        """Where entries of the engine's log lie at the brokers, those that do."""
+        found = PositionSet()
+        for origin, copied in self._copied.items():
+            there = copied.to_origin_set(local)
+            if origin == self.broker_origin:
+                found.update(there)
+            elif (published := self._published.get(origin)) is not None:
+                found.update(published.to_local_set(there))
+        return found
+
+    def to_local(self, at_broker: PositionSet) -> PositionSet:
+        """Where entries at the brokers lie in the engine's log, those that do."""
+        found = PositionSet()
+        for origin, copied in self._copied.items():
+            if origin == self.broker_origin:
+                found.update(copied.to_local_set(at_broker))
+            elif (published := self._published.get(origin)) is not None:
+                found.update(copied.to_local_set(published.to_origin_set(at_broker)))
+        return found
+
+    def beyond(self, mark_delete: Position) -> PositionSet:
+        """All entries beyond a position of the brokers that lie on both sides, as positions of the brokers."""
+        found = PositionSet()
+        own = self._copied.get(self.broker_origin)
+        if own is not None:
+            for index in range(len(own) - 1, -1, -1):
+                run = own[index]
+                if run.origin_last <= mark_delete:
+                    break
+                found.add_range(run.origin_first.ledger, run.origin_first.entry, run.origin_last.entry)
+        for origin, published in self._published.items():
+            copied = self._copied.get(origin)
+            if copied is None:
+                continue
+            theirs = PositionSet()
+            for index in range(len(published) - 1, -1, -1):
+                run = published[index]
+                if run.local_last <= mark_delete:
+                    break
+                theirs.add_range(run.local_first.ledger, run.local_first.entry, run.local_last.entry)
+            here = copied.to_local_set(published.to_origin_set(theirs))
+            found.update(published.to_local_set(copied.to_origin_set(here)))
+        found.discard_through(mark_delete)
+        return found

@@ -1,0 +1,20 @@
+"""What goes wrong between a worker and the brokers that it runs beside."""
+
+from __future__ import annotations
+
+
+class BridgeError(Exception):
+    """Time or an operator may heal it: it is shown in the status, and tried again."""
+
+
+class AdminFailed(BridgeError):
+    """The brokers' admin API did not answer, or refused."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        """Of the answer; 0 if there was none."""
+
+
+class BridgeHalted(BridgeError):
+    """Going on would lose or repeat messages. An operator has to look."""

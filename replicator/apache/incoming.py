@@ -1,0 +1,210 @@
+"""Reading one topic of the brokers into the engine's log.
+
+Invariants (DESIGN §3): 1 and 2, the brokers' cursor moves only after what it passes is durable here, and what comes
+again then is dropped by the high-water mark, which was committed with the blocks; 3, entries are appended in the order
+in which the broker stores them; 4, what the bridge itself published is recognised by its stamp and not appended again;
+11, what is read and not yet stored is bounded by permits.
+
+1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
+   they come in order, and without delay.
+2. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
+3. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well.
+4. When both are durable, the broker's cursor is moved, cumulatively.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.names import reading_subscription
+from replicator.apache.published import Write, write_of
+from replicator.apache.stamps import identity_of
+from replicator.client.errors import ConnectError, PulsarException
+from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerChannel
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockKind, build_block
+from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.topic import Topic
+from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+from snapshots.position import BEFORE_ALL, Position
+
+READ_BYTES_MAX: Final = 16 * 1024 * 1024
+"""About as much of a topic is under way from the broker."""
+PERMITS_MAX: Final = 2_000
+PERMITS_FIRST: Final = 50
+"""Until the size of its messages is known."""
+BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+QUEUE_ENTRIES_MAX: Final = 100_000
+"""More than a broker sends for :data:`PERMITS_MAX`; one that does all the same is left."""
+
+
+class Incoming:
+    """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``stored`` is called when something new of
+    what the bridge published was found."""
+
+    def __init__(
+        self,
+        connector: BrokerConnector,
+        cluster: str,
+        topic: Topic,
+        entries: EntryMap,
+        *,
+        incarnation: int,
+        reached: Position,
+        stored: Callable[[], None],
+    ) -> None:
+        self._connector = connector
+        self._name = reading_subscription(cluster)
+        self._topic = topic
+        self._entries = entries
+        self._incarnation = incarnation
+        self._stored = stored
+        self.reached = reached
+        """All up to there is stored here, as a position of the brokers."""
+        self.messages = 0
+        self._permits = 0
+        self._bytes_per_message = 0.0
+
+    async def read(self) -> None:
+        """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
+        events = _Events()
+        channel = await self._connector.open_consumer(
+            ConsumerSettings(
+                topic=self._topic.name,
+                subscription=self._name,
+                consumer_name=self._name,
+                consumer_type=SubscriptionType.EXCLUSIVE,
+                initial_position=InitialPosition.EARLIEST,
+                replicated=False,
+                create_topic=False,
+                subscription_properties={"incarnation": str(self._incarnation)},
+            )
+        )
+        channel.start(events)
+        try:
+            await self._read(channel, events)
+        finally:
+            await channel.close()
+
+    async def _read(self, channel: ConsumerChannel, events: _Events) -> None:
+        requests = count(1)
+        self._permits = PERMITS_FIRST
+        channel.flow(PERMITS_FIRST)
+        while True:
+            arrived = await events.take()
+            await self._store(arrived)
+            channel.acknowledge_cumulative(next(requests), arrived[-1].position, None)
+            used = sum(delivery.batch_size for delivery in arrived)
+            size = sum(len(delivery.entry) for delivery in arrived) / max(used, 1)
+            self._bytes_per_message = max(size, 0.9 * self._bytes_per_message + 0.1 * size)
+            self._permits -= used
+            wanted = max(1, min(PERMITS_MAX, int(READ_BYTES_MAX / max(self._bytes_per_message, 1))))
+            if self._permits <= wanted // 2:
+                granted = wanted - self._permits
+                self._permits += granted
+                channel.flow(granted)
+
+    async def _store(self, arrived: Sequence[Delivery]) -> None:
+        """All of it is durable when it returns."""
+        blocks: list[CopiedBlock] = []
+        writes: dict[bytes, Write] = {}
+        run: list[Delivery] = []
+        run_bytes = 0
+        high_water = self._topic.origins.high_water(self._entries.broker_origin)
+        previous = BEFORE_ALL if high_water is None else high_water.position
+        for delivery in arrived:
+            if delivery.position <= self.reached:
+                continue  # it came again, as its acknowledgement was lost
+            self.reached = delivery.position
+            identity = identity_of(delivery.entry)
+            if identity is not None:
+                seen = self._entries.seen_at_broker(identity, delivery.position)
+                if seen is not None:
+                    write = write_of(self._topic.topic_id, identity, seen)
+                    writes[write[1]] = write
+                continue
+            if run and (
+                delivery.position != Position(run[-1].position.ledger, run[-1].position.entry + 1)
+                or run_bytes + len(delivery.entry) > BLOCK_BYTES_MAX
+                or len(run) >= BLOCK_ENTRIES_MAX
+            ):
+                blocks.append(CopiedBlock(previous, self._block(run)))
+                run, run_bytes = [], 0
+            run.append(delivery)
+            run_bytes += len(delivery.entry)
+        if run:
+            blocks.append(CopiedBlock(previous, self._block(run)))
+        storing = [] if not blocks else [self._topic.writing.copy(blocks)]
+        if writes:
+            storing.append(self._topic.writer.put_many(list(writes.values())))  # type: ignore[arg-type]
+        await asyncio.gather(*storing)
+        self.messages += sum(delivery.batch_size for delivery in arrived)
+        if writes:
+            self._stored()
+
+    def _block(self, run: Sequence[Delivery]) -> bytes:
+        return build_block(
+            kind=BlockKind.MESSAGES,
+            origin=self._entries.broker_origin,
+            incarnation=self._incarnation,
+            origin_first=run[0].position,
+            publish_time_ms=time.time_ns() // 1_000_000,
+            entries=[delivery.entry for delivery in run],
+            batch_sizes=[delivery.batch_size for delivery in run],
+        )
+
+
+class _Events:
+    """What came of one channel and was not taken yet."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[Delivery] = deque()
+        self._news = asyncio.Event()
+        self._lost: PulsarException | None = None
+
+    async def take(self) -> list[Delivery]:
+        """All that came; raises why the channel is over."""
+        while not self._arrived:
+            if self._lost is not None:
+                raise self._lost
+            self._news.clear()
+            await self._news.wait()
+        taken = list(self._arrived)
+        self._arrived.clear()
+        return taken
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        self._arrived += deliveries
+        if len(self._arrived) > QUEUE_ENTRIES_MAX:
+            self._arrived.clear()
+            self.on_lost(ConnectError("the broker sent far more than it was asked for"))
+        self._news.set()
+
+    def on_redelivery_started(self) -> None:
+        """Nobody asks for one."""
+
+    def on_restarted(self) -> None:
+        """Only the bridge could seek, and does not."""
+
+    def on_active_change(self, active: bool) -> None:
+        """An Exclusive consumer is the only one."""
+
+    def on_reached_end(self) -> None:
+        """The topic takes nothing more; what is in it stays."""
+
+    def on_ack_confirmed(self, request_id: int) -> None:
+        """The broker's cursor has moved, if only in its memory."""
+
+    def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
+        self.on_lost(error)
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._lost = self._lost or error
+        self._news.set()

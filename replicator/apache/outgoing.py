@@ -1,0 +1,223 @@
+"""Publishing to one topic of the brokers what links brought into the engine's log from other clusters.
+
+Invariants (DESIGN §3): 2, what stands at the brokers already is not published again; 3, one producer publishes in the
+order of the log; 11, what is sent and not confirmed is bounded.
+
+How it is exactly once: the brokers' log itself says what of ours is in it, by the stamps, and the bridge reads all of
+it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for the time of one producer:
+
+1. Connect the producer. A broker refuses a second one of that name, and takes this one only when it has let go of the
+   former one, so that what the former one sent is stored or on its way to be.
+2. Ask for the last entry that is stored, once those that are under way are. Wait until the bridge has read up to there.
+   What it did not find by then is not there, and never comes.
+3. Publish what follows the last that was found, of each origin. An answer only makes room for more.
+4. Whatever goes wrong ends the producer, and it begins anew at 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import parse_position
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.names import publishing_producer, reading_subscription
+from replicator.apache.stamps import Identity, has_schema_version, stamped
+from replicator.client.errors import PulsarException
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire.connector import BrokerConnector
+from replicator.client.wire.producer_channel import BrokerProducerChannel
+from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.store import StoredBlock
+from replicator.engine.topic import Topic
+from snapshots.position import Position
+
+IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
+IN_FLIGHT_ENTRIES_MAX: Final = 1_000
+"""A broker holds more than that back, by its default of ``maxPendingPublishRequestsPerConnection``."""
+READ_BYTES: Final = 4 * 1024 * 1024
+BARRIER_POLL_SECONDS: Final = 0.05
+BARRIER_SECONDS_MAX: Final = 60.0
+"""Past it the producer begins anew, and the status says why."""
+
+
+class Outgoing:
+    """Publishes to one topic."""
+
+    def __init__(
+        self, connector: BrokerConnector, admin: BrokerAdmin, cluster: str, topic: Topic, entries: EntryMap
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._cluster = cluster
+        self._topic = topic
+        self._entries = entries
+        self._news = asyncio.Event()
+        self.messages = 0
+
+    def wake(self) -> None:
+        """There may be something to publish."""
+        self._news.set()
+
+    def origins(self) -> list[str]:
+        """The origins of which messages are to be published."""
+        own = (self._cluster, self._entries.broker_origin)
+        return [origin for origin in self._topic.origins.message_vector() if origin not in own]
+
+    def waiting(self) -> bool:
+        """Whether there are messages that were not found at the brokers yet."""
+        vector = self._topic.origins.message_vector()
+        return any(self._entries.published_through(origin) < vector[origin] for origin in self.origins())
+
+    def done_through(self) -> Position:
+        """Up to there in the log nothing is left to be published."""
+        vector = self._topic.origins.message_vector()
+        behind = [origin for origin in self.origins() if self._entries.published_through(origin) < vector[origin]]
+        return min((self._entries.publish_from(origin) for origin in behind), default=self._topic.log.last)
+
+    async def publish(self) -> None:
+        """Publish until something goes wrong, and raise that."""
+        while not self.waiting():
+            self._news.clear()
+            await self._news.wait()
+        settings = ProducerSettings(self._topic.name, publishing_producer(self._cluster), batching=None)
+        channel = await self._connector.open_producer(settings)
+        channel.own_numbers = True
+        flight = _Flight()
+        channel.start(flight)
+        try:
+            await self._read_back(flight)
+            await self._publish(channel, flight)
+        finally:
+            await channel.close()
+
+    async def _read_back(self, flight: _Flight) -> None:
+        """Returns when all that a former producer of ours published was read."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BARRIER_SECONDS_MAX
+        target: Position | None = None
+        while True:
+            flight.check()
+            internals = await self._admin.internals(self._topic.name)
+            if target is None and internals.pending == 0:
+                target = internals.last
+            if target is not None and self._read_through(internals) >= target:
+                return
+            if loop.time() > deadline:
+                raise BridgeError(
+                    f"{self._topic.name}: the bridge has not read what it published before (up to {target}) within "
+                    f"{BARRIER_SECONDS_MAX:g} s"
+                )
+            await asyncio.sleep(BARRIER_POLL_SECONDS)
+
+    def _read_through(self, internals: TopicInternals) -> Position:
+        """The brokers' cursor of ours: it also passes what a broker shows to nobody, such as ends of transactions."""
+        cursor = internals.cursors.get(reading_subscription(self._cluster))
+        return Position(0, -1) if cursor is None else parse_position(str(cursor["markDeletePosition"]))
+
+    async def _publish(self, channel: BrokerProducerChannel, flight: _Flight) -> None:
+        sent = {origin: self._entries.published_through(origin) for origin in self.origins()}
+        after = min((self._entries.publish_from(origin) for origin in sent), default=self._topic.log.last)
+        number = channel.ready.last_sequence_id
+        while True:
+            flight.check()
+            self._news.clear()
+            origins = self.origins()
+            for origin in origins:
+                sent.setdefault(origin, self._entries.published_through(origin))
+            blocks, after = self._topic.reading.blocks(after, bytes_max=READ_BYTES, origins=origins)
+            for stored in blocks:
+                number = await self._send_block(channel, flight, stored, sent, number)
+            if not blocks and after >= self._topic.log.last:
+                await flight.news_or(self._news)
+
+    async def _send_block(
+        self,
+        channel: BrokerProducerChannel,
+        flight: _Flight,
+        stored: StoredBlock,
+        sent: dict[str, Position],
+        number: int,
+    ) -> int:
+        header = stored.header
+        if header.kind is not BlockKind.MESSAGES or header.origin_last <= sent[header.origin]:
+            return number
+        view = BlockView(stored.block, header)
+        if view.absent:
+            raise BridgeHalted(
+                f"{self._topic.name}: a link with an SQL filter left messages out of batches of {header.origin}; "
+                "batches in part cannot be published to Apache Pulsar yet"
+            )
+        first = header.origin_first
+        for index in range(header.entries):
+            at = Position(first.ledger, first.entry + index)
+            if at <= sent[header.origin]:
+                continue
+            entry = view.entry(index)
+            if has_schema_version(entry):
+                raise BridgeHalted(
+                    f"{self._topic.name}: the message {at} of {header.origin} has a schema; schemas are not carried "
+                    "into Apache Pulsar yet"
+                )
+            await flight.room(len(entry))
+            number += 1
+            flight.sent(number, len(entry))
+            channel.publish(number, stamped(entry, Identity(header.origin, header.incarnation, at)))
+            sent[header.origin] = at
+            self.messages += int(view.batch_sizes[index])
+        return number
+
+
+class _Flight:
+    """What one producer has sent and no answer confirmed."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+        self._error: PulsarException | None = None
+        self._answered = asyncio.Event()
+
+    def check(self) -> None:
+        """Raises why the producer is over."""
+        if self._error is not None:
+            raise self._error
+
+    async def room(self, size: int) -> None:
+        """Wait until so much more may be sent. Raises as :meth:`check`."""
+        while self._sizes and (len(self._sizes) >= IN_FLIGHT_ENTRIES_MAX or self._bytes + size > IN_FLIGHT_BYTES_MAX):
+            self.check()
+            self._answered.clear()
+            await self._answered.wait()
+        self.check()
+
+    async def news_or(self, news: asyncio.Event) -> None:
+        """Wait for ``news``, or the end of the producer."""
+        while not news.is_set():
+            self.check()
+            self._answered.clear()
+            waits = [asyncio.ensure_future(each.wait()) for each in (news, self._answered)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+        self.check()
+
+    def sent(self, number: int, size: int) -> None:
+        self._sizes[number] = size
+        self._bytes += size
+
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
+        for number in entry_ids:
+            self._bytes -= self._sizes.pop(number, 0)
+        self._answered.set()
+
+    def on_refused(self, entry_id: int, error: PulsarException) -> None:
+        self.on_lost(error)
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._error = self._error or error
+        self._answered.set()

@@ -1,0 +1,240 @@
+"""The subscriptions of one topic: keeping those at the brokers and those in the engine in step.
+
+What is to be done is decided in :mod:`replicator.apache.reconciling`; here it is asked for and carried out. From the
+engine's subscriptions everything else follows: links carry their markers, other clusters merge them.
+
+1. One request shows the cursors of all subscriptions of the topic. The engine's subscriptions of the same names are put
+   into the brokers' positions, as far as their messages lie on both sides.
+2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on the
+   brokers' side with what was acknowledged there, as soon as the broker has confirmed that.
+3. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
+   ranges one after the other, and may be asked in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from replicator.apache.acknowledging import acknowledge_at_broker
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError
+from replicator.apache.names import is_reserved
+from replicator.apache.reconciling import (
+    CreateAtBroker,
+    CreateInEngine,
+    DeleteAtBroker,
+    DeleteInEngine,
+    Forget,
+    InEngine,
+    Merge,
+    ResetAtBroker,
+    ResetInEngine,
+    Seen,
+    reconcile,
+)
+from replicator.apache.seen import load_seen, write_of
+from replicator.client.errors import PulsarException
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.errors import EngineError
+from replicator.engine.log.store import Store
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+log = structlog.get_logger(__name__)
+
+
+class SubscriptionStates:
+    """Those of one topic."""
+
+    def __init__(
+        self,
+        settings: ApacheSettings,
+        connector: BrokerConnector,
+        admin: BrokerAdmin,
+        cluster: str,
+        topic: Topic,
+        store: Store,
+        entries: EntryMap,
+    ) -> None:
+        self._settings = settings
+        self._connector = connector
+        self._admin = admin
+        self._cluster = cluster
+        self._topic = topic
+        self._entries = entries
+        self._seen = load_seen(store, topic.topic_id)
+        self._put_back: dict[str, BrokerCursor] = {}
+        """Cursors that seemed to have been put back when they were last looked at."""
+        self.errors: dict[str, str] = {}
+        """By subscription, why its state does not travel now."""
+        self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0}
+
+    async def compare(self) -> bool:
+        """Compare all once, and carry out what follows. Returns whether anything was to be done.
+
+        Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
+        """
+        internals = await self._admin.internals(self._topic.name)
+        names = {name for name in internals.cursors if self._bridged(name)}
+        names.update(name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored)
+        names.update(self._seen)
+        worked = False
+        before = dict(self._seen)
+        for name in sorted(name for name in names if self._bridged(name)):
+            try:
+                worked |= await self._compare(name, internals)
+                self.errors.pop(name, None)
+            except (BridgeError, PulsarException, EngineError) as error:
+                self.errors[name] = f"{type(error).__name__}: {error}"
+        changed = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
+        if changed:
+            writes = [write_of(self._topic.topic_id, name, self._seen.get(name)) for name in sorted(changed)]
+            await self._topic.writer.put_many(writes)
+        return worked
+
+    def status(self) -> dict[str, Any]:
+        return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
+
+    def _bridged(self, name: str) -> bool:
+        return not is_reserved(name) and self._settings.bridges_subscription(name)
+
+    async def _compare(self, name: str, internals: TopicInternals) -> bool:
+        broker = _cursor(internals, name)
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is not None and not subscription.replicated:
+            raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
+        engine = None
+        if subscription is not None:
+            engine = self._in_engine(subscription, BEFORE_ALL if broker is None else broker.mark_delete)
+        decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
+        if not isinstance(decision, ResetInEngine):
+            self._put_back.pop(name, None)
+        match decision:
+            case Forget():
+                self._seen.pop(name, None)
+                return False
+            case CreateInEngine():
+                await self._topic.subscriptions.create(name, BEFORE_ALL, replicated=True)
+            case CreateAtBroker():
+                await self._admin.create_subscription(self._topic.name, name, self._first_open(subscription))
+            case DeleteInEngine():
+                log.info("subscription was deleted at the brokers", topic=self._topic.name, subscription=name)
+                await self._topic.subscriptions.delete(name)
+                del self._seen[name]
+            case DeleteAtBroker():
+                await self._admin.delete_subscription(self._topic.name, name)
+                del self._seen[name]
+            case ResetAtBroker():
+                assert subscription is not None
+                assert broker is not None
+                await self._reset_at_broker(subscription, broker, internals)
+            case ResetInEngine():
+                assert subscription is not None
+                assert broker is not None
+                if (earlier := self._put_back.get(name)) is None or broker.lacks(earlier) or earlier.lacks(broker):
+                    self._put_back[name] = broker
+                    return True
+                del self._put_back[name]
+                await self._reset_in_engine(subscription, broker, internals)
+            case Merge():
+                assert subscription is not None
+                assert broker is not None
+                return await self._merge(subscription, broker, decision, internals)
+        return True
+
+    # Carrying it out.
+
+    async def _merge(
+        self, subscription: Subscription, broker: BrokerCursor, merge: Merge, internals: TopicInternals
+    ) -> bool:
+        name, generation = subscription.name, subscription.cursor.generation
+        if merge.in_engine:
+            subscription.merging.acks(self._entries.to_local(merge.in_engine), {}, announce=True)
+            await subscription.saved()
+            self.counters["acknowledged_in_engine"] += len(merge.in_engine)
+        acknowledged = broker
+        if merge.at_broker:
+            done = await self._acknowledge(name, merge.at_broker)
+            beyond = broker.beyond.copy()
+            beyond.update(PositionSet(done))
+            acknowledged = BrokerCursor(broker.mark_delete, beyond)
+            self.counters["acknowledged_at_broker"] += len(done)
+        self._seen[name] = Seen(generation, acknowledged, internals.load)
+        return bool(merge.in_engine or merge.at_broker)
+
+    async def _acknowledge(self, name: str, positions: PositionSet) -> list[Position]:
+        shown = await self._admin.subscription(self._topic.name, name)
+        kind = "" if shown is None else shown.type
+        done = await acknowledge_at_broker(self._connector, self._cluster, self._topic.name, name, kind, positions)
+        if done is None:
+            raise BridgeError(
+                f"{len(positions)} entries that are acknowledged elsewhere wait: a broker lets nobody else into the "
+                f"{kind or 'Exclusive'} subscription while its consumer is connected"
+            )
+        return done
+
+    async def _reset_at_broker(
+        self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
+    ) -> None:
+        first = self._first_open(subscription)
+        if first is not None:
+            await self._admin.reset_subscription(self._topic.name, subscription.name, first)
+            broker = BrokerCursor(Position(first.ledger, first.entry - 1))
+        self.counters["resets"] += 1
+        self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
+
+    async def _reset_in_engine(
+        self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
+    ) -> None:
+        log.info("subscription was put back at the brokers", topic=self._topic.name, subscription=subscription.name)
+        everything = self._entries.beyond(BEFORE_ALL)
+        first = self._entries.to_local(broker.not_among(everything)).first()
+        if first is not None:
+            await subscription.moves.seek(first)
+            acknowledged = self._entries.to_local(broker.among(everything))
+            subscription.merging.acks(acknowledged, {}, announce=True)
+            await subscription.saved()
+        self.counters["resets"] += 1
+        self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
+
+    # The engine's side, in the brokers' positions.
+
+    def _in_engine(self, subscription: Subscription, mark_delete: Position) -> InEngine:
+        open_here = self._open(subscription)
+        at_broker = self._entries.beyond(mark_delete)
+        acknowledged = self._entries.to_local(at_broker)
+        acknowledged.difference_update(open_here)
+        return InEngine(
+            subscription.cursor.generation, self._entries.to_broker(acknowledged), self._entries.to_broker(open_here)
+        )
+
+    def _open(self, subscription: Subscription) -> PositionSet:
+        """The entries of the engine's log that are not acknowledged as a whole."""
+        topic_log, state = self._topic.log, subscription.cursor.state
+        found = PositionSet()
+        for ledger, first, last in topic_log.runs_between(state.mark_delete, topic_log.last):
+            found.add_range(ledger, first, last)
+        found = topic_log.messages_of(found)
+        found.difference_update(state.individually_deleted)
+        return found
+
+    def _first_open(self, subscription: Subscription | None) -> Position | None:
+        """The first entry at the brokers that is not acknowledged in the engine; the last one if all are, which is
+        acknowledged next. None if nothing lies on both sides."""
+        everything = self._entries.beyond(BEFORE_ALL)
+        if subscription is None:
+            return None
+        return self._entries.to_broker(self._open(subscription)).first() or everything.last()
+
+
+def _cursor(internals: TopicInternals, name: str) -> BrokerCursor | None:
+    shown: Mapping[str, Any] | None = internals.cursors.get(name)
+    return None if shown is None else parse_cursor(shown, internals.last_entries)

@@ -1,0 +1,250 @@
+"""The bridge of one topic: reading, publishing and the subscriptions' state, each a supervised task.
+
+What goes wrong is shown in the status and tried again, with pauses that grow. What only an operator can judge halts the
+topic: it is looked at again at the same pace, so that it goes on when the cause is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.broker_cursor import parse_position
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.incoming import Incoming
+from replicator.apache.names import reading_subscription
+from replicator.apache.outgoing import Outgoing
+from replicator.apache.published import load_map
+from replicator.apache.state import SubscriptionStates
+from replicator.client.errors import PulsarException
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.log.requests import AppendedBlock
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.partitions import base_name
+from replicator.running.supervisor import Supervisor
+from replicator.running.timeouts import timeout
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import BEFORE_ALL, Position
+
+PAUSE_FIRST_SECONDS: Final = 0.1
+PAUSE_MAX_SECONDS: Final = 5.0
+COMPARE_SECONDS_MIN: Final = 0.1
+"""Between two comparisons of a topic whose state moves: at most ten requests a second for it."""
+COMPARE_SECONDS_MAX: Final = 1.0
+"""Of one whose state does not: so late an acknowledgement at the brokers is seen at the latest."""
+HOLDER: Final = "apache-bridge"
+"""Who holds the topic's log back while something of it is not at the brokers."""
+
+log = structlog.get_logger(__name__)
+
+
+class TopicBridge:
+    """One topic."""
+
+    def __init__(
+        self,
+        settings: ApacheSettings,
+        connector: BrokerConnector,
+        admin: BrokerAdmin,
+        engine: Engine,
+        topic: Topic,
+        broker_origin: str,
+        supervisor: Supervisor,
+    ) -> None:
+        self.topic = topic
+        self._connector = connector
+        self._admin = admin
+        self._engine = engine
+        self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
+        self._incoming: Incoming | None = None
+        self._outgoing = Outgoing(connector, admin, engine.cluster, topic, self._entries)
+        self._states = SubscriptionStates(
+            settings, connector, admin, engine.cluster, topic, engine.store, self._entries
+        )
+        self._compare_now = asyncio.Event()
+        self._errors: dict[str, str] = {}
+        self._halted = False
+        self._tasks = [
+            supervisor.task("apache-bridge", f"{what} of {topic.name} at the brokers", work)
+            for what, work in (
+                ("reading", lambda: self._keep("reading", self._read)),
+                ("publishing", lambda: self._keep("publishing", self._outgoing.publish)),
+                ("subscriptions", lambda: self._keep("subscriptions", self._compare)),
+            )
+        ]
+        self._note_hold()
+
+    def start(self) -> None:
+        for task in self._tasks:
+            task.start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(task.stop() for task in self._tasks))
+        self.topic.holds.positions.pop(HOLDER, None)
+
+    # What the engine tells.
+
+    def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
+        for appended in blocks:
+            header = appended.header
+            if header.origin != self._engine.cluster:
+                self._entries.copied(header.origin, header.origin_first, appended.position, header.entries)
+        self._note_hold()
+        self._outgoing.wake()
+        self._compare_now.set()
+
+    def on_state(self) -> None:
+        """A subscription of the engine has changed."""
+        self._compare_now.set()
+
+    # Figures.
+
+    def status(self) -> dict[str, Any]:
+        incoming = self._incoming
+        return {
+            "topic": self.topic.name,
+            "halted": self._halted,
+            "errors": dict(self._errors),
+            "read_through": None if incoming is None else str(incoming.reached),
+            "messages_read": 0 if incoming is None else incoming.messages,
+            "messages_published": self._outgoing.messages,
+            "publishing_waits": self._outgoing.waiting(),
+            "doubled": self._entries.doubled,
+            "state": self._states.status(),
+        }
+
+    # Inside.
+
+    async def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work`` for ever."""
+
+        def failed(state: RetryCallState) -> None:
+            assert state.outcome is not None
+            error = state.outcome.exception()
+            text = f"{type(error).__name__}: {error}"
+            if self._errors.get(what) != text:
+                log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
+            self._errors[what] = text
+            self._halted = isinstance(error, BridgeHalted) or self._halted
+
+        retrying = AsyncRetrying(
+            wait=wait_exponential_jitter(PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
+            retry=retry_if_exception_type((BridgeError, PulsarException, EngineError)),
+            before_sleep=failed,
+            reraise=True,
+        )
+        async for attempt in retrying:
+            with attempt:
+                await work()
+
+    def _well(self, what: str) -> None:
+        self._errors.pop(what, None)
+        self._halted = False
+
+    async def _read(self) -> None:
+        incarnation = await self._incarnation()
+        self._incoming = incoming = Incoming(
+            self._connector,
+            self._engine.cluster,
+            self.topic,
+            self._entries,
+            incarnation=incarnation,
+            reached=self._reached(),
+            stored=self._stored,
+        )
+        self._well("reading")
+        await incoming.read()
+
+    async def _incarnation(self) -> int:
+        """Which life of the topic at the brokers this is: it is written with the bridge's cursor, and goes with it.
+
+        Raises :class:`BridgeHalted` where messages were passed over: the cursor is gone, or was moved by others.
+        """
+        await self._make_at_brokers()
+        name = reading_subscription(self._engine.cluster)
+        known = self.topic.origins.high_water(self._entries.broker_origin)
+        shown = await self._admin.subscription(self.topic.name, name)
+        if shown is None:
+            if self._reached() > BEFORE_ALL:
+                raise BridgeHalted(
+                    f"{self.topic.name}: the subscription {name!r} is gone at the brokers, or the topic was deleted "
+                    f"and made anew; what was published since {self._reached()} may be missing here. See "
+                    "docs/apache-pulsar.md"
+                )
+            return time.time_ns() // 1_000_000
+        incarnation = int(shown.properties.get("incarnation", "0"))
+        if known is not None and known.incarnation != incarnation:
+            raise BridgeHalted(
+                f"{self.topic.name}: the subscription {name!r} at the brokers is not the one by which this worker read "
+                "before. See docs/apache-pulsar.md"
+            )
+        internals = await self._admin.internals(self.topic.name)
+        cursor = internals.cursors.get(name)
+        at = BEFORE_ALL if cursor is None else parse_position(str(cursor["markDeletePosition"]))
+        if at.entry >= 0 and at > self._reached() and not await self._is_hidden(self._reached(), at):
+            raise BridgeHalted(
+                f"{self.topic.name}: the subscription {name!r} at the brokers stands at {at}, and this worker has read "
+                f"up to {self._reached()}: an expiry, a backlog quota or an operator passed over messages, or the "
+                "worker's store is an older one. See docs/apache-pulsar.md"
+            )
+        return incarnation
+
+    async def _is_hidden(self, after: Position, upto: Position) -> bool:
+        """Whether brokers show nobody what lies between: ends of transactions, and markers of their own."""
+        if after == BEFORE_ALL or after.ledger != upto.ledger:
+            return False
+        return await self._admin.all_hidden(self.topic.name, after, upto)
+
+    def _reached(self) -> Position:
+        """All up to there of what is at the brokers was read and stored."""
+        known = self.topic.origins.high_water(self._entries.broker_origin)
+        mine = self._entries.last_published()
+        return max(BEFORE_ALL if known is None else known.position, mine)
+
+    async def _make_at_brokers(self) -> None:
+        name = parse_topic(self.topic.name)
+        if name.partition >= 0:
+            base = base_name(self.topic.name)
+            if await self._admin.partitions(base) <= name.partition:
+                await self._admin.create_partitioned(base, self._engine.partitioned.count(base))
+        else:
+            try:
+                await self._admin.internals(self.topic.name)
+            except AdminFailed as error:
+                if error.status != 404:
+                    raise
+                await self._admin.create_topic(self.topic.name)
+
+    def _stored(self) -> None:
+        self._note_hold()
+        self._compare_now.set()
+
+    def _note_hold(self) -> None:
+        self.topic.holds.positions[HOLDER] = self._outgoing.done_through()
+
+    async def _compare(self) -> None:
+        pause = COMPARE_SECONDS_MIN
+        while True:
+            worked = await self._states.compare()
+            self._well("subscriptions")
+            if self._outgoing.waiting() is False:
+                self._errors.pop("publishing", None)
+            pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, COMPARE_SECONDS_MAX)
+            await asyncio.sleep(COMPARE_SECONDS_MIN)
+            self._compare_now.clear()
+            if pause > COMPARE_SECONDS_MIN:
+                try:
+                    async with timeout(pause - COMPARE_SECONDS_MIN):
+                        await self._compare_now.wait()
+                except TimeoutError:
+                    pass

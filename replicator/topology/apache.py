@@ -1,0 +1,115 @@
+"""How a worker of ``kind: pulsar`` reaches the Apache Pulsar cluster that it runs beside, and what it takes from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from replicator.topology.patterns import Patterns, any_matches, selects
+from replicator.topology.scalars import Flag, check_address, data_path
+from replicator.topology.sections import Section
+
+KINDS: Final = ("embedded", "pulsar")
+EMBEDDED_KIND, PULSAR_KIND = KINDS
+BROKER_SUFFIX: Final = ".pulsar"
+"""Behind a cluster's name it names the origin of what producers publish at that cluster's brokers. No cluster's name
+has a dot, so it is nobody else's."""
+SYSTEM_NAMESPACE: Final = "pulsar/system"
+_SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
+
+
+def _checked_url(text: str, ports: dict[str, int]) -> str:
+    scheme, separator, place = text.partition("://")
+    schemes = " or ".join(f"{each}://HOST:PORT" for each in ports)
+    if not separator or scheme not in ports:
+        raise ValueError(f"{text[:80]!r} must be {schemes}")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r}: {error}; it must be {schemes}") from None
+    if "@" in place or "," in place or parts.path.strip("/") or parts.query or not host:
+        raise ValueError(f"must be {schemes} and nothing else: one address, no path, no credentials")
+    named = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{check_address(f'{named}:{port or ports[scheme]}')}"
+
+
+def check_service_url(text: str) -> str:
+    """Where the brokers, or their proxy, speak the binary protocol."""
+    return _checked_url(text, _SERVICE_PORTS)
+
+
+def check_admin_url(text: str) -> str:
+    """Where the brokers, or their proxy, serve the admin REST API."""
+    return _checked_url(text, _ADMIN_PORTS)
+
+
+class ApacheAuth(Section):
+    """What the worker shows to the brokers, in files that are read for each connection and each request."""
+
+    token_file: Annotated[Path, BeforeValidator(data_path)] | None = None
+    password_file: Annotated[Path, BeforeValidator(data_path)] | None = None
+    """One line, ``NAME:PASSWORD``, for basic authentication."""
+    certificate: Annotated[Path, BeforeValidator(data_path)] | None = None
+    key: Annotated[Path, BeforeValidator(data_path)] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ApacheAuth:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("`certificate` and `key` belong together; give both or none")
+        if sum(each is not None for each in (self.token_file, self.password_file, self.certificate)) > 1:
+            raise ValueError("give one of `token_file`, `password_file`, or `certificate` with `key`")
+        return self
+
+
+class ApacheTls(Section):
+    """Whom the worker trusts to be a broker."""
+
+    ca: Annotated[Path, BeforeValidator(data_path)] | None = None
+    """The authorities of the brokers' certificates; those of this host without it."""
+    check_hostname: Flag = True
+
+
+class ApacheSettings(Section):
+    """An Apache Pulsar cluster, as the worker beside it reaches it."""
+
+    service_url: Annotated[str, AfterValidator(check_service_url)]
+    admin_url: Annotated[str, AfterValidator(check_admin_url)]
+    auth: ApacheAuth = Field(default=ApacheAuth(), repr=False)
+    tls: ApacheTls = ApacheTls()
+    topics: Patterns = ()
+    """Patterns of the topics that are bridged; empty for all but the brokers' own."""
+    exclude: Patterns = ()
+    subscriptions: Patterns = ()
+    """Patterns of the names of the subscriptions whose state is bridged; empty for all durable ones."""
+
+    def bridges(self, topic: str) -> bool:
+        """Whether the topic of that full name is copied out of the brokers and into them."""
+        _, _, path = topic.partition("://")
+        namespace, _, local = path.rpartition("/")
+        if namespace == SYSTEM_NAMESPACE or local.startswith("__"):
+            return False
+        return selects(self.topics, self.exclude, topic)
+
+    def bridges_subscription(self, name: str) -> bool:
+        """Whether the state of the subscriptions of that name travels."""
+        return not self.subscriptions or any_matches(self.subscriptions, (name,))
+
+    def written(self) -> dict[str, Any]:
+        """As the topology file has it."""
+        written: dict[str, Any] = {"service_url": self.service_url, "admin_url": self.admin_url}
+        for section in ("auth", "tls"):
+            changed = getattr(self, section).model_dump(mode="json", exclude_defaults=True)
+            if changed:
+                written[section] = changed
+        for name in ("topics", "exclude", "subscriptions"):
+            if patterns := getattr(self, name):
+                written[name] = list(patterns)
+        return written
+
+    def __str__(self) -> str:
+        return f"{self.service_url}, {self.admin_url}"

@@ -1,0 +1,83 @@
+"""Patterns of topics, as links and clusters beside Apache Pulsar have them: what makes one valid, and what it selects.
+
+A pattern stands for the whole of ``persistent://tenant/namespace/local``, ``tenant/namespace/local`` or
+``tenant/namespace``. A partition is looked at by the name of its partitioned topic, so that all partitions go the same
+way.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import re2
+from pydantic import AfterValidator, BeforeValidator
+
+from replicator.engine.topic_name import SCHEME, parse_topic
+from replicator.engine.topics.partitions import base_name
+from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
+
+PATTERNS_MAX: Final = 100
+"""Patterns of one link, in ``topics`` and in ``exclude``. Topics that need more belong into a namespace."""
+
+
+def selects(topics: tuple[str, ...], exclude: tuple[str, ...], topic: str) -> bool:
+    """Whether patterns let the topic of that full name through: it matches one of ``topics``, if there are any, and
+    none of ``exclude``."""
+    if not topics and not exclude:
+        return True
+    whole = base_name(topic) if parse_topic(topic).partition >= 0 else topic
+    texts = (whole, whole.removeprefix(SCHEME), whole.removeprefix(SCHEME).rpartition("/")[0])
+    if topics and not any_matches(topics, texts):
+        return False
+    return not any_matches(exclude, texts)
+
+
+def any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
+    """Whether one of the patterns stands for the whole of one of the texts."""
+    return any(_compiled(pattern).fullmatch(text) is not None for pattern in patterns for text in texts)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY_BYTES_MAX
+    options.never_capture = True
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _check_pattern(text: str) -> str:
+    if not text or len(text) > PATTERN_CHARACTERS_MAX:
+        raise ValueError(f"a pattern has 1 to {PATTERN_CHARACTERS_MAX} characters, this one has {len(text)}")
+    try:
+        _compiled(text)
+    except re2.error as error:
+        said = error.args[0] if error.args else b""
+        reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        raise ValueError(
+            f"{text[:80]!r} is not a regex that RE2 knows ({reason}); it stands for a whole tenant/namespace or "
+            "tenant/namespace/topic, as public/default/orders-.*"
+        ) from None
+    return text
+
+
+def _check_patterns(value: object) -> object:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of patterns, as [public/default/orders-.*]")  # noqa: TRY004 - for pydantic
+    if len(value) > PATTERNS_MAX:
+        raise ValueError(f"has {len(value)} patterns, the limit is {PATTERNS_MAX}; patterns can be joined with |")
+    return tuple(value)
+
+
+def parse_patterns(value: object) -> tuple[str, ...]:
+    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
+    is wrong with which."""
+    texts = _check_patterns(value)
+    assert isinstance(texts, tuple)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be a list of patterns, which are texts")
+    return tuple(map(_check_pattern, texts))
+
+
+Patterns = Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], BeforeValidator(_check_patterns)]

@@ -1,0 +1,137 @@
+"""Workers beside real Apache Pulsar brokers, and what is asked of both."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+from failover_support import Deployment
+from peers.pulsar.broker import PulsarBroker
+from peers_support import pulsar_peer
+from postgres_support import databases_of, served_postgres
+
+WAIT_SECONDS: Final = 90.0
+NAMESPACE: Final = "public/default"
+
+
+class Beside(Deployment):
+    """Clusters of which some run beside a broker."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        links: str,
+        databases: Mapping[str, str],
+        brokers: Mapping[str, PulsarBroker],
+    ) -> None:
+        self.brokers = brokers
+        super().__init__(path, names, links, databases)
+
+    def pulsar(self, name: str) -> str:
+        broker = self.brokers.get(name)
+        if broker is None:
+            return ""
+        return f", kind: pulsar, apache: {{service_url: '{broker.url}', admin_url: '{broker.admin_url}'}}"
+
+    def apache(self, name: str) -> Any:
+        """What the status of a worker says of its bridge."""
+        return self.get(name, "/status")["apache"]
+
+    def log(self, name: str) -> str:
+        return (self.path / f"{name}.log").read_text()[-6000:]
+
+
+@contextmanager
+def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
+    """A broker for each name."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(pulsar_peer(path / f"broker-{name}", **settings)) for name in names}
+
+
+@contextmanager
+def beside(path: Path, names: str, brokers: Mapping[str, PulsarBroker], links: str) -> Iterator[Beside]:
+    """Workers of clusters, started."""
+    with served_postgres() as server, databases_of(names, server, "bridge") as databases:
+        made = Beside(path, tuple(names), links, databases, brokers)
+        try:
+            made.start(*names)
+            yield made
+        finally:
+            made.stop()
+
+
+def until(holds: Callable[[], Any], what: Callable[[], object] | str, seconds: float = WAIT_SECONDS) -> Any:
+    """What ``holds`` returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
+        time.sleep(0.1)
+    return found
+
+
+@contextmanager
+def official(broker: PulsarBroker) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def read_all(broker: PulsarBroker, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
+    """The first ``count`` messages of a topic, and those that come within two seconds after them."""
+    with official(broker) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        found: list[str] = []
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                found.append(reader.read_next(2_000).data().decode())
+            except pulsar.Timeout:
+                if len(found) >= count or time.monotonic() > deadline:
+                    return found
+
+
+def cursors(broker: PulsarBroker, topic: str) -> Any:
+    """The cursors of a topic, as the broker's internal statistics have them; none if the topic is not there."""
+    try:
+        return broker.admin("GET", f"{topic.replace('://', '/')}/internalStats")["cursors"]
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return {}
+
+
+def backlog(broker: PulsarBroker, topic: str, subscription: str) -> int:
+    """How many entries of a subscription are not acknowledged; -1 if there is no such subscription."""
+    try:
+        shown = broker.admin("GET", f"{topic.replace('://', '/')}/stats?getPreciseBacklog=true")["subscriptions"]
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return -1
+    return int(shown[subscription]["msgBacklog"]) if subscription in shown else -1
+
+
+def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.ConsumerType) -> list[str]:
+    """What a subscription still delivers, acknowledged."""
+    with official(broker) as client:
+        consumer = client.subscribe(topic, subscription, consumer_type=kind)
+        found: list[str] = []
+        while True:
+            try:
+                message = consumer.receive(3_000)
+            except pulsar.Timeout:
+                return found
+            found.append(message.data().decode())
+            consumer.acknowledge(message)
+
+
+def bodies(prefix: str, numbers: Iterable[int]) -> list[str]:
+    return [f"{prefix}-{number}" for number in numbers]
