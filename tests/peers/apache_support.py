@@ -41,7 +41,7 @@ class Beside(Deployment):
 
     def apache(self, name: str) -> Any:
         """What the status of a worker says of its bridge."""
-        return self.get(name, "/status")["apache"]
+        return self.get(name, "/replication/v1/status")["apache"]
 
     def log(self, name: str) -> str:
         return (self.path / f"{name}.log").read_text()[-6000:]

@@ -3,23 +3,34 @@ clusters whose clients know nothing but their brokers."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
+import pulsar
 import pytest
 from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, drain, official, read_all, until
 from pulsar import ConsumerType, InitialPosition
 
-BOTH_WAYS: Final = "[{between: [A, B]}]"
+from replicator.client import Client, NotAllowedError
+from replicator.client import ConsumerType as OurConsumerType
+from replicator.client import InitialPosition as OurInitialPosition
+
+LINKS: Final = "[{between: [A, B], forward: true}, {between: [A, C], forward: true}]"
+KILLS: Final = 6
 _topics = (f"persistent://public/default/bridged-{number}" for number in count())
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
-    """Two brokers, a worker beside each, linked both ways."""
+    """Two brokers, a worker beside each, linked both ways; and behind A a cluster of kind embedded."""
     path = tmp_path_factory.mktemp("pair")
-    with brokers_of(path, "A", "B") as brokers, beside(path, "AB", brokers, BOTH_WAYS) as made:
+    with brokers_of(path, "A", "B") as brokers, beside(path, "ABC", brokers, LINKS) as made:
         yield made
 
 
@@ -29,6 +40,22 @@ def publish(made: Beside, cluster: str, topic: str, messages: list[str], *, batc
         for body in messages:
             producer.send_async(body.encode(), lambda *_: None)
         producer.flush()
+
+
+def bridged(made: Beside, topic: str) -> list[Any]:
+    """What both workers say of a topic."""
+    return [each for name in "AB" for each in made.apache(name)["topics"] if each["topic"] == topic]
+
+
+def in_step(made: Beside, topic: str) -> bool:
+    """Whether the engines of both workers count the same backlog, and have done so for some time."""
+    counts = set()
+    for _ in range(5):
+        for name in "AB":
+            shown = made.get(name, "/admin/v2/" + topic.replace("://", "/") + "/stats")
+            counts.add(shown["subscriptions"]["work"]["msgBacklog"])
+        time.sleep(0.3)
+    return len(counts) == 1
 
 
 def test_messages_published_at_one_broker_appear_once_and_in_order_at_the_other(pair: Beside) -> None:
@@ -69,3 +96,121 @@ def test_cumulative_acknowledgements_and_both_directions(pair: Beside) -> None:
         consumer.acknowledge_cumulative(got[54])
     until(lambda: backlog(pair.brokers["B"], topic, "fail") == 25, lambda: (pair.apache("A"), pair.apache("B")))
     assert drain(pair.brokers["B"], topic, "fail", ConsumerType.Failover) == bodies("b", range(15, 40))
+
+
+def test_messages_that_the_bridge_published_are_no_news_to_it(pair: Beside) -> None:
+    """Invariant 4: what came from A and lies at the broker of B does not come back, nor is it counted as B's."""
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("a", range(20)))
+    assert read_all(pair.brokers["B"], topic, 20) == bodies("a", range(20))
+    publish(pair, "B", topic, bodies("b", range(20)))
+    assert sorted(read_all(pair.brokers["A"], topic, 40)) == sorted(bodies("a", range(20)) + bodies("b", range(20)))
+    assert len(read_all(pair.brokers["B"], topic, 40)) == 40
+    for name in "AB":
+        (shown,) = [each for each in pair.apache(name)["topics"] if each["topic"] == topic]
+        assert shown["messages_published"] == 20
+        assert shown["doubled"] == 0
+        assert shown["errors"] == {}
+
+
+def test_a_worker_beside_brokers_serves_no_clients_and_says_where_they_are_served(pair: Beside) -> None:
+    async def subscribe() -> None:
+        async with Client(pair.client_url("A")) as client:
+            await client.subscribe(next(_topics), "work")
+
+    with pytest.raises(NotAllowedError, match="use the Apache Pulsar brokers"):
+        asyncio.run(subscribe())
+
+
+def test_an_embedded_cluster_behind_one_of_them_has_all_messages_and_the_same_state(pair: Beside) -> None:
+    """C is of kind embedded, and linked to A alone: B's messages come to it through A, and its own go on to B."""
+    topic = next(_topics)
+    publish(pair, "B", topic, bodies("b", range(30)))
+
+    async def at_c() -> None:
+        async with Client(pair.client_url("C")) as client:
+            consumer = await client.subscribe(
+                topic,
+                "mixed",
+                consumer_type=OurConsumerType.Shared,
+                initial_position=OurInitialPosition.Earliest,
+                replicate_subscription_state_enabled=True,
+            )
+            producer = await client.create_producer(topic, batching_enabled=False)
+            for body in bodies("c", range(30)):
+                await producer.send(body.encode())
+            got = {}
+            while len(got) < 60:
+                message = await consumer.receive(timeout_millis=60_000)
+                got[message.data().decode()] = message
+            for body in bodies("b", range(10, 30)) + bodies("c", range(5)):
+                await consumer.acknowledge(got[body])
+
+    asyncio.run(at_c())
+    for name in "AB":
+        found = read_all(pair.brokers[name], topic, 60)
+        assert [body for body in found if body[0] == "b"] == bodies("b", range(30))
+        assert [body for body in found if body[0] == "c"] == bodies("c", range(30))
+        until(
+            lambda name=name: backlog(pair.brokers[name], topic, "mixed") == 35,
+            lambda: (pair.apache("A"), pair.apache("B")),
+        )
+    left = drain(pair.brokers["B"], topic, "mixed", ConsumerType.Shared)
+    assert sorted(left) == sorted(bodies("b", range(10)) + bodies("c", range(5, 30)))
+    until(lambda: backlog(pair.brokers["A"], topic, "mixed") == 0, lambda: pair.apache("A"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments(pair: Beside, seed: int) -> None:
+    """Applications publish at both brokers and acknowledge at one, out of order, while both workers are killed."""
+    chance, topic = random.Random(seed), next(_topics)
+    stop = threading.Event()
+    published: dict[str, int] = {"A": 0, "B": 0}
+
+    def traffic(name: str) -> None:
+        with official(pair.brokers[name]) as client:
+            producer = client.create_producer(topic, batching_enabled=False)  # what is open of batches, brokers do not show
+            while not stop.is_set():
+                first = published[name]
+                for number in range(first, first + 20):
+                    producer.send_async(f"{name}-{number}".encode(), lambda *_: None)
+                producer.flush()
+                published[name] = first + 20
+                stop.wait(0.05)
+
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        threads = [threading.Thread(target=traffic, args=(name,)) for name in "AB"]
+        for thread in threads:
+            thread.start()
+        acknowledged: set[str] = set()
+        try:
+            for _ in range(KILLS):
+                deadline = time.monotonic() + chance.uniform(0.2, 3.0)
+                while time.monotonic() < deadline:
+                    with suppress(pulsar.Timeout):
+                        message = consumer.receive(100)
+                        if chance.random() < 0.8:
+                            consumer.acknowledge(message)
+                            acknowledged.add(message.data().decode())
+                victim = chance.choice("AB")
+                pair.kill(victim)
+                pair.start(victim)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    total = sum(published.values())
+    wanted = {name: bodies(name, range(published[name])) for name in "AB"}
+    for name in "AB":
+        found = read_all(pair.brokers[name], topic, total)
+        for origin in "AB":
+            assert [body for body in found if body[0] == origin] == wanted[origin], (name, pair.apache(name))
+    until(
+        lambda: all(each["state"]["errors"] == {} and not each["publishing_waits"] for each in bridged(pair, topic)),
+        lambda: bridged(pair, topic),
+    )
+    until(lambda: in_step(pair, topic), lambda: bridged(pair, topic))
+    open_at_b = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
+    assert set(open_at_b) == {*wanted["A"], *wanted["B"]} - acknowledged
+    assert len(open_at_b) == len(set(open_at_b))

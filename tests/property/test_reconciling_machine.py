@@ -60,6 +60,8 @@ class Reconciling(RuleBasedStateMachine):
         self.acknowledged: set[int] = set()
         """By anybody, since the last seek."""
         self.settled = False
+        self.sought = False
+        """Since the last comparison: what the other side acknowledges then is of an earlier generation, and is lost."""
 
     # What others do.
 
@@ -68,7 +70,7 @@ class Reconciling(RuleBasedStateMachine):
         self.both |= found
         self.settled = False
 
-    @precondition(lambda self: self.broker is not None)
+    @precondition(lambda self: self.broker is not None and not self.sought)
     @rule(found=entries)
     def consumers_at_the_broker_acknowledge(self, found: set[int]) -> None:
         assert self.broker is not None
@@ -76,7 +78,7 @@ class Reconciling(RuleBasedStateMachine):
         self.acknowledged |= found
         self.settled = False
 
-    @precondition(lambda self: self.engine is not None)
+    @precondition(lambda self: self.engine is not None and not self.sought)
     @rule(found=entries)
     def consumers_elsewhere_acknowledge(self, found: set[int]) -> None:
         assert self.engine is not None
@@ -95,7 +97,9 @@ class Reconciling(RuleBasedStateMachine):
     def the_broker_is_killed(self) -> None:
         """Settled before: what a seek and a kill between two comparisons leave cannot be told from a kill alone."""
         assert self.broker is not None
+        lost = self.broker - self.durable
         self.broker = self.durable & self.broker
+        self.acknowledged -= lost - (self.engine or set())  # of entries that the bridge had not read: nobody else knows
         self.load += 1
         self.settled = False
 
@@ -108,16 +112,17 @@ class Reconciling(RuleBasedStateMachine):
             return  # that is forward, which counts as an acknowledgement of all before; or it changes nothing
         self.broker = self.durable = kept
         self.acknowledged = set(kept)
-        self.settled = False
+        self.settled, self.sought = False, True
 
-    @precondition(lambda self: self.settled and self.engine is not None)
+    @precondition(lambda self: self.settled and self.engine is not None and (self.broker or set()) <= self.both)
     @rule(first=st.integers(0, ENTRIES - 1))
     def another_cluster_seeks(self, first: int) -> None:
+        """The bridge has read what is acknowledged at the broker; what it has not, the seek knows nothing of."""
         assert self.engine is not None
         self.engine = {number for number in self.engine if number < first}
         self.generation += 1
         self.acknowledged = set(self.engine)
-        self.settled = False
+        self.settled, self.sought = False, True
 
     @precondition(lambda self: self.settled and self.broker is not None)
     @rule(at_broker=st.booleans())
@@ -150,7 +155,7 @@ class Reconciling(RuleBasedStateMachine):
     def compare(self) -> None:
         for _ in range(4):
             self._compare_once()
-        self.settled = True
+        self.settled, self.sought = True, False
 
     def _cursor(self) -> BrokerCursor | None:
         if self.broker is None:
