@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -322,8 +322,8 @@ class _Reader:
         self._refuse_unknown(where, raw, known)
         fields = {key: value for key, value in raw.items() if key in known}
         for key in list(fields):
-            inner = model.model_fields[key].annotation
-            if not (isinstance(inner, type) and issubclass(inner, Section)):
+            inner = _section_of(model.model_fields[key].annotation)
+            if inner is None:
                 continue
             if self._is_mapping((*where, key), fields[key]):
                 fields[key] = self._known_fields(inner, (*where, key), fields[key], {})
@@ -369,6 +369,14 @@ def _same_address(first: str, second: str) -> bool:
         return False
     hosts = {first_host.lower(), second_host.lower()}
     return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field holds, if it holds one or none."""
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, Section):
+            return each
+    return None
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

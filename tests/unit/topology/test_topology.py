@@ -161,6 +161,49 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         load(tmp_path, GOOD).cluster("mars")
 
 
+APACHE = "{service_url: 'pulsar://b:6650', admin_url: 'http://b:8080'}"
+
+
+def _beside(apache: str = "", **fields: str) -> str:
+    """An address, and a cluster beside Apache Pulsar behind it, with these fields of ``apache`` in place of others."""
+    given = {"service_url": "'pulsar://b:6650'", "admin_url": "'http://b:8080'", **fields}
+    apache = apache or "{" + ", ".join(f"{name}: {value}" for name, value in given.items()) + "}"
+    return f"h:7102\n    kind: pulsar\n    apache: {apache}"
+
+
+def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_path: Path) -> None:
+    becomes = _beside(
+        service_url="pulsar+ssl://b",
+        topics="[public/default]",
+        exclude="['public/default/private-.*']",
+        auth="{token_file: token}",
+        tls="{ca: ca.pem}",
+    )
+    topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", becomes))
+    cluster = topology.cluster("eu-west")
+    assert cluster.apache is not None
+    assert cluster.apache.service_url == "pulsar+ssl://b:6651"
+    assert cluster.apache.admin_url == "http://b:8080"
+    assert cluster.apache.auth.token_file == tmp_path / "token"
+    assert cluster.pulsar_tls_url == "pulsar+ssl://b:6651"
+    assert cluster.broker_origin == "eu-west.pulsar"
+    assert topology.cluster("us-east").broker_origin is None
+    assert cluster.apache.bridges("persistent://public/default/orders-partition-3")
+    assert not cluster.apache.bridges("persistent://public/default/private-orders")
+    assert not cluster.apache.bridges("persistent://public/default/__change_events")
+    assert not cluster.apache.bridges("persistent://pulsar/system/anything")
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(topology))
+    assert load_topology(again) == topology
+
+
+def test_links_carry_what_is_published_at_the_brokers_of_their_source(tmp_path: Path) -> None:
+    topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", _beside()))
+    over = {link.key: topology.origins_over(link) for link in topology.links}
+    assert over["eu-west>us-east"] == {"eu-west", "eu-west.pulsar"}
+    assert over["us-east>eu-west"] == {"us-east"}
+
+
 @pytest.mark.parametrize(
     ("was", "becomes", "expected"),
     [
@@ -189,6 +232,20 @@ def test_an_unknown_cluster_is_answered_with_the_names_there_are(tmp_path: Path)
         ("127.0.0.1:7102", "::1:7102", "write an IPv6 address in brackets"),
         ("127.0.0.1:7102", "0.0.0.0:7102", "is no address that other workers can reach"),
         ("127.0.0.1:7102", "h:7102\n    listen: 0.0.0.0:http", "eu-west.listen: the port 'http'"),
+        ("127.0.0.1:7102", "h:7102\n    kind: kafka", "8: clusters.eu-west.kind: 'kafka' is not one of"),
+        ("127.0.0.1:7102", "h:7102\n    kind: pulsar", "clusters.eu-west.apache: missing; `kind: pulsar` needs"),
+        ("127.0.0.1:7102", f"h:7102\n    apache: {APACHE}", "8: clusters.eu-west.apache: is for `kind: pulsar` alone"),
+        ("127.0.0.1:7102", f"h:7102\n    kind: pulsar\n    pulsar: h:6\n    apache: {APACHE}", "has no use with `kind"),
+        ("127.0.0.1:7102", _beside("{admin_url: http://b}"), "eu-west.apache.service_url: missing; add `service_url:"),
+        ("127.0.0.1:7102", _beside(service_url="http://b:1"), "apache.service_url: 'http://b:1' must be pulsar://"),
+        ("127.0.0.1:7102", _beside(service_url="'pulsar://a,b'"), "one address, no path, no credentials"),
+        ("127.0.0.1:7102", _beside(admin_url="http://u:p@b:1"), "one address, no path, no credentials"),
+        ("127.0.0.1:7102", _beside(admin_url="http://b:99999"), "admin_url: 'http://b:99999': Port out of range"),
+        ("127.0.0.1:7102", _beside(topics="['(']"), "eu-west.apache.topics[0]: '(' is not a regex"),
+        ("127.0.0.1:7102", _beside(auth="{certificate: x}"), "auth: `certificate` and `key` belong together"),
+        ("127.0.0.1:7102", _beside(auth="{token_file: x, password_file: y}"), "auth: give one of `token_file`"),
+        ("127.0.0.1:7102", _beside(topcis="[x]"), "9: clusters.eu-west.apache.topcis: unknown key; did you mean"),
+        ("127.0.0.1:7102", _beside(tls="{ca: 7}"), "eu-west.apache.tls.ca: must be text, not a number"),
         ("127.0.0.1:7102", "h:7102\n    listen: here", "eu-west.listen: 'here' is not HOST:PORT"),
         ("127.0.0.1:7102", "h:7102\n    insecure: perhaps", "eu-west.insecure: must be true or false"),
         ("127.0.0.1:7102", "h:7102\n    hosts: a", "eu-west.hosts: must be a list, not text"),
