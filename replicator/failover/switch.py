@@ -132,6 +132,11 @@ class Switch:
     ) -> SwitchReport:
         if source == target:
             raise SwitchImpossible(f"{target} serves {', '.join(homes)} already: there is nothing to do")
+        if beside := [name for name in (source, target) if self._topology.cluster(name).broker_origin is not None]:
+            raise SwitchImpossible(
+                f"{' and '.join(beside)} is of `kind: pulsar`: the brokers of Apache Pulsar are not fenced by a switch "
+                "yet, so producers would go on there (docs/apache-pulsar.md)"
+            )
         switched(survey.base, kind=kind, homes=homes, target=target, record_id="-", at_ms=0)  # says what is impossible
         survey.need(target)
         report = SwitchReport(kind, source, target, tuple(homes), survey.base.epoch)

@@ -169,7 +169,9 @@ def test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments(
 
     def traffic(name: str) -> None:
         with official(pair.brokers[name]) as client:
-            producer = client.create_producer(topic, batching_enabled=False)  # what is open of batches, brokers do not show
+            producer = client.create_producer(
+                topic, batching_enabled=False
+            )  # what is open of batches, brokers do not show
             while not stop.is_set():
                 first = published[name]
                 for number in range(first, first + 20):
@@ -214,3 +216,104 @@ def test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments(
     open_at_b = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
     assert set(open_at_b) == {*wanted["A"], *wanted["B"]} - acknowledged
     assert len(open_at_b) == len(set(open_at_b))
+
+
+def test_a_seek_back_at_one_broker_is_heard_of_at_the_other(pair: Beside) -> None:
+    """Invariant 6: a seek begins the next generation, which wins over what was acknowledged before."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(20)))
+        got = [consumer.receive(60_000) for _ in range(20)]
+        for message in got:
+            consumer.acknowledge(message)
+        until(lambda: backlog(pair.brokers["B"], topic, "work") == 0, lambda: bridged(pair, topic))
+        consumer.seek(got[12].message_id())
+        until(lambda: backlog(pair.brokers["B"], topic, "work") >= 7, lambda: bridged(pair, topic))
+    left = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
+    assert left == bodies("m", range(20))[-len(left) :]
+    assert len(left) in (7, 8)  # a seek to a message delivers that message or not, as the client says
+    until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: bridged(pair, topic))
+
+
+def test_a_subscription_that_is_deleted_at_one_broker_is_deleted_at_the_other(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "gone", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(5)))
+        until(lambda: backlog(pair.brokers["B"], topic, "gone") == 5, lambda: bridged(pair, topic))
+        consumer.unsubscribe()
+    until(lambda: backlog(pair.brokers["B"], topic, "gone") == -1, lambda: bridged(pair, topic))
+    assert backlog(pair.brokers["A"], topic, "gone") == -1
+
+
+def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
+    topic = next(_topics)
+    pair.brokers["A"].admin("PUT", f"{topic.replace('://', '/')}/partitions", 3)
+    with official(pair.brokers["A"]) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for body in bodies("p", range(60)):
+            producer.send(body.encode(), partition_key=body)
+    at_a = [read_all(pair.brokers["A"], f"{topic}-partition-{index}", 1) for index in range(3)]
+    assert sum(map(len, at_a)) == 60
+    for index in range(3):
+        assert read_all(pair.brokers["B"], f"{topic}-partition-{index}", len(at_a[index])) == at_a[index]
+    shown = pair.brokers["B"].admin("GET", f"{topic.replace('://', '/')}/partitions")
+    assert shown["partitions"] == 3
+
+
+def test_a_topic_is_unloaded_again_and_again_under_traffic(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(10)))
+    read_all(pair.brokers["B"], topic, 10)
+    for round_number in range(1, 6):
+        publish(pair, "A", topic, bodies("m", range(10 * round_number, 10 * round_number + 10)))
+        for name in "AB":
+            pair.brokers[name].admin("PUT", f"{topic.replace('://', '/')}/unload")
+    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
+    assert read_all(pair.brokers["A"], topic, 60) == bodies("m", range(60))
+
+
+def test_messages_with_a_schema_halt_the_topic_where_they_would_be_published_and_the_status_says_why(
+    pair: Beside,
+) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        client.create_producer(topic, schema=pulsar.schema.StringSchema()).send("text")
+
+    def halted() -> bool:
+        return any(each["halted"] and "schema" in each["errors"].get("publishing", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+
+
+def test_a_topic_whose_reading_subscription_is_gone_halts_and_says_so(pair: Beside) -> None:
+    """Invariant 5 of copying: what was published meanwhile may be missing, so nobody goes on as if it were not."""
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    read_all(pair.brokers["B"], topic, 5)
+    pair.kill("A")
+    pair.brokers["A"].admin("DELETE", f"{topic.replace('://', '/')}/subscription/replicator.bridge.A?force=true")
+    pair.start("A")
+
+    def halted() -> bool:
+        return any(each["halted"] and "is gone" in each["errors"].get("reading", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+
+
+def test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once(pair: Beside) -> None:
+    """The last test: a broker that starts again may take long."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(30)))
+        assert read_all(pair.brokers["B"], topic, 30) == bodies("m", range(30))
+        pair.brokers["B"].kill()
+        publish(pair, "A", topic, bodies("m", range(30, 60)))
+        for _ in range(50):
+            consumer.acknowledge(consumer.receive(60_000))
+        pair.brokers["B"].start()
+    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 10, lambda: bridged(pair, topic))
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(50, 60))
