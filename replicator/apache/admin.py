@@ -119,7 +119,12 @@ class BrokerAdmin:
 
     async def partitions(self, topic: str) -> int:
         """How many the topic has; 0 if it is not partitioned or not there."""
-        answer = await self._ask("GET", f"{_path(topic)}/partitions")
+        try:
+            answer = await self._ask("GET", f"{_path(topic)}/partitions")
+        except AdminFailed as error:
+            if error.status == 404:
+                return 0
+            raise
         return int(answer["partitions"])
 
     async def create_partitioned(self, topic: str, partitions: int) -> None:

@@ -1,8 +1,8 @@
 """The bridge of one worker: which topics it bridges, and what it shows of them.
 
 The brokers are asked for their topics every :data:`DISCOVER_SECONDS`; the engine says of its own when messages come
-into them. A topic is bridged from either side: what is at the brokers is made in the engine, and what links brought into the
-engine is made at the brokers, in a namespace that is there.
+into them. A topic is bridged from either side: what is at the brokers is made in the engine, and what links brought
+into the engine is made at the brokers, in a namespace that is there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
 
 DISCOVER_SECONDS: Final = 2.0
-"""So long a new topic at the brokers waits at most. It costs a request for each namespace, and one for each tenant."""
+"""So long a new topic at the brokers waits at most. It costs a request for each tenant and partitioned topic,
+and two for each namespace."""
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 CONNECTION_SECONDS_MAX: Final = 10.0

@@ -26,6 +26,8 @@ class EntryMap:
         """By origin: origin position to position in the engine's log."""
         self._published: dict[str, ExtentTable] = {}
         """By origin: origin position to position at the brokers."""
+        self._incarnations: dict[str, int] = {}
+        """Of those origins."""
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
@@ -38,9 +40,10 @@ class EntryMap:
         if last is None or origin_first > last.origin_last:
             table.append(origin_first, local_first, entries)
 
-    def published(self, origin: str, extent: Extent) -> None:
-        """As it was stored: entries of an origin lie at the brokers from ``extent.local_first`` on."""
-        self._published.setdefault(origin, ExtentTable()).append(*extent)
+    def published(self, identity: Identity, run: Extent) -> None:
+        """As it was stored: entries of an origin, from this one on, lie at the brokers from ``run.local_first`` on."""
+        self._incarnations[identity.origin] = identity.incarnation
+        self._published.setdefault(identity.origin, ExtentTable()).append(*run)
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
         """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored;
@@ -51,13 +54,25 @@ class EntryMap:
             if table.to_local(identity.position) != position:
                 self.doubled += 1
             return None
+        self._incarnations[identity.origin] = identity.incarnation
         table.append(identity.position, position, 1)
         return table.last
 
-    def trim(self, through: Position) -> None:
-        """The engine's log was trimmed up to there."""
+    def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
+        """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
+        last of each origin stays, as it says how far publishing is."""
+        gone: list[tuple[Identity, Extent]] = []
         for table in self._copied.values():
             table.trim(through)
+        for origin, published in self._published.items():
+            copied = self._copied.get(origin)
+            first = None if copied is None else copied.first
+            runs = [published[index] for index in range(len(published) - 1)]
+            runs = [run for run in runs if first is None or run.origin_last < first.origin_first]
+            if runs:
+                gone += [(Identity(origin, self._incarnations[origin], run.origin_first), run) for run in runs]
+                published.trim(runs[-1].local_last)
+        return gone
 
     # Questions.
 

@@ -17,7 +17,7 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
@@ -48,13 +48,22 @@ class Outgoing:
     """Publishes to one topic."""
 
     def __init__(
-        self, connector: BrokerConnector, admin: BrokerAdmin, cluster: str, topic: Topic, entries: EntryMap
+        self,
+        connector: BrokerConnector,
+        admin: BrokerAdmin,
+        cluster: str,
+        topic: Topic,
+        entries: EntryMap,
+        *,
+        begins: Callable[[], None],
     ) -> None:
+        """``begins`` is called when publishing has begun, or there is nothing to publish."""
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
         self._topic = topic
         self._entries = entries
+        self._begins = begins
         self._news = asyncio.Event()
         self.messages = 0
 
@@ -81,6 +90,7 @@ class Outgoing:
     async def publish(self) -> None:
         """Publish until something goes wrong, and raise that."""
         while not self.waiting():
+            self._begins()
             self._news.clear()
             await self._news.wait()
         settings = ProducerSettings(self._topic.name, publishing_producer(self._cluster), batching=None)
@@ -90,6 +100,7 @@ class Outgoing:
         channel.start(flight)
         try:
             await self._read_back(flight)
+            self._begins()
             await self._publish(channel, flight)
         finally:
             await channel.close()

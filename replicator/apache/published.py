@@ -27,6 +27,11 @@ def write_of(topic_id: int, identity: Identity, run: Extent) -> Write:
     return "published", key, value
 
 
+def removal_of(topic_id: int, identity: Identity, run: Extent) -> Write:
+    """What deletes the row of a run that :meth:`EntryMap.trim` gave."""
+    return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
+
+
 def load_map(store: Store, topic_id: int, broker_origin: str) -> EntryMap:
     """All that the store knows of where a topic's entries lie."""
     found = EntryMap(broker_origin)
@@ -38,19 +43,20 @@ def load_map(store: Store, topic_id: int, broker_origin: str) -> EntryMap:
                 found.copied(origin, run.origin_first, run.local_first, run.entries)
             last = runs[-1].origin_last if len(runs) == RUNS_AT_ONCE else None
             at = None if last is None else Position(last.ledger, last.entry + 1)
-    for origin, run in _published(store, topic_id):
-        found.published(origin, run)
+    for identity, run in _published(store, topic_id):
+        found.published(identity, run)
     return found
 
 
-def _published(store: Store, topic_id: int) -> Iterator[tuple[str, Extent]]:
+def _published(store: Store, topic_id: int) -> Iterator[tuple[Identity, Extent]]:
     prefix = TOPIC_KEY.pack(topic_id)
     with store.env.begin(db=store.tables["published"]) as txn:
         cursor = txn.cursor()
         more = cursor.set_range(prefix)
         while more and (key := bytes(cursor.key())).startswith(prefix):
             origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode()
-            _, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+            incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
             entries, at_ledger, at_first = EXTENT.unpack(cursor.value())
-            yield origin, Extent(Position(ledger, first), Position(at_ledger, at_first), entries)
+            identity = Identity(origin, incarnation, Position(ledger, first))
+            yield identity, Extent(identity.position, Position(at_ledger, at_first), entries)
             more = cursor.next()

@@ -5,8 +5,8 @@ engine's subscriptions everything else follows: links carry their markers, other
 
 1. One request shows the cursors of all subscriptions of the topic. The engine's subscriptions of the same names are put
    into the brokers' positions, as far as their messages lie on both sides.
-2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on the
-   brokers' side with what was acknowledged there, as soon as the broker has confirmed that.
+2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
+   the brokers' side with what was acknowledged there, as soon as the broker has confirmed that.
 3. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
 """

@@ -21,7 +21,7 @@ from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.incoming import Incoming
 from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.published import load_map
+from replicator.apache.published import load_map, removal_of
 from replicator.apache.state import SubscriptionStates
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
@@ -67,13 +67,16 @@ class TopicBridge:
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
         self._incoming: Incoming | None = None
-        self._outgoing = Outgoing(connector, admin, engine.cluster, topic, self._entries)
+        self._outgoing = Outgoing(
+            connector, admin, engine.cluster, topic, self._entries, begins=lambda: self._well("publishing")
+        )
         self._states = SubscriptionStates(
             settings, connector, admin, engine.cluster, topic, engine.store, self._entries
         )
         self._compare_now = asyncio.Event()
         self._errors: dict[str, str] = {}
-        self._halted = False
+        self._halted: set[str] = set()
+        self._trimmed = topic.log.trimmed
         self._tasks = [
             supervisor.task("apache-bridge", f"{what} of {topic.name} at the brokers", work)
             for what, work in (
@@ -113,7 +116,7 @@ class TopicBridge:
         incoming = self._incoming
         return {
             "topic": self.topic.name,
-            "halted": self._halted,
+            "halted": bool(self._halted),
             "errors": dict(self._errors),
             "read_through": None if incoming is None else str(incoming.reached),
             "messages_read": 0 if incoming is None else incoming.messages,
@@ -135,7 +138,8 @@ class TopicBridge:
             if self._errors.get(what) != text:
                 log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
             self._errors[what] = text
-            self._halted = isinstance(error, BridgeHalted) or self._halted
+            if isinstance(error, BridgeHalted):
+                self._halted.add(what)
 
         retrying = AsyncRetrying(
             wait=wait_exponential_jitter(PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
@@ -149,7 +153,7 @@ class TopicBridge:
 
     def _well(self, what: str) -> None:
         self._errors.pop(what, None)
-        self._halted = False
+        self._halted.discard(what)
 
     async def _read(self) -> None:
         incarnation = await self._incarnation()
@@ -225,6 +229,16 @@ class TopicBridge:
                     raise
                 await self._admin.create_topic(self.topic.name)
 
+    async def _trim(self) -> None:
+        """Forget where entries lie that were trimmed here."""
+        if self._trimmed == self.topic.log.trimmed:
+            return
+        self._trimmed = self.topic.log.trimmed
+        gone = self._entries.trim(self._trimmed)
+        if gone:
+            writes = [removal_of(self.topic.topic_id, identity, run) for identity, run in gone]
+            await self.topic.writer.put_many(writes)
+
     def _stored(self) -> None:
         self._note_hold()
         self._compare_now.set()
@@ -237,8 +251,7 @@ class TopicBridge:
         while True:
             worked = await self._states.compare()
             self._well("subscriptions")
-            if self._outgoing.waiting() is False:
-                self._errors.pop("publishing", None)
+            await self._trim()
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, COMPARE_SECONDS_MAX)
             await asyncio.sleep(COMPARE_SECONDS_MIN)
             self._compare_now.clear()

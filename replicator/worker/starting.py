@@ -26,6 +26,7 @@ import structlog
 from aiohttp import web
 
 from replicator.apache.bridge import ApacheBridge
+from replicator.apache.errors import BridgeError
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
 from replicator.api.audit import add_audit
@@ -38,6 +39,7 @@ from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.api.verifying import add_mending
+from replicator.client.errors import AuthenticationError
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError, StoreUnusable
 from replicator.engine.log.store_files import check_not_restoring
@@ -312,7 +314,10 @@ def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
         f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
         f"{cluster.apache.service_url}"
     )
-    return ApacheBridge(engine, cluster.apache, cluster.broker_origin)
+    try:
+        return ApacheBridge(engine, cluster.apache, cluster.broker_origin)
+    except (BridgeError, AuthenticationError) as error:
+        raise WorkerError(f"clusters.{cluster.name}.apache: {error}") from None
 
 
 async def _start_parts(parts: Parts, topology: Topology) -> None:

@@ -1,8 +1,8 @@
 """A subscription at a broker and in the engine, compared again and again while both sides are used.
 
 The machine knows what was acknowledged by whom. Invariant 5: neither side ever treats an entry as consumed that nobody
-acknowledged since the last seek. Invariant 6: without a seek nothing that was acknowledged is open again, and both sides
-say the same after a comparison.
+acknowledged since the last seek. Invariant 6: without a seek nothing that was acknowledged is open again, and both
+sides say the same after a comparison.
 """
 
 from __future__ import annotations

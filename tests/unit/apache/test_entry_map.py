@@ -75,3 +75,18 @@ def test_runs_are_joined_where_both_sides_go_on() -> None:
     assert entries.seen_at_broker(identity, Position(3, 6)) == Extent(Position(70, 0), Position(3, 5), 2)
     identity = Identity(THEIRS, 9, Position(70, 2))
     assert entries.seen_at_broker(identity, Position(3, 8)) == Extent(Position(70, 2), Position(3, 8), 1)
+
+
+def test_what_was_trimmed_is_forgotten_but_for_the_last_run_of_each_origin() -> None:
+    entries = EntryMap(OWN)
+    entries.copied(THEIRS, Position(70, 0), Position(1, 0), 6)
+    for index in range(4):
+        entries.seen_at_broker(Identity(THEIRS, 9, Position(70, index)), Position(3, 2 * index))
+    gone = entries.trim(Position(1, 1))
+    assert gone == []  # a run in the log is kept whole
+    entries.copied(THEIRS, Position(71, 0), Position(2, 0), 1)
+    gone = entries.trim(Position(1, 5))
+    assert [identity.position for identity, _ in gone] == [Position(70, index) for index in range(3)]
+    assert {identity.incarnation for identity, _ in gone} == {9}
+    assert entries.published_through(THEIRS) == Position(70, 3)
+    assert entries.last_published() == Position(3, 6)
