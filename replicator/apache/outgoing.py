@@ -96,7 +96,7 @@ class Outgoing:
         settings = ProducerSettings(self._topic.name, publishing_producer(self._cluster), batching=None)
         channel = await self._connector.open_producer(settings)
         channel.own_numbers = True
-        flight = _Flight()
+        flight = _Flight(self._news)
         channel.start(flight)
         try:
             await self._read_back(flight)
@@ -143,7 +143,7 @@ class Outgoing:
             for stored in blocks:
                 number = await self._send_block(channel, flight, stored, sent, number)
             if not blocks and after >= self._topic.log.last:
-                await flight.news_or(self._news)
+                await self._news.wait()
 
     async def _send_block(
         self,
@@ -183,9 +183,10 @@ class Outgoing:
 
 
 class _Flight:
-    """What one producer has sent and no answer confirmed."""
+    """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: asyncio.Event) -> None:
+        self._news = news
         self._sizes: dict[int, int] = {}
         self._bytes = 0
         self._error: PulsarException | None = None
@@ -204,19 +205,6 @@ class _Flight:
             await self._answered.wait()
         self.check()
 
-    async def news_or(self, news: asyncio.Event) -> None:
-        """Wait for ``news``, or the end of the producer."""
-        while not news.is_set():
-            self.check()
-            self._answered.clear()
-            waits = [asyncio.ensure_future(each.wait()) for each in (news, self._answered)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
-        self.check()
-
     def sent(self, number: int, size: int) -> None:
         self._sizes[number] = size
         self._bytes += size
@@ -232,3 +220,4 @@ class _Flight:
     def on_lost(self, error: PulsarException) -> None:
         self._error = self._error or error
         self._answered.set()
+        self._news.set()

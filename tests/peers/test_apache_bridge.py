@@ -264,8 +264,10 @@ def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
 
 def test_a_topic_is_unloaded_again_and_again_under_traffic(pair: Beside) -> None:
     topic = next(_topics)
+    with official(pair.brokers["A"]) as client:  # without a subscription, brokers delete what they unload
+        client.subscribe(topic, "keep", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
     publish(pair, "A", topic, bodies("m", range(10)))
-    read_all(pair.brokers["B"], topic, 10)
+    until(lambda: backlog(pair.brokers["B"], topic, "keep") == 10, lambda: bridged(pair, topic))
     for round_number in range(1, 6):
         publish(pair, "A", topic, bodies("m", range(10 * round_number, 10 * round_number + 10)))
         for name in "AB":
