@@ -40,6 +40,8 @@ IN_FLIGHT_ENTRIES_MAX: Final = 1_000
 """A broker holds more than that back, by its default of ``maxPendingPublishRequestsPerConnection``."""
 READ_BYTES: Final = 4 * 1024 * 1024
 BARRIER_POLL_SECONDS: Final = 0.05
+SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
+"""So long publishing waits for the brokers to have the subscriptions that links brought."""
 BARRIER_SECONDS_MAX: Final = 60.0
 """Past it the producer begins anew, and the status says why."""
 
@@ -56,14 +58,17 @@ class Outgoing:
         entries: EntryMap,
         *,
         begins: Callable[[], None],
+        waits: Callable[[], bool],
     ) -> None:
-        """``begins`` is called when publishing has begun, or there is nothing to publish."""
+        """``begins`` is called when publishing has begun, or there is nothing to publish; ``waits`` says whether the
+        brokers lack subscriptions that are to be made before."""
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
         self._topic = topic
         self._entries = entries
         self._begins = begins
+        self._waits = waits
         self._news = asyncio.Event()
         self.messages = 0
 
@@ -139,11 +144,21 @@ class Outgoing:
             origins = self.origins()
             for origin in origins:
                 sent.setdefault(origin, self._entries.published_through(origin))
+            await self._subscriptions_made(flight)
             blocks, after = self._topic.reading.blocks(after, bytes_max=READ_BYTES, origins=origins)
             for stored in blocks:
                 number = await self._send_block(channel, flight, stored, sent, number)
             if not blocks and after >= self._topic.log.last:
                 await self._news.wait()
+
+    async def _subscriptions_made(self, flight: _Flight) -> None:
+        """Returns when the brokers have the subscriptions that are here, or have not got them for too long: the status
+        says why, and messages do not wait for ever."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SUBSCRIPTIONS_SECONDS_MAX
+        while self._waits() and loop.time() < deadline:
+            flight.check()
+            await asyncio.sleep(BARRIER_POLL_SECONDS)
 
     async def _send_block(
         self,

@@ -23,7 +23,7 @@ from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
-from replicator.apache.names import is_reserved
+from replicator.apache.names import is_reserved, reading_subscription
 from replicator.apache.reconciling import (
     CreateAtBroker,
     CreateInEngine,
@@ -83,6 +83,9 @@ class SubscriptionStates:
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
         """
         internals = await self._admin.internals(self._topic.name)
+        if reading_subscription(self._cluster) not in internals.cursors:
+            # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
+            raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
         names = {name for name in internals.cursors if self._bridged(name)}
         names.update(name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored)
         names.update(self._seen)
@@ -99,6 +102,12 @@ class SubscriptionStates:
             writes = [write_of(self._topic.topic_id, name, self._seen.get(name)) for name in sorted(changed)]
             await self._topic.writer.put_many(writes)
         return worked
+
+    def missing_at_brokers(self) -> bool:
+        """Whether there are subscriptions in the engine that were never seen at the brokers. Messages that are
+        published before they are made could be deleted before anybody gets them there."""
+        found = self._topic.subscriptions.items()
+        return any(each.replicated and self._bridged(name) and name not in self._seen for name, each in found)
 
     def status(self) -> dict[str, Any]:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}

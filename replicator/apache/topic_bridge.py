@@ -67,11 +67,17 @@ class TopicBridge:
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
         self._incoming: Incoming | None = None
-        self._outgoing = Outgoing(
-            connector, admin, engine.cluster, topic, self._entries, begins=lambda: self._well("publishing")
-        )
         self._states = SubscriptionStates(
             settings, connector, admin, engine.cluster, topic, engine.store, self._entries
+        )
+        self._outgoing = Outgoing(
+            connector,
+            admin,
+            engine.cluster,
+            topic,
+            self._entries,
+            begins=lambda: self._well("publishing"),
+            waits=self._states.missing_at_brokers,
         )
         self._compare_now = asyncio.Event()
         self._errors: dict[str, str] = {}

@@ -304,6 +304,27 @@ def test_a_topic_whose_reading_subscription_is_gone_halts_and_says_so(pair: Besi
     until(halted, lambda: bridged(pair, topic))
 
 
+def test_a_topic_that_is_made_anew_at_a_broker_takes_no_subscription_away_elsewhere(pair: Beside) -> None:
+    """Its subscriptions are gone with it. That is no wish to delete them in other clusters, where messages wait."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
+    publish(pair, "A", topic, bodies("m", range(5)))
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 5, lambda: bridged(pair, topic))
+    pair.brokers["A"].admin("DELETE", f"{topic.replace('://', '/')}?force=true")
+    publish(pair, "A", topic, bodies("n", range(5)))
+
+    def halted() -> bool:
+        return any(each["halted"] and "is gone" in each["errors"].get("reading", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+    until(
+        lambda: any("nothing is said" in each["errors"].get("subscriptions", "") for each in bridged(pair, topic)),
+        lambda: bridged(pair, topic),
+    )
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(5))
+
+
 def test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once(pair: Beside) -> None:
     """The last test: a broker that starts again may take long."""
     topic = next(_topics)
