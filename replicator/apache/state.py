@@ -73,6 +73,8 @@ class SubscriptionStates:
         self._seen = load_seen(store, topic.topic_id)
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
+        self.quiet = False
+        """Whether all is acknowledged, on both sides."""
         self.errors: dict[str, str] = {}
         """By subscription, why its state does not travel now."""
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0}
@@ -89,13 +91,14 @@ class SubscriptionStates:
         names = {name for name in internals.cursors if self._bridged(name)}
         names.update(name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored)
         names.update(self._seen)
-        worked = False
+        worked, self.quiet = False, True
         before = dict(self._seen)
         for name in sorted(name for name in names if self._bridged(name)):
             try:
                 worked |= await self._compare(name, internals)
                 self.errors.pop(name, None)
             except (BridgeError, PulsarException, EngineError) as error:
+                self.quiet = False
                 self.errors[name] = f"{type(error).__name__}: {error}"
         changed = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
         if changed:
@@ -123,6 +126,13 @@ class SubscriptionStates:
         engine = None
         if subscription is not None:
             engine = self._in_engine(subscription, BEFORE_ALL if broker is None else broker.mark_delete)
+        if (
+            engine is None
+            or broker is None
+            or engine.open
+            or broker.not_among(self._entries.beyond(broker.mark_delete))
+        ):
+            self.quiet = False
         decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
         if not isinstance(decision, ResetInEngine):
             self._put_back.pop(name, None)

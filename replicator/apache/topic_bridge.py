@@ -41,7 +41,10 @@ PAUSE_MAX_SECONDS: Final = 5.0
 COMPARE_SECONDS_MIN: Final = 0.1
 """Between two comparisons of a topic whose state moves: at most ten requests a second for it."""
 COMPARE_SECONDS_MAX: Final = 1.0
-"""Of one whose state does not: so late an acknowledgement at the brokers is seen at the latest."""
+"""Of one with messages that are not acknowledged: so late an acknowledgement at the brokers is seen at the latest."""
+QUIET_SECONDS_MAX: Final = 5.0
+"""Of one whose messages are all acknowledged, on both sides. A new message, or a change in another cluster, ends it at
+once; a seek back at the brokers, or a new subscription there, is seen so late."""
 HOLDER: Final = "apache-bridge"
 """Who holds the topic's log back while something of it is not at the brokers."""
 
@@ -258,7 +261,8 @@ class TopicBridge:
             worked = await self._states.compare()
             self._well("subscriptions")
             await self._trim()
-            pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, COMPARE_SECONDS_MAX)
+            longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
+            pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
             await asyncio.sleep(COMPARE_SECONDS_MIN)
             self._compare_now.clear()
             if pause > COMPARE_SECONDS_MIN:

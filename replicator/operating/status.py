@@ -21,6 +21,8 @@ from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
 REASON_CHARS_MAX: Final = 500
+TROUBLES_SHOWN_MAX: Final = 10
+"""Of one worker beside Apache Pulsar; a broker that is away troubles every topic."""
 _REFUSED: Final = frozenset({401, 403})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 
@@ -98,10 +100,27 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
             state.append(f"\ninsecure: anybody can connect to {', '.join(exposed)}", style="yellow")
         if restored := answer.get("restored"):
             state.append(f"\n{_restored(restored)}", style="yellow")
+        for trouble in _troubles_of_bridge(answer.get("apache")):
+            state.append(f"\n{trouble}", style="red")
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
         table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)
     return table
+
+
+def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
+    """What keeps a worker beside Apache Pulsar from copying, a line each; at most :data:`TROUBLES_SHOWN_MAX`."""
+    if apache is None:
+        return []
+    troubles = [f"Apache Pulsar: {apache['error']}"] if apache["error"] else []
+    troubles += [f"not bridged {topic}: {reason}" for topic, reason in apache["refused"].items()]
+    for topic in apache["topics"]:
+        word = "halted" if topic["halted"] else "failing"
+        troubles += [f"{word} {topic['topic']}, {part}: {reason}" for part, reason in topic["errors"].items()]
+        states = topic["state"]["errors"].items()
+        troubles += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
+    more = len(troubles) - TROUBLES_SHOWN_MAX
+    return troubles if more <= 0 else [*troubles[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
 def _restored(mark: Mapping[str, Any]) -> str:

@@ -86,10 +86,15 @@ def official(broker: PulsarBroker) -> Iterator[pulsar.Client]:
 
 def read_all(broker: PulsarBroker, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
     """The first ``count`` messages of a topic, and those that come within two seconds after them."""
+    deadline = time.monotonic() + seconds
     with official(broker) as client:
-        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        reader = None
+        while reader is None:
+            try:
+                reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            except pulsar.Timeout:  # a broker that has just started may take longer to load a topic
+                assert time.monotonic() < deadline, f"{topic} cannot be read"
         found: list[str] = []
-        deadline = time.monotonic() + seconds
         while True:
             try:
                 found.append(reader.read_next(2_000).data().decode())

@@ -14,7 +14,18 @@ from typing import Any, Final
 
 import pulsar
 import pytest
-from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, drain, official, read_all, until
+from peers.apache_support import (
+    WAIT_SECONDS,
+    Beside,
+    backlog,
+    beside,
+    bodies,
+    brokers_of,
+    drain,
+    official,
+    read_all,
+    until,
+)
 from pulsar import ConsumerType, InitialPosition
 
 from replicator.client import Client, NotAllowedError
@@ -337,6 +348,6 @@ def test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once(pair: B
         for _ in range(50):
             consumer.acknowledge(consumer.receive(60_000))
         pair.brokers["B"].start()
-    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
+    assert read_all(pair.brokers["B"], topic, 60, 2 * WAIT_SECONDS) == bodies("m", range(60)), bridged(pair, topic)
     until(lambda: backlog(pair.brokers["B"], topic, "work") == 10, lambda: bridged(pair, topic))
     assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(50, 60))

@@ -69,3 +69,16 @@ def test_a_worker_that_is_ready_names_its_tasks_that_end_again_and_again() -> No
     cause = {"name": "link us-east>eu-west", "kind": "link", "ends": 7, "cause": "RuntimeError: a defect"}
     worker["tasks"] = {"restarts": {"link": 7}, "failing": [cause]}
     assert "ready; failing: link us-east>eu-west (RuntimeError: a defect)" in text_of({"us-east": worker}, 200)
+
+
+def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None:
+    topic = {"topic": "orders", "halted": True, "errors": {"reading": "gone"}, "state": {"errors": {"work": "busy"}}}
+    well = {"topic": "payments", "halted": False, "errors": {}, "state": {"errors": {}}}
+    apache = {"error": "", "refused": {"a-b": "why"}, "topics": [topic, well]}
+    shown = text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)
+    assert "not bridged a-b: why" in shown
+    assert "halted orders, reading: gone" in shown
+    assert "subscription work of orders: busy" in shown
+    assert "payments" not in shown
+    apache["topics"] = [topic] * 20
+    assert "… and 31 more" in text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)
