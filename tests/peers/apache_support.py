@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import pulsar
 from failover_support import Deployment
-from peers.pulsar.broker import PulsarBroker
 from peers_support import pulsar_peer
 from postgres_support import databases_of, served_postgres
+
+from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 WAIT_SECONDS: Final = 90.0
 NAMESPACE: Final = "public/default"
