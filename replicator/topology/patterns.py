@@ -47,7 +47,8 @@ def _compiled(pattern: str) -> Any:
     return re2.compile(pattern, options)
 
 
-def _check_pattern(text: str) -> str:
+def check_pattern(text: str) -> str:
+    """The pattern, if it is one; raises ValueError."""
     if not text or len(text) > PATTERN_CHARACTERS_MAX:
         raise ValueError(f"a pattern has 1 to {PATTERN_CHARACTERS_MAX} characters, this one has {len(text)}")
     try:
@@ -77,7 +78,7 @@ def parse_patterns(value: object) -> tuple[str, ...]:
     assert isinstance(texts, tuple)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("must be a list of patterns, which are texts")
-    return tuple(map(_check_pattern, texts))
+    return tuple(map(check_pattern, texts))
 
 
-Patterns = Annotated[tuple[Annotated[str, AfterValidator(_check_pattern)], ...], BeforeValidator(_check_patterns)]
+Patterns = Annotated[tuple[Annotated[str, AfterValidator(check_pattern)], ...], BeforeValidator(_check_patterns)]

@@ -222,9 +222,9 @@ def topic_filter(patterns: Sequence[str]) -> Wanted:
 
 
 def check_pattern(text: str) -> None:
-    from replicator.topology.links import _check_pattern
+    from replicator.topology.patterns import check_pattern as checked
 
-    _check_pattern(text)
+    checked(text)
 
 
 def named_filter(topics: Collection[str]) -> Wanted:
