@@ -88,6 +88,7 @@ def test_acknowledgements_out_of_order_at_one_broker_are_exact_at_the_other(pair
             if number not in left:
                 consumer.acknowledge(message)
         until(lambda: backlog(pair.brokers["A"], topic, "work") == 5, "the broker of A counts them")
+    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
     until(lambda: backlog(pair.brokers["B"], topic, "work") == 5, lambda: (pair.apache("A"), pair.apache("B")))
     # Invariants 5 and 6: exactly these are left, in order.
     assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", sorted(left))
@@ -238,6 +239,7 @@ def test_a_seek_back_at_one_broker_is_heard_of_at_the_other(pair: Beside) -> Non
         got = [consumer.receive(60_000) for _ in range(20)]
         for message in got:
             consumer.acknowledge(message)
+        assert read_all(pair.brokers["B"], topic, 20) == bodies("m", range(20))
         until(lambda: backlog(pair.brokers["B"], topic, "work") == 0, lambda: bridged(pair, topic))
         consumer.seek(got[12].message_id())
         until(lambda: backlog(pair.brokers["B"], topic, "work") >= 7, lambda: bridged(pair, topic))
