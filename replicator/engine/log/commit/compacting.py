@@ -4,8 +4,8 @@ Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to i
 there; 11, one transaction moves a bounded number of bytes.
 
 A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. It
-is reported, so that other clusters are asked for it. One
-that is larger than segments are now, or when there are to be none, goes to the store's table.
+is reported, so that other clusters are asked for it. A block that is larger than segments are now, or when there are to
+be none, goes to the store's table.
 """
 
 from __future__ import annotations
