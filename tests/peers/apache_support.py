@@ -50,9 +50,14 @@ class Beside(Deployment):
 
 @contextmanager
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
-    """A broker for each name."""
+    """A broker for each name. It keeps messages that nobody subscribed to: a subscription that is made at one of them
+    is at the others a moment later."""
     with ExitStack() as stack:
-        yield {name: stack.enter_context(pulsar_peer(path / f"broker-{name}", **settings)) for name in names}
+        made = {name: stack.enter_context(pulsar_peer(path / f"broker-{name}", **settings)) for name in names}
+        for broker in made.values():
+            kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1000}
+            broker.admin("POST", f"namespaces/{NAMESPACE}/retention", kept)
+        yield made
 
 
 @contextmanager
@@ -112,6 +117,16 @@ def cursors(broker: PulsarBroker, topic: str) -> Any:
         if error.code != 404:
             raise
         return {}
+
+
+def partitions(broker: PulsarBroker, topic: str) -> int:
+    """How many a topic has; 0 if it is not partitioned or not there."""
+    try:
+        return int(broker.admin("GET", f"{topic.replace('://', '/')}/partitions")["partitions"])
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return 0
 
 
 def backlog(broker: PulsarBroker, topic: str, subscription: str) -> int:

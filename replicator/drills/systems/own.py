@@ -18,7 +18,7 @@ from replicator.drills.judge import EXACT
 from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.settling import left_to_do
 from replicator.drills.stage import Stage
-from replicator.drills.systems.system import Failover, Findings, Tools
+from replicator.drills.systems.system import Failover, Findings, StepTimedOut, Tools
 from replicator.drills.traffic.ack_watcher import AckWatcher
 from replicator.drills.traffic.active import ActiveCluster, Drill
 from replicator.drills.traffic.clients import DrillClients
@@ -37,6 +37,8 @@ NAME: Final = "replicator"
 POLL_SECONDS: Final = 0.1
 HIGH_WATER_TRIES: Final = 20
 """Frames that left before the cut are still being read; the mark is taken when it no longer moves."""
+HIGH_WATER_SECONDS_MAX: Final = 60.0
+"""A worker on a machine that is busy with all that the drill does; no time is measured by it."""
 ANSWER_SECONDS_MAX: Final = 5.0
 VERIFY_SECONDS_MAX: Final = 600.0
 COUNTED: Final = ("mappings", "updates_sent", "updates_applied")
@@ -82,11 +84,14 @@ class OwnSystem:
 
     async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
         url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
-        async with (
-            _session() as session,
-            session.get(url, params={"origin": origin, "topic": self.topic}) as response,
-        ):
-            row: Mapping[str, Any] | None = (await response.json())["topics"].get(self.topic)
+        try:
+            async with (
+                _session(HIGH_WATER_SECONDS_MAX) as session,
+                session.get(url, params={"origin": origin, "topic": self.topic}) as response,
+            ):
+                row: Mapping[str, Any] | None = (await response.json())["topics"].get(self.topic)
+        except TimeoutError:
+            raise StepTimedOut(f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s") from None
         return Position.parse(row["position"]) if row else BEFORE_ALL
 
     async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
@@ -201,5 +206,5 @@ def _configuration(topology: Topology) -> dict[str, dict[str, str]]:
     }
 
 
-def _session() -> aiohttp.ClientSession:
-    return worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX))
+def _session(seconds: float = ANSWER_SECONDS_MAX) -> aiohttp.ClientSession:
+    return worker_session(timeout=aiohttp.ClientTimeout(total=seconds))
