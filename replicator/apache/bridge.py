@@ -177,10 +177,11 @@ class ApacheBridge(TopicListener[Topic]):
 
     async def _find_once(self) -> None:
         for namespace in await self._admin.namespaces():
+            found = await self._admin.topics(namespace)  # first: then of each partition here its topic is known
             for name in await self._admin.partitioned_topics(namespace):
                 if self._settings.bridges(name):
                     await self._adopt(name)
-            for name in await self._admin.topics(namespace):
+            for name in found:
                 if name not in self._topics and self._settings.bridges(name):
                     await self._take(name)
 

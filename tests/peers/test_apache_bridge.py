@@ -271,7 +271,7 @@ def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
     at_a = [read_all(pair.brokers["A"], f"{topic}-partition-{index}", 1) for index in range(3)]
     assert sum(map(len, at_a)) == 60
     # Not before: a reader of a partition that is not there has its broker make it, as a topic without partitions.
-    until(lambda: partitions(pair.brokers["B"], topic) == 3, lambda: bridged(pair, topic))
+    until(lambda: partitions(pair.brokers["B"], topic) == 3, lambda: [pair.apache(name) for name in "AB"])
     for index in range(3):
         assert read_all(pair.brokers["B"], f"{topic}-partition-{index}", len(at_a[index])) == at_a[index]
 
