@@ -75,8 +75,13 @@ def parse_position(text: str) -> Position:
 def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> BrokerCursor:
     """Of an item of ``cursors`` in a topic's internal statistics; ``last_entries`` are the last entries of the topic's
     ledgers, where a range may end that goes on in another one. Raises :class:`BridgeError`."""
+    beyond = parse_ranges(str(shown["individuallyDeletedMessages"]), last_entries)
+    return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)
+
+
+def parse_ranges(ranges: str, last_entries: Mapping[int, int]) -> PositionSet:
+    """Of ``[(3:10..3:12],…]``: a range is without its first position, and with its last. See :func:`parse_cursor`."""
     beyond = PositionSet()
-    ranges = str(shown["individuallyDeletedMessages"])
     count = 0
     for match in _RANGE.finditer(ranges):
         count += 1
@@ -92,4 +97,4 @@ def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> B
         beyond.add_range(end_ledger, 0, end)
     if count != ranges.count(".."):
         raise BridgeError(f"the broker shows ranges of acknowledged messages that nobody can read: {ranges[:200]!r}")
-    return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)
+    return beyond

@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final
 
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
-from replicator.apache.published import Write, write_of
+from replicator.apache.published import write_of
 from replicator.apache.stamps import identity_of
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.client.settings import ConsumerSettings
@@ -31,6 +31,7 @@ from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockKind, build_block
 from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -114,7 +115,7 @@ class Incoming:
     async def _store(self, arrived: Sequence[Delivery]) -> None:
         """All of it is durable when it returns."""
         blocks: list[CopiedBlock] = []
-        writes: dict[bytes, Write] = {}
+        writes: dict[bytes, RowWrite] = {}
         run: list[Delivery] = []
         run_bytes = 0
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
@@ -141,9 +142,11 @@ class Incoming:
             run_bytes += len(delivery.entry)
         if run:
             blocks.append(CopiedBlock(previous, self._block(run)))
-        storing = [] if not blocks else [self._topic.writing.copy(blocks)]
+        storing: list[Awaitable[object]] = []
+        if blocks:
+            storing.append(self._topic.writing.copy(blocks))
         if writes:
-            storing.append(self._topic.writer.put_many(list(writes.values())))  # type: ignore[arg-type]
+            storing.append(self._topic.writer.put_many(list(writes.values())))
         await asyncio.gather(*storing)
         self.messages += sum(delivery.batch_size for delivery in arrived)
         if writes:

@@ -14,20 +14,20 @@ from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import EXTENT, EXTENT_KEY_TAIL, TOPIC_KEY
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 from snapshots.extents import Extent
 from snapshots.position import Position
 
 RUNS_AT_ONCE: Final = 10_000
-Write = tuple[str, bytes, bytes | None]
 
 
-def write_of(topic_id: int, identity: Identity, run: Extent) -> Write:
+def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     """The row of a run, for :meth:`Writer.put_many`; a run that became longer keeps its key."""
     key, value = extent_row(topic_id, identity.origin, identity.incarnation, run)
     return "published", key, value
 
 
-def removal_of(topic_id: int, identity: Identity, run: Extent) -> Write:
+def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     """What deletes the row of a run that :meth:`EntryMap.trim` gave."""
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
 

@@ -12,11 +12,10 @@ from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.reconciling import Seen
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 
-Write = tuple[str, bytes, bytes | None]
 
-
-def write_of(topic_id: int, subscription: str, seen: Seen | None) -> Write:
+def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
     """The row, for :meth:`Writer.put_many`; None deletes it."""
     value = None
     if seen is not None:

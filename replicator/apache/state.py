@@ -237,13 +237,8 @@ class SubscriptionStates:
 
     def _open(self, subscription: Subscription) -> PositionSet:
         """The entries of the engine's log that are not acknowledged as a whole."""
-        topic_log, state = self._topic.log, subscription.cursor.state
-        found = PositionSet()
-        for ledger, first, last in topic_log.runs_between(state.mark_delete, topic_log.last):
-            found.add_range(ledger, first, last)
-        found = topic_log.messages_of(found)
-        found.difference_update(state.individually_deleted)
-        return found
+        state = subscription.cursor.state
+        return self._topic.log.messages_after(state.mark_delete, state.individually_deleted)
 
     def _first_open(self, subscription: Subscription | None) -> Position | None:
         """The first entry at the brokers that is not acknowledged in the engine; the last one if all are, which is

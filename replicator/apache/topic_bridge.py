@@ -90,7 +90,7 @@ class TopicBridge:
             supervisor.task("apache-bridge", f"{what} of {topic.name} at the brokers", work)
             for what, work in (
                 ("reading", lambda: self._keep("reading", self._read)),
-                ("publishing", lambda: self._keep("publishing", self._outgoing.publish)),
+                ("publishing", lambda: self._keep("publishing", self._publish)),
                 ("subscriptions", lambda: self._keep("subscriptions", self._compare)),
             )
         ]
@@ -178,6 +178,10 @@ class TopicBridge:
         self._well("reading")
         await incoming.read()
 
+    async def _publish(self) -> None:
+        await self._make_at_brokers()  # first: a producer has its broker make a partition as a topic of its own
+        await self._outgoing.publish()
+
     async def _incarnation(self) -> int:
         """Which life of the topic at the brokers this is: it is written with the bridge's cursor, and goes with it.
 
@@ -228,8 +232,17 @@ class TopicBridge:
         name = parse_topic(self.topic.name)
         if name.partition >= 0:
             base = base_name(self.topic.name)
+            if await self._admin.partitions(base) > name.partition:
+                return
+            partitions = self._engine.partitioned.count(base)
+            if partitions <= name.partition:
+                raise BridgeError(f"{self.topic.name}: not known yet how many partitions its topic has")
+            await self._admin.create_partitioned(base, partitions)
             if await self._admin.partitions(base) <= name.partition:
-                await self._admin.create_partitioned(base, self._engine.partitioned.count(base))
+                raise BridgeError(
+                    f"the brokers do not make {base} a topic of {partitions} partitions: it is there with fewer, or a "
+                    "partition is there as a topic of its own; make it partitioned there, or delete that"
+                )
         else:
             try:
                 await self._admin.internals(self.topic.name)

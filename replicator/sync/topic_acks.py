@@ -176,11 +176,7 @@ class TopicAcks:
 
         Two clusters that have the same messages of an origin agree on it exactly if their subscriptions do.
         """
-        left = PositionSet()
-        for ledger, first, last in self._log.runs_between(state.mark_delete, self._log.last):
-            left.add_range(ledger, first, last)
-        left = self._log.messages_of(left)
-        left.difference_update(state.individually_deleted)
+        left = self._log.messages_after(state.mark_delete, state.individually_deleted)
         vector = AckVector(
             {origin: OriginAcks(each.incarnation) for origin, each in origins.items() if origin != self._cluster}
         )

@@ -261,9 +261,6 @@ def test_a_subscription_that_is_deleted_at_one_broker_is_deleted_at_the_other(pa
     assert backlog(pair.brokers["A"], topic, "gone") == -1
 
 
-@pytest.mark.skip(
-    reason="a defect: behind other topics the other brokers are not always told of it (docs/apache-pulsar.md)"
-)
 def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
     topic = next(_topics)
     pair.brokers["A"].admin("PUT", f"{topic.replace('://', '/')}/partitions", 3)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ HERE: Final = Path(__file__).parent
 JARS: Final = ("pulsar", "kafka")
 """Each has a folder here, with a ``pom.xml`` that names its jars."""
 JAVA_VERSION_MIN: Final = 17
+END_SECONDS_MAX: Final = 30.0
 
 
 class PeerMissing(Exception):
@@ -70,3 +72,30 @@ def version_of(peer: str) -> str:
     found = re.search(rf"<{peer}.version>(.*)</{peer}.version>", (HERE / peer / "pom.xml").read_text())
     assert found is not None, f"{peer}/pom.xml names no version"
     return found[1]
+
+
+class PeerProcess:
+    """The process of a peer, once it was started."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None while no process of ours runs, as where the peer is in a container."""
+        return self._process.pid if self._process is not None else None
+
+    def kill(self) -> None:
+        """As ``kill -9``."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """As an operator stops it; killed if that takes too long."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS_MAX)
+        self.kill()

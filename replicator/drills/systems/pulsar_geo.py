@@ -8,7 +8,6 @@ both ways, as Pulsar's snapshots need it. What a subscription has acknowledged i
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
 
+from replicator.apache.broker_cursor import parse_ranges
 from replicator.drills.errors import DrillError
 from replicator.drills.peers.jvm import PeerFailed, jars_missing, version_of
 from replicator.drills.peers.pulsar.broker import SETTINGS, TITLE, PulsarBroker
@@ -58,17 +58,11 @@ JAVA: Final = (
     "-XX:MaxGCPauseMillis=10",
     "-XX:+ParallelRefProcEnabled",
 )
-_RANGE: Final = re.compile(r"\((\d+):(-?\d+)\.\.(\d+):(-?\d+)\]")
 
 
 def individually_deleted(text: str) -> list[tuple[str, str]]:
-    """The runs in a cursor's internal stats, ``[(3:10..3:12],…]``: the first one is not part of it, the last is."""
-    found = []
-    for first_ledger, first, last_ledger, last in _RANGE.findall(text):
-        # Across ledgers it says where the one before ended, which is before all of the next one.
-        begin = int(first) + 1 if first_ledger == last_ledger else 0
-        found.append((f"{last_ledger}:{begin}", f"{last_ledger}:{last}"))
-    return found
+    """The runs in a cursor's internal stats. Of one that goes on in another ledger, what lies in that one."""
+    return [(str(first), str(last)) for first, last in parse_ranges(text, {}).runs()]
 
 
 class PulsarGeo(PeerClusters):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from errno import EDQUOT, ENOSPC
 from typing import Final
 
 RESERVE_BYTES: Final = 32 * 1024 * 1024
@@ -18,6 +19,11 @@ SEGMENTS_LEAVE_BYTES: Final = 64 * 1024 * 1024
 """Segments leave more, for small appends."""
 GROWTH_BYTES: Final = 16 * 1024 * 1024
 """Got for the table at once: less than a millisecond."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that the disk has no room left, or a quota is used up."""
+    return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,15 @@ class LogIndex:
             if low <= high:
                 yield ledger, low, high
 
+    def messages_after(self, after: Position, without: PositionSet) -> PositionSet:
+        """All messages beyond ``after`` that are not among ``without``: with a cursor's state, what is not consumed."""
+        found = PositionSet()
+        for ledger, first, last in self.runs_between(after, self.last):
+            found.add_range(ledger, first, last)
+        found = self.messages_of(found)
+        found.difference_update(without)
+        return found
+
     def messages_of(self, positions: PositionSet) -> PositionSet:
         """Those of ``positions`` that exist and are no markers, whole runs at a time."""
         bounds = PositionSet()

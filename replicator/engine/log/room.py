@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
-from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom
+from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom, is_full
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopyRequest,
@@ -158,7 +157,7 @@ class TableRoom:
         try:
             os.posix_fallocate(self._file.fileno(), self._allocated, end - self._allocated)
         except OSError as error:
-            self._denied = error.errno in (ENOSPC, EDQUOT)
+            self._denied = is_full(error)
             if not self._denied:
                 self._allocates, self._allocated = False, 0
                 log.warning(

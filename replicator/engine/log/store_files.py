@@ -6,13 +6,13 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import IO, Any, Final
 
 import lmdb
 
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.disk_room import is_full
 
 READERS_MAX: Final = 512
 LOCK_ROW_BYTES: Final = 64
@@ -102,7 +102,7 @@ def _allocate_lock_file(directory: Path) -> None:
     try:
         os.posix_fallocate(file, 0, READERS_MAX * LOCK_ROW_BYTES)
     except OSError as error:
-        if error.errno in (ENOSPC, EDQUOT):
+        if is_full(error):
             raise
     finally:
         os.close(file)
@@ -138,9 +138,9 @@ def no_room(path: Path) -> StoreUnusable:
     return StoreUnusable(f"data directory {path}: its disk is full: make room on it")
 
 
-def identity(file: Path) -> tuple[int, int]:
-    """Tells one file from another that takes its name."""
-    status = file.stat()
+def identity(file: Path | int) -> tuple[int, int]:
+    """Tells one file from another that takes its name; of a path, or of a descriptor."""
+    status = os.fstat(file) if isinstance(file, int) else file.stat()
     return status.st_dev, status.st_ino
 
 

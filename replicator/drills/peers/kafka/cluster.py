@@ -12,18 +12,16 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from replicator.drills.peers.jvm import PeerFailed, PeerMissing, find_java, jars_missing, jars_of
+from replicator.drills.peers.jvm import PeerFailed, PeerMissing, PeerProcess, find_java, jars_missing, jars_of
 from replicator.drills.ports import free_ports
 
 TITLE: Final = "Apache Kafka with MirrorMaker 2"
 READY_SECONDS_MAX: Final = 120.0
 FORMAT_SECONDS_MAX: Final = 120.0
-END_SECONDS_MAX: Final = 30.0
 
 SETTINGS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
@@ -78,7 +76,7 @@ def missing() -> str | None:
     return jars_missing("kafka", TITLE)
 
 
-class _Program:
+class _Program(PeerProcess):
     """A Java program of these jars that runs with its files in a directory, as a context manager."""
 
     _name: str
@@ -86,8 +84,8 @@ class _Program:
     _options: tuple[str, ...]
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -97,10 +95,6 @@ class _Program:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
         """Raises :class:`PeerMissing` or :class:`PeerFailed`."""
@@ -123,21 +117,6 @@ class _Program:
         except BaseException:
             self.kill()
             raise
-
-    def kill(self) -> None:
-        """As ``kill -9``."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """As an operator stops it; killed if that takes too long."""
-        if self._process is not None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS_MAX)
-        self.kill()
 
     def check_alive(self) -> None:
         """Raises :class:`PeerFailed` if it ended by itself."""

@@ -12,17 +12,24 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from replicator.drills.peers.jvm import PeerFailed, PeerMissing, find_java, jars_missing, jars_of, version_of
+from replicator.drills.peers.jvm import (
+    PeerFailed,
+    PeerMissing,
+    PeerProcess,
+    find_java,
+    jars_missing,
+    jars_of,
+    version_of,
+)
 from replicator.drills.ports import free_ports
 
 TITLE: Final = "Apache Pulsar"
 READY_SECONDS_MAX: Final = 120.0
 """On a machine that does nothing else it is ready after 7 s."""
-END_SECONDS_MAX: Final = 30.0
 
 SETTINGS: Final[Mapping[str, str]] = {
     "managedLedgerDefaultEnsembleSize": "1",
@@ -84,7 +91,7 @@ def missing() -> str | None:
     return None if why is None or _docker_answers() else why
 
 
-class PulsarBroker:
+class PulsarBroker(PeerProcess):
     """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
     def __init__(
@@ -95,6 +102,7 @@ class PulsarBroker:
         java: Sequence[str] = (),
         token: str | None = None,
     ) -> None:
+        super().__init__()
         self.directory = directory
         self.cluster = cluster
         self.port, self.web_port = free_ports(2)
@@ -103,13 +111,7 @@ class PulsarBroker:
         self.settings: Mapping[str, str] = {**SETTINGS, **(settings or {})}
         self._java = tuple(java)
         self._shown = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._process: subprocess.Popen[bytes] | None = None
         self._container: Any = None
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process; None in a container."""
-        return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
         """Returns when it is ready; raises :class:`PeerMissing` or :class:`PeerFailed`."""
@@ -129,21 +131,10 @@ class PulsarBroker:
 
     def kill(self) -> None:
         """As ``kill -9``."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        super().kill()
         if self._container is not None:
             self._container.stop()
             self._container = None
-
-    def stop(self) -> None:
-        """As an operator stops it; killed if that takes too long."""
-        if self._process is not None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS_MAX)
-        self.kill()
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH``, with JSON both ways; raises :class:`urllib.error.HTTPError`."""

@@ -16,12 +16,13 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import EDQUOT, ENOSPC
+from errno import ENOSPC
 from pathlib import Path
 from typing import Final
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.disk_room import DiskRoom
+from replicator.engine.log.disk_room import DiskRoom, is_full
+from replicator.engine.log.store_files import identity
 
 SEGMENTS: Final = "segments"
 """Their directory, below that of the log."""
@@ -54,7 +55,7 @@ def probe(directory: Path) -> Medium:
             os.pwrite(file, page, 0)
         return Medium(True, alignment)
     except OSError as error:
-        if error.errno in (ENOSPC, EDQUOT):  # it would be taken if there were room: that is no reason to be slow later
+        if is_full(error):  # it would be taken if there were room: that is no reason to be slow later
             return Medium(True, alignment)
         return Medium(False, PAGE_BYTES, f"a write by O_DIRECT is refused: {error.strerror}")
     finally:
@@ -123,7 +124,7 @@ class SegmentFile:
         self.path = directory / segment_name(number)
         self._writing = os.open(self.path, os.O_RDWR | (os.O_DIRECT if direct else 0))
         try:
-            self._identity = _identity(os.fstat(self._writing))
+            self._identity = identity(self._writing)
             self._reading = os.open(self.path, os.O_RDONLY)
         except BaseException:
             os.close(self._writing)
@@ -154,7 +155,7 @@ class SegmentFile:
     def gone(self) -> str | None:
         """Whether the file is not the one of its name any more, and what was done to it."""
         try:
-            found = _identity(self.path.stat())
+            found = identity(self.path)
         except FileNotFoundError:
             return "deleted"
         return None if found == self._identity else "replaced"
@@ -173,7 +174,3 @@ class SegmentFile:
         except OSError as error:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
         return buffer.toreadonly()
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EDQUOT, ENOSPC
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ import structlog
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer
+from replicator.engine.log.disk_room import is_full
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.open_files import OpenFiles
 from replicator.engine.log.segments.places import Place
@@ -51,7 +51,7 @@ def _no_room(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (ENOSPC, EDQUOT):
+        if not is_full(error):
             raise
         raise NoRoom(f"the disk below {directory} is full: make room on it, or trim topics") from None
 
@@ -120,8 +120,8 @@ class Segments:
         now = space.open
         assert now is not None
         whole = max(BUFFER_BYTES, -(-size // space.alignment) * space.alignment)
-        span = self._span = self.recent.new_span(now.number, now.used, min(whole, now.capacity - now.used))
-        return span
+        self._span = self.recent.new_span(now.number, now.used, min(whole, now.capacity - now.used))
+        return self._span
 
     def flush(self) -> None:
         """All that was put is durable when this returns. Raises :class:`NoRoom` and :class:`OSError`; after the latter
