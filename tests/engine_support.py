@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from pyroaring import BitMap
 
-from replicator.api import data_plane
+from replicator.api import data_plane, link_streams
 from replicator.api.errors import report_errors
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.reading import add_reading
@@ -263,6 +263,7 @@ class DataPlaneServer:
         app[data_plane.ENGINE] = self.engine
         app[data_plane.LINKED_SOURCES] = self._linked_sources
         app.add_routes(data_plane.routes())
+        app.add_routes(link_streams.routes())
         add_reading(app, secrets.token_hex(8))
         self.also(app)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)

@@ -10,14 +10,13 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from engine_support import batch, logged, make_block, marker, message
 from pyroaring import BitMap
 from wire_worker import WireWorker, single_entry
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.arrow import Outgoing, encode_append
-from replicator.engine.log.block import BlockKind
+from replicator.engine.log.block import BlockKind, Buffer
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote, encode_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION
@@ -84,7 +83,7 @@ def sent(protocol: int = PROTOCOL_VERSION) -> list[Outgoing]:
     ]
 
 
-def frame_stream(protocol: int = PROTOCOL_VERSION) -> pa.Buffer:
+def frame_stream(protocol: int = PROTOCOL_VERSION) -> list[Buffer]:
     return encode_append(sent(protocol))
 
 

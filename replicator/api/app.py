@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from replicator.api import block_lists, data_plane
+from replicator.api import block_lists, data_plane, link_streams
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
@@ -85,13 +85,13 @@ def make_app(
     if audit is not None:
         app.middlewares.append(note_changes(audit))
     app[data_plane.ENGINE] = engine
-    app[data_plane.STREAMS] = {}
+    app[link_streams.STREAMS] = {}
     app[data_plane.PAGES_IN_FLIGHT] = []
-    app.on_shutdown.append(data_plane.close_streams)
+    app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
     app[STATUS] = source
     if link_opened is not None:
-        app[data_plane.LINK_OPENED] = link_opened
+        app[link_streams.LINK_OPENED] = link_opened
     app.add_routes(
         [
             web.get("/healthz", healthz),
@@ -102,6 +102,7 @@ def make_app(
         ]
     )
     app.add_routes(data_plane.routes())
+    app.add_routes(link_streams.routes())
     app.add_routes(block_lists.routes())
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)

@@ -18,7 +18,7 @@ from aiohttp import web
 from replicator import __version__
 from replicator.api.audit import OPERATOR, Audit
 from replicator.api.errors import BadRequest
-from replicator.api.frame_reading import SILENCE_SECONDS_MAX
+from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreCopyFailed, TooBusy
 from replicator.engine.log.copy_stream import (

@@ -1,17 +1,13 @@
-"""The data plane: reading topics as blocks, and appending blocks that come over a link.
+"""The data plane: reading topics as blocks, and what links say and ask beside their streams
+(:mod:`replicator.api.link_streams`).
 
 ``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
-/replication/v1/append | partitions | schemas | delete-copy``;
-the forms are in docs/http.md. Appends are pipelined: the next frame is read while the one before it is being
-committed, in the order in which they came.
+/replication/v1/partitions | schemas | delete-copy``; the forms are in docs/http.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,50 +16,31 @@ from aiohttp import web
 
 from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
-from replicator.api.frame_reading import SILENCE_SECONDS_MAX, FrameReader
+from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
 from replicator.api.guarding import (
     READING,
-    ROLE,
     check_may_replicate,
-    check_superuser,
-    ending_at_expiry,
     may,
 )
-from replicator.api.linked_sources import IncomingLink, LinkedSources, LinkKey
+from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
-from replicator.engine.log.arrow import decode_append, encode_read
-from replicator.engine.log.block import read_header
-from replicator.engine.log.commit.new_blocks import select_new
-from replicator.engine.log.left_out import decode_note, is_note
-from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version, version_refused
-from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.log.arrow import encode_read
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
-from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
-STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
-"""The streams that append here by link and name of the stream, the oldest first; kept only where the application sets
-it."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
-LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
-"""Told the name of a cluster whose link opens a stream: a sign that it is there."""
-
 PARTITIONED_AT_ONCE_MAX: Final = 1_000
 """In one request, so that it is answered in bounded time."""
-FRAMES_PENDING_MAX: Final = 8
-"""Frames that are read and not yet committed, for each stream."""
-STREAMS_OF_LINK_MAX: Final = 64
-"""A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
-STREAM_NAME_CHARS_MAX: Final = 80
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -74,7 +51,6 @@ PROTOCOL_UNSAID: Final = 4
 DIGITS_MAX: Final = 20
 ORIGINS_MAX: Final = 100
 """Asked for in one request of high-water marks."""
-_LENGTH_BYTES: Final = 4
 
 log = structlog.get_logger(__name__)
 
@@ -85,26 +61,10 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/blocks", read_blocks),
         web.get("/replication/v1/subscriptions", list_subscriptions),
         web.get("/replication/v1/high-water", high_water),
-        web.post("/replication/v1/append", append),
         web.post("/replication/v1/partitions", take_partitions),
         web.post("/replication/v1/schemas", take_schemas),
         web.post("/replication/v1/delete-copy", delete_copy),
     ]
-
-
-async def close_streams(app: web.Application) -> None:
-    """End the streams of links, for ``app.on_shutdown``: else the server waits for them to end by themselves."""
-    for stream in app.get(STREAMS, {}).values():
-        if stream.transport is not None:
-            stream.transport.close()
-
-
-def end_streams(app: web.Application, links: Iterable[LinkKey]) -> None:
-    """Cut the streams of links that may not append as they did; those that still may come back by themselves."""
-    gone = set(links)
-    for (key, _), stream in app.get(STREAMS, {}).items():
-        if key in gone and stream.transport is not None:
-            stream.transport.abort()
 
 
 async def list_topics(request: web.Request) -> web.Response:
@@ -131,7 +91,7 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
     topic = await _topic(request)
     after = _position(request, "after", BEFORE_ALL)
     upto = min(_position(request, "upto", topic.log.last), topic.log.last)
-    bytes_max = _number(request, "max_bytes", PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX)
+    bytes_max = number(request, "max_bytes", PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX)
     try:
         blocks, reached = topic.reading.blocks(after, upto, bytes_max=bytes_max)
     except BlockCorrupt as error:
@@ -205,7 +165,7 @@ async def high_water(request: web.Request) -> web.Response:
     else:
         origin = _required(request, "origin")
         rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
-    theirs = _number(request, "protocol", PROTOCOL_UNSAID, 2**31)
+    theirs = number(request, "protocol", PROTOCOL_UNSAID, 2**31)
     answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
     restored = restored_mark(engine.store)
     if restored is not None:
@@ -223,7 +183,7 @@ def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
 
 async def take_partitions(request: web.Request) -> web.Response:
     """A link says how many partitions topics have at its source: have as many here. Answers with the numbers here."""
-    source = _linked_source(request)
+    source = linked_source(request)
     try:
         announced = (await request.json())["topics"]
         if not isinstance(announced, dict) or not all(type(number) is int for number in announced.values()):
@@ -247,173 +207,23 @@ async def take_partitions(request: web.Request) -> web.Response:
 
 async def take_schemas(request: web.Request) -> web.Response:
     """A link says which schemas topics have at its source: know them here too."""
-    source = _linked_source(request)
+    source = linked_source(request)
     return await announced_schemas.take(request, request.app[ENGINE], source)
 
 
 async def delete_copy(request: web.Request) -> web.Response:
     """A link is to copy a topic anew: delete the copy that is here, if nothing is lost by it."""
-    source = _linked_source(request)
+    source = linked_source(request)
     await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
 
 
-def _linked_source(request: web.Request) -> str:
+def linked_source(request: web.Request) -> str:
     """The cluster at the other end of the link that asks; only those of the topology may."""
     source = _required(request, "from")
     if source not in request.app[LINKED_SOURCES]:
         raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
     return source
-
-
-async def append(request: web.Request) -> web.StreamResponse:
-    """Take a link's stream of frames; the first answer is given as the HTTP status, the others in the stream."""
-    link = _link(request)
-    version = _number(request, "protocol", PROTOCOL_VERSION, 2**31)
-    if agreed_version(version) != version:
-        refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
-        raise BadRequest(f"parameter protocol: {refused}")
-    with _only_stream_of_name(link.key, request):
-        frames = FrameReader(request.content)
-        frame = await frames.next()
-        if frame is None:
-            raise BadRequest("the body has no frame")
-        first = await _submit(request, link, frame)
-        if (link_opened := request.app.get(LINK_OPENED)) is not None:
-            link_opened(link.source)
-        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-        await response.prepare(request)
-        with ending_at_expiry(request):
-            await _serve_frames(request, link, frames, response, first)
-    return response
-
-
-def _link(request: web.Request) -> IncomingLink:
-    source = _linked_source(request)
-    name = request.query.get("name", "")
-    link = request.app[LINKED_SOURCES].find(source, name)
-    if link is None:
-        here = request.app[ENGINE].cluster
-        raise NotAllowedError(f"the topology has no link {name[:80]!r} from {source!r} to {here!r}")
-    return link
-
-
-@contextmanager
-def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
-    """A link has one stream of each name. What is open when it opens another is half-open, and would hold memory for a
-    while."""
-    streams = request.app.get(STREAMS, {})
-    named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
-    of_link = [each for each in streams if each[0] == key and each != named]
-    for older in [named, *of_link[: max(0, len(of_link) - STREAMS_OF_LINK_MAX + 1)]]:
-        stream = streams.get(older)
-        if stream is None:
-            continue
-        if stream.get(ROLE, "") != request.get(ROLE, ""):
-            check_superuser(request)  # another role's stream is not cut by whoever names it
-        del streams[older]
-        if stream.transport is not None:
-            stream.transport.abort()
-    streams[named] = request
-    try:
-        yield
-    finally:
-        if streams.get(named) is request:
-            del streams[named]
-
-
-async def _serve_frames(
-    request: web.Request, link: IncomingLink, frames: FrameReader, response: web.StreamResponse, first: _Results
-) -> None:
-    """Read and submit frames, and answer each in order as it becomes durable."""
-    pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
-    room = asyncio.Semaphore(FRAMES_PENDING_MAX)
-    pending.put_nowait(first)
-
-    async def read() -> None:
-        try:
-            while await room.acquire() and (frame := await frames.next()) is not None:
-                pending.put_nowait(await _submit(request, link, frame))
-        except EngineError as error:
-            pending.put_nowait(error)
-        finally:
-            pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
-
-    reader = awaited(read())
-    try:
-        while (results := await pending.get()) is not None:
-            if isinstance(results, EngineError):
-                await _answer(response, {"error": results.code, "message": str(results)})
-                break
-            await _answer(response, await _outcome(results))
-            room.release()
-        await response.write_eof()
-    except ConnectionError:
-        return  # the link has gone; it will ask for the high-water mark when it is back
-    finally:
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-        while not pending.empty():
-            if isinstance(left := pending.get_nowait(), dict):
-                await _outcome(left)
-
-
-_Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
-
-
-async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -> _Results:
-    """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
-    engine = request.app[ENGINE]
-    # A reload of the topology may have changed what the link brings since it opened this stream.
-    link = request.app[LINKED_SOURCES].find(*link.key) or link
-    results: _Results = {}
-    for name, blocks in decode_append(frame).items():
-        try:
-            check_may_replicate(request, name)
-            _check_origin(blocks, link)
-            if engine.find(name) is None:
-                select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
-            topic = await engine.topic(name, by_link=True)
-        except EngineError as error:
-            results[name] = error
-        else:
-            results[name] = awaited(_append_blocks(topic, blocks))
-    await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
-    return results
-
-
-def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
-    """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
-    for copied in blocks:
-        noted = decode_note(copied.block) if is_note(copied.block) else read_header(copied.block)
-        origin = noted.origin
-        if origin not in link.origins:
-            carried = ", ".join(sorted(link.origins))
-            raise NotAllowedError(
-                f"the link from {link.source!r} carries what {carried} originated, not what {origin!r} did"
-            )
-
-
-async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
-    return await topic.writing.copy(blocks)
-
-
-async def _outcome(results: _Results) -> dict[str, Any]:
-    extents = 0
-    refused: dict[str, dict[str, str]] = {}
-    for topic, result in results.items():
-        try:
-            if isinstance(result, EngineError):
-                raise result
-            extents += len(await result)
-        except EngineError as error:
-            refused[topic] = {"code": error.code, "message": str(error)}
-    return {"extents": extents, "refused": refused}
-
-
-async def _answer(response: web.StreamResponse, answer: Mapping[str, Any]) -> None:
-    body = json.dumps(answer).encode()
-    await response.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
 def _exact_state(topic: Topic, name: str) -> dict[str, Any]:
@@ -447,7 +257,7 @@ def _position(request: web.Request, name: str, default: Position) -> Position:
     return default if value is None else Position.parse(value)
 
 
-def _number(request: web.Request, name: str, default: int, largest: int) -> int:
+def number(request: web.Request, name: str, default: int, largest: int) -> int:
     value = request.query.get(name, str(default))
     if not value.isdecimal() or len(value) > DIGITS_MAX or not 0 < int(value) <= largest:
         raise BadRequest(f"parameter {name}: {value[:30]!r} is not a number from 1 to {largest}")

@@ -41,6 +41,12 @@ class BadRequest(EngineError):
     """A parameter or body that cannot be used; the message names it."""
 
 
+class UpgradeRequired(EngineError):
+    """The request is for another protocol on its connection, which it has to ask for."""
+
+    status = 426
+
+
 class DatabaseDown(EngineError):
     """What was asked for is kept in Postgres, which is away."""
 

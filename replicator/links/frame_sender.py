@@ -55,11 +55,12 @@ class FrameSender:
                 )
                 self._note_sent(size_bytes)
                 packed = await transport.pack(encode_append(frame))
-                wire_bytes = len(packed[0]) + packed[1].size
-                transfer.figures.wire_bytes += wire_bytes
+                frame.clear()  # or the blocks would be kept until the next frame is read
+                transfer.figures.wire_bytes += packed.size_bytes
                 if transfer.bucket is not None:
-                    transfer.bucket.take(wire_bytes, time.monotonic())
+                    transfer.bucket.take(packed.size_bytes, time.monotonic())
                 await transport.send(packed)
+                del packed
                 continue
             if not self._copier.in_flight:
                 transfer.topics.reached(self._copier.on_idle())

@@ -20,7 +20,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.log.arrow import encode_append
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
@@ -327,8 +326,7 @@ class Link:
 
     async def _connect(self, transport: HttpTransport) -> None:
         there = await transport.high_water(self.route.origins)
-        await transport.open(encode_append(()))
-        await transport.receive()
+        await transport.open()
         self._topics.on_connected(there)
         await self._topics.heard_of_restore(transport.restore_id)
         self._transport = transport

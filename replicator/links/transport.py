@@ -1,41 +1,51 @@
-"""How a link talks to its destination: one long-lived HTTP request that streams frames both ways.
+"""How a link talks to its destination: one long-lived connection with frames one way and answers the other.
 
-Request body: the frames of :mod:`replicator.engine.log.link_frame`. Response body: for each frame, in order,
-``length u32 | JSON``: ``{"extents": n, "refused": {topic: {"code", "message"}}}``, or ``{"error": code, "message":
-text}`` after which the destination ends the connection. One request, because it keeps the order of the frames without a
-handshake for each, and lets the window cover the round trip. Both sides answer each other within
-:data:`SILENCE_SECONDS_MAX`, or the connection counts as lost (half-open peers).
+It begins as an HTTP request, and is upgraded (:mod:`replicator.links.frame_streams`); with an end of the version before
+the frames are the request's body (:mod:`replicator.links.posted_frames`). Frames are those of
+:mod:`replicator.engine.log.link_frame`. For each, in order, the destination answers ``length u32 | JSON``:
+``{"extents": n, "refused": {topic: {"code", "message"}}}``, or ``{"error": code, "message": text}`` after which it ends
+the connection. One connection, because it keeps the order of the frames without a handshake for each, and lets the
+window cover the round trip. Both sides answer each other within :data:`SILENCE_SECONDS_MAX`, or the connection counts
+as lost (half-open peers).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
-import pyarrow as pa
 
-from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version, pack_frame, version_refused
+from replicator.engine.log.arrow import encode_append
+from replicator.engine.log.compression import Buffer
+from replicator.engine.log.link_frame import (
+    PROTOCOL_VERSION,
+    UPGRADED_FROM,
+    PackedFrame,
+    agreed_version,
+    pack_frame,
+    version_refused,
+)
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
+from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
+from replicator.links.posted_frames import PostedStream
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import Position
 
 CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 30.0
-REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
+NO_TOPIC: Final = "none"
+"""Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
 """A larger frame is compressed on a thread; 4 MiB take some ten milliseconds."""
-
-_LENGTH_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +86,11 @@ class HttpTransport:
         self._name = name
         self._compression = compression
         self._destination = destination
-        self._version = PROTOCOL_VERSION
+        self._version: int | None = None
+        """What both ends speak, once the destination was asked."""
         self._base = f"{worker_url(address)}/replication/v1"
         self._session: aiohttp.ClientSession | None = None
-        self._outgoing: asyncio.Queue[tuple[bytes, pa.Buffer]] = asyncio.Queue(maxsize=1)
-        self._response: aiohttp.ClientResponse | None = None
+        self._frames: FrameStream | None = None
         self.restore_id = ""
         """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.at_end = False
@@ -94,8 +104,8 @@ class HttpTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._response is not None:
-            self._response.close()
+        if self._frames is not None:
+            self._frames.close()
         if self._session is not None:
             await self._session.close()
 
@@ -139,47 +149,48 @@ class HttpTransport:
         answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
-    async def open(self, first_frame: pa.Buffer) -> None:
-        """Start the stream of frames; returns when the destination has accepted it."""
+    async def open(self) -> None:
+        """Start the stream of frames, with a sign of life; returns when the destination has answered it."""
         assert self._session is not None
-        await self._outgoing.put(pack_frame(first_frame, "none"))
+        if self._version is None:  # who carries for a link has not asked what is there
+            await self.high_water((self._source,), (NO_TOPIC,))
+        assert self._version is not None
+        first = pack_frame(encode_append(()), "none")
+        params = {"from": self._source, "name": self._name, "protocol": str(self._version), "stream": self._stream}
+        url = f"{self._base}/append"
         try:
             async with timeout(SILENCE_SECONDS_MAX):
-                self._response = await self._session.post(
-                    f"{self._base}/append",
-                    params={
-                        "from": self._source,
-                        "name": self._name,
-                        "protocol": str(self._version),
-                        "stream": self._stream,
-                    },
-                    data=self._body(),
-                )
-                if self._response.status != 200:
-                    await self._json(self._response)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                if self._version >= UPGRADED_FROM:
+                    self._frames = await UpgradedStream.connect(url, params, CONNECT_SECONDS_MAX)
+                    await self._frames.send(first)
+                else:
+                    posted = PostedStream()
+                    await posted.begin(self._session, url, params, first)
+                    self._frames = posted
+        except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+        await self.receive()
 
-    async def pack(self, frame: pa.Buffer) -> tuple[bytes, pa.Buffer]:
-        """The frame as it is to be sent: its header, and its content, compressed where the link is to compress."""
-        if self._compression == "none" or frame.size < COMPRESS_ASIDE_BYTES:
-            return pack_frame(frame, self._compression)
-        return await asyncio.to_thread(pack_frame, frame, self._compression)
+    async def pack(self, stream: Sequence[Buffer]) -> PackedFrame:
+        """The frame as it is to be sent, compressed where the link is to compress; ``stream`` is in pieces."""
+        if self._compression == "none" or sum(map(len, stream)) < COMPRESS_ASIDE_BYTES:
+            return pack_frame(stream, self._compression)
+        return await asyncio.to_thread(pack_frame, stream, self._compression)
 
-    async def send(self, packed: tuple[bytes, pa.Buffer]) -> None:
+    async def send(self, packed: PackedFrame) -> None:
         """Hand a packed frame to the connection; waits while the one before it is still on its way out."""
-        await self._outgoing.put(packed)
+        assert self._frames is not None
+        try:
+            await self._frames.send(packed)
+        except OSError as error:
+            raise PeerUnavailable(f"{self._base}: the connection broke: {error}") from None
 
     async def receive(self) -> Reply:
         """The answer to the oldest frame that was not answered yet."""
-        assert self._response is not None
-        content = self._response.content
+        assert self._frames is not None
         try:
             async with timeout(SILENCE_SECONDS_MAX):
-                length = int.from_bytes(await content.readexactly(_LENGTH_BYTES), "big")
-                if length > REPLY_BYTES_MAX:
-                    raise PeerUnavailable(f"{self._base}: an answer of {length} bytes is over the limit")
-                answer = json.loads(await content.readexactly(length))
+                answer = await self._frames.receive()
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError, ValueError) as error:
             raise PeerUnavailable(f"{self._base}: the connection broke: {error or 'no answer'}") from None
         if "error" in answer:
@@ -189,17 +200,9 @@ class HttpTransport:
 
     async def ended(self) -> None:
         """Returns when no more can be received than what is here already; :attr:`at_end` is set then."""
-        assert self._response is not None
-        with contextlib.suppress(aiohttp.ClientError, OSError):  # for receive() to report
-            await self._response.content.wait_eof()
+        assert self._frames is not None
+        await self._frames.ended()
         self.at_end = True
-
-    async def _body(self) -> AsyncIterator[bytes | memoryview]:
-        while True:
-            header, content = await self._outgoing.get()
-            yield header
-            if content.size:
-                yield memoryview(content)
 
     async def _ask(
         self, method: str, path: str, params: Sequence[tuple[str, str]], body: Mapping[str, Any] | None = None
@@ -216,9 +219,7 @@ class HttpTransport:
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
-            # Not response.json(): that waits for the request's own body, of which a refused stream has no end, by a
-            # task that aiohttp cancels; so the refusal would pass for a cancellation of the link.
-            answer: dict[str, Any] = json.loads(await response.content.read())
+            answer: dict[str, Any] = json.loads(await response.read())
         except (aiohttp.ClientError, ValueError) as error:
             raise PeerUnavailable(f"{self._base} answered {response.status}, not in JSON: {error}") from None
         if response.status != 200:

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import structlog
 from aiohttp import web
 
-from replicator.api.data_plane import end_streams
+from replicator.api.link_streams import end_streams
 from replicator.gateway.server_tls import ServerTls
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest

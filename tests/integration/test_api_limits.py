@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,14 +14,14 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 from engine_support import TOPIC, eventually, make_block, message, opened
+from frame_support import asked, frame_of, framed, next_answer, streamed
 
 from replicator.api import data_plane
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append, encode_append
-from replicator.engine.log.link_frame import PROTOCOL_VERSION
+from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append
 from snapshots.position import BEFORE_ALL, Position
 
 LINKED = ("us-east", "ap-south")
@@ -68,27 +66,16 @@ def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[
     asyncio.run(main())
 
 
-def framed(frame: bytes) -> bytes:
-    return struct.pack(">IBI", len(frame), 0, len(frame)) + frame
-
-
 def block_of(origin: str, first: int = 0) -> bytes:
-    return framed(
-        encode_append(
-            [Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))]
-        ).to_pybytes()
-    )
+    return framed(frame_of(Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))))
 
 
 async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A link's stream whose first frame, a sign of life, was answered; its body goes on."""
-    host, port = base.removeprefix("http://").split("/")[0].split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        f"POST /replication/v1/append?from={source}&protocol={PROTOCOL_VERSION} HTTP/1.1\r\nHost: [::1]\r\n".encode()
-    )
-    writer.write(b"Content-Length: 1000000\r\n\r\n" + framed(encode_append([]).to_pybytes()))
-    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    """A link's stream whose first frame, a sign of life, was answered, and which goes on."""
+    status, _, reader, writer = await asked(f"{base}/append", **{"from": source})
+    assert status == 101
+    writer.write(framed(frame_of()))
+    assert await next_answer(reader) == {"extents": 0, "refused": {}}
     return reader, writer
 
 
@@ -97,12 +84,8 @@ def test_invariant_4_a_link_carries_only_what_its_source_originated(tmp_path: Pa
 
     async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
         async def append(frame: bytes) -> dict[str, Any]:
-            params = {"from": "us-east", "protocol": str(PROTOCOL_VERSION)}
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(f"{base}/append", params=params, data=frame) as response,
-            ):
-                return dict(json.loads((await response.read())[4:]))
+            _, (answer,) = await streamed(f"{base}/append", frame)
+            return answer
 
         for origin in ("ap-south", "nowhere"):
             answer = await append(block_of(origin))

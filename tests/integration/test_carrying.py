@@ -16,7 +16,7 @@ import pytest
 from engine_support import TOPIC, eventually, logged, message
 from link_support import Web, web
 
-from replicator.api import data_plane
+from replicator.api import link_streams
 from replicator.links import plans
 from replicator.links.errors import PeerUnavailable
 from replicator.pipeline.data_plane import DataPlane
@@ -151,7 +151,7 @@ def test_a_topic_that_the_destination_refuses_is_reported_and_the_others_go_on(t
 def test_a_link_has_streams_of_several_names_at_once_and_a_newer_one_of_a_name_takes_its_place(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as made:
-            made.servers["b"].also = lambda app: app.__setitem__(data_plane.STREAMS, {})
+            made.servers["b"].also = lambda app: app.__setitem__(link_streams.STREAMS, {})
             await made.servers["b"].stop()
             await made.servers["b"].start()
             for name in ("one", "two"):

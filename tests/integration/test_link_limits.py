@@ -188,6 +188,35 @@ def test_a_later_version_and_this_one_speak_what_both_know(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("older", ["source", "destination"])
+def test_an_end_of_the_version_before_goes_on_with_its_frames_in_the_body_of_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str
+) -> None:
+    """One end is of the version before, as while the workers are upgraded one by one, or taken back."""
+    before = link_frame.UPGRADED_FROM - 1
+    module = "replicator.links.transport" if older == "source" else "replicator.api.data_plane"
+    monkeypatch.setattr(f"{module}.PROTOCOL_VERSION", before)
+    monkeypatch.setattr(f"{module}.agreed_version", lambda theirs: min(theirs, before))
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("the connection was upgraded")
+
+    monkeypatch.setattr("replicator.links.transport.UpgradedStream", never)
+    monkeypatch.setattr("replicator.api.link_streams.switch_protocols", never)
+
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")]) as made:
+            entries = await made.publish("a", 0, 20)
+            await eventually(lambda: made.entries("b", "a") == entries)
+            large = await made.engines["a"].topic(TOPIC)
+            blocks = [message(bytes([number]) * 300_000) for number in range(6)]
+            await large.publish(blocks)
+            await eventually(lambda: made.entries("b", "a") == entries + blocks)
+            assert made.links["a>b"].figures.reconnects == 0
+
+    asyncio.run(main())
+
+
 def test_a_version_that_nobody_speaks_any_more_is_not_agreed_on() -> None:
     assert link_frame.agreed_version(link_frame.PROTOCOL_VERSION) == link_frame.PROTOCOL_VERSION
     assert link_frame.agreed_version(link_frame.PROTOCOL_VERSION + 3) == link_frame.PROTOCOL_VERSION

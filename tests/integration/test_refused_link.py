@@ -8,13 +8,17 @@ import json
 import pytest
 from aiohttp import web
 
-from replicator.engine.log.arrow import encode_append
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM
 from replicator.links.errors import PeerRefused
 from replicator.links.transport import HttpTransport
 
 
+@pytest.mark.parametrize("protocol", [PROTOCOL_VERSION, UPGRADED_FROM - 1])
 @pytest.mark.parametrize("apart", [False, True], ids=["at once", "status first and reason later"])
-def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool) -> None:
+def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool, protocol: int) -> None:
+    async def agree(request: web.Request) -> web.Response:
+        return web.json_response({"cluster": "eu-west", "protocol": protocol, "topics": {}})
+
     async def refuse(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=403)
         body = json.dumps({"error": "NotAllowedError", "message": "no link"}).encode()
@@ -28,6 +32,7 @@ def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool) -
 
     async def main() -> None:
         application = web.Application()
+        application.router.add_get("/replication/v1/high-water", agree)
         application.router.add_post("/replication/v1/append", refuse)
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
@@ -35,8 +40,9 @@ def test_a_refusal_is_told_from_a_cancellation_however_it_arrives(apart: bool) -
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             address = f"127.0.0.1:{runner.addresses[0][1]}"
             async with HttpTransport("us-east", "eu-west", address) as transport:
+                await transport.high_water(("us-east",))
                 with pytest.raises(PeerRefused, match="no link"):
-                    await transport.open(encode_append(()))
+                    await transport.open()
         finally:
             await runner.cleanup()
 

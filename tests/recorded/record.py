@@ -75,7 +75,7 @@ def pack(name: str, directory: Path) -> None:
 
 def keep_frames() -> None:
     """Those of this protocol, beside those of the ones before, which stay as they were written."""
-    frames = {codec: b"".join(map(bytes, pack_frame(samples.frame_stream(), codec))).hex() for codec in CODECS}
+    frames = {codec: b"".join(pack_frame(samples.frame_stream(), codec).pieces).hex() for codec in CODECS}
     before = json.loads((samples.RECORDED / "frames.json").read_text())
     others = [each for each in before if PROTOCOL_OLDEST <= each["protocol"] < PROTOCOL_VERSION]
     write("frames.json", [*others, {"protocol": PROTOCOL_VERSION, "frames": frames}])
@@ -117,7 +117,7 @@ async def record_store(directory: Path) -> None:
     engine = await Engine.open(data, cluster=samples.CLUSTER)
     try:
         filtered = await engine.topic("persistent://public/default/filtered")
-        (blocks,) = decode_append(samples.frame_stream()).values()
+        (blocks,) = decode_append(b"".join(samples.frame_stream())).values()
         await filtered.writing.copy(blocks)  # with a hole, and a batch that is here in part
         write("store.json", {"format": FORMAT, "version": __version__, "store": samples.described(engine)})
         copied = directory / "copy"

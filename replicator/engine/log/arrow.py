@@ -6,9 +6,11 @@ comes from the network is checked here before anything of it is used.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cache
+from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -44,6 +46,13 @@ have left messages out between the two."""
 
 BLOCK_LIST_SCHEMA: Final = pa.schema([("block", pa.large_binary())])
 """Blocks that were asked for one by one, in that order; null for one that is not there."""
+
+JOINED_BYTES_MAX: Final = 256 * 1024
+"""A stream with no more bytes of blocks is one piece: joining them takes less time than keeping them apart."""
+PIECE_BYTES_MIN: Final = 64 * 1024
+"""Neighbouring pieces that are smaller are joined."""
+STAND_IN_BYTES: Final = 128 * 1024 * 1024
+"""More than a frame may have."""
 
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
@@ -97,25 +106,28 @@ def encode_append_columns(
     previous_entries: Sequence[int],
     left_out: Sequence[bool],
     blocks: pa.Array,
-) -> pa.Buffer:
+) -> list[Buffer]:
     """As :func:`encode_append`, of blocks that are in an Arrow array already; they are copied once."""
     columns = (topics, previous_ledgers, previous_entries, left_out)
     arrays = [_array(values, field.type) for values, field in zip(columns, APPEND_SCHEMA, strict=False)]
-    return _encode(APPEND_SCHEMA, [*arrays, blocks])
+    return [memoryview(_encode(APPEND_SCHEMA, [*arrays, blocks]))]
 
 
-def encode_append(blocks: Sequence[Outgoing]) -> pa.Buffer:
-    """One Arrow IPC stream of :data:`APPEND_SCHEMA`; with no blocks it is a sign of life."""
-    return _stream(
-        APPEND_SCHEMA,
-        [
-            [outgoing.topic for outgoing in blocks],
-            [outgoing.previous.ledger for outgoing in blocks],
-            [outgoing.previous.entry for outgoing in blocks],
-            [outgoing.left_out for outgoing in blocks],
-            [outgoing.block for outgoing in blocks],
-        ],
+def encode_append(blocks: Sequence[Outgoing]) -> list[Buffer]:
+    """One Arrow IPC stream of :data:`APPEND_SCHEMA`, in pieces: large blocks are not copied. With no blocks it is a
+    sign of life."""
+    columns: tuple[Sequence[Any], ...] = (
+        [outgoing.topic for outgoing in blocks],
+        [outgoing.previous.ledger for outgoing in blocks],
+        [outgoing.previous.entry for outgoing in blocks],
+        [outgoing.left_out for outgoing in blocks],
     )
+    values = [outgoing.block for outgoing in blocks]
+    size_bytes = sum(map(len, values))
+    if JOINED_BYTES_MAX < size_bytes <= STAND_IN_BYTES:
+        arrays = [_array(column, field.type) for column, field in zip(columns, APPEND_SCHEMA, strict=False)]
+        return list(_large_pieces(_encode_around(APPEND_SCHEMA, arrays, values, size_bytes)))
+    return [memoryview(_stream(APPEND_SCHEMA, [*columns, values]))]
 
 
 def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
@@ -200,6 +212,58 @@ def _encode(schema: pa.Schema, arrays: Sequence[pa.Array]) -> pa.Buffer:
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     return sink.getvalue()
+
+
+class _PiecesSink:
+    """What Arrow writes a stream to; for the buffer ``stand_in`` it keeps ``values``."""
+
+    closed = False
+
+    def __init__(self, stand_in: pa.Buffer, values: Sequence[Buffer]) -> None:
+        self._stand_in = stand_in
+        self._values = values
+        self.pieces: list[Buffer] = []
+
+    def write(self, piece: bytes | pa.Buffer) -> None:
+        if not isinstance(piece, pa.Buffer):
+            self.pieces.append(piece)
+        elif piece.address == self._stand_in.address:
+            self.pieces += self._values
+        else:
+            self.pieces.append(piece.to_pybytes())
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+
+def _encode_around(
+    schema: pa.Schema, arrays: Sequence[pa.Array], values: Sequence[Buffer], size_bytes: int
+) -> list[Buffer]:
+    """A stream of ``arrays`` and ``values``, the last column, whose bytes Arrow does not get to see: it hands buffers
+    on as they are, so memory that is never touched can stand for them."""
+    stand_in = _stand_in().slice(0, size_bytes)
+    offsets = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    column = pa.Array.from_buffers(schema[-1].type, len(values), [None, pa.py_buffer(offsets.tobytes()), stand_in])
+    sink = _PiecesSink(stand_in, values)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([*arrays, column], schema=schema))
+    return sink.pieces
+
+
+@cache
+def _stand_in() -> pa.Buffer:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return pa.py_buffer(mmap.mmap(-1, STAND_IN_BYTES, flags=flags, prot=mmap.PROT_READ))
+
+
+def _large_pieces(pieces: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes, with small neighbours joined."""
+    for small, run in groupby(pieces, lambda piece: len(piece) < PIECE_BYTES_MIN):
+        if small:
+            yield b"".join(run)
+        else:
+            yield from run
 
 
 def _array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:

@@ -2,6 +2,7 @@
 
 ``length u32 | codec u8 | raw length u32``, big-endian, and ``length`` bytes: an Arrow IPC stream of
 :data:`replicator.engine.log.arrow.APPEND_SCHEMA`, compressed whole. The raw length is what it has before compression.
+What the destination answers to each is :func:`pack_answer`.
 
 Invariant (DESIGN §3): 11. Both lengths are a peer's claims: each is checked against :data:`FRAME_BYTES_MAX` before
 anything is allocated for it, and a frame that does not decompress to exactly its raw length is corrupt.
@@ -9,29 +10,34 @@ anything is allocated for it, and a frame that does not decompress to exactly it
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import pyarrow as pa
+from typing import Any, Final
 
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, FrameTooLarge
 from replicator.engine.log.compression import Buffer, compress, decompress
 from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 """The newest version that this end speaks, of the stream of frames and of what goes with it, the markers too. It rises
 with what an end of the version before would misread. The source says it when it asks for high-water marks, the
 destination answers what both speak (:func:`agreed_version`), and the source appends in that."""
 PROTOCOL_OLDEST: Final = 4
 """The oldest that this end still speaks: that of the release before, so that the ends are upgraded one by one.
 An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
+UPGRADED_FROM: Final = 6
+"""From this version on frames follow an HTTP upgrade to :data:`UPGRADE`; before, they are the body of the request."""
+UPGRADE: Final = "replicator-frames"
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
 CODECS: Final = ("none", "lz4", "zstd")
 """By their number in the header."""
 COMPRESSED_FROM_BYTES: Final = 256
 """Smaller frames, such as signs of life, are sent as they are."""
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+ANSWER_HEADER_BYTES: Final = 4
 
 _HEADER: Final = struct.Struct(">IBI")
 HEADER_BYTES: Final = _HEADER.size
@@ -62,17 +68,27 @@ def version_refused(theirs: int, *, here: str, there: str) -> str:
     )
 
 
-def pack_frame(stream: pa.Buffer, codec: str) -> tuple[bytes, pa.Buffer]:
-    """Header and content. What does not become smaller is sent as it is."""
-    content, used = stream, "none"
-    if codec != "none" and stream.size >= COMPRESSED_FROM_BYTES:
-        compressed = compress(memoryview(stream), _TYPES[codec])
-        if len(compressed) < stream.size:
-            content, used = pa.py_buffer(compressed), codec
-    return _HEADER.pack(content.size, CODECS.index(used), stream.size), content
+@dataclass(frozen=True, slots=True)
+class PackedFrame:
+    """A frame as it is to be sent: its pieces, the header first. None is joined that has many bytes."""
+
+    pieces: Sequence[Buffer]
+    size_bytes: int
 
 
-def read_header(header: bytes) -> FrameHeader:
+def pack_frame(stream: Sequence[Buffer], codec: str) -> PackedFrame:
+    """``stream`` in pieces. What does not become smaller by compression is sent as it is."""
+    raw_bytes = sum(map(len, stream))
+    content, used, size_bytes = stream, "none", raw_bytes
+    if codec != "none" and raw_bytes >= COMPRESSED_FROM_BYTES:
+        compressed = compress(b"".join(stream), _TYPES[codec])
+        if len(compressed) < raw_bytes:
+            content, used, size_bytes = (compressed,), codec, len(compressed)
+    header = _HEADER.pack(size_bytes, CODECS.index(used), raw_bytes)
+    return PackedFrame((header, *content), HEADER_BYTES + size_bytes)
+
+
+def read_header(header: Buffer) -> FrameHeader:
     """Raises :class:`FrameTooLarge`, and :class:`BlockCorrupt` for a codec that is not known."""
     length_bytes, codec, raw_bytes = _HEADER.unpack(header)
     for size_bytes in (length_bytes, raw_bytes):
@@ -95,3 +111,9 @@ def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
         raise BlockCorrupt(
             f"a frame of {header.length_bytes} bytes is not {header.raw_bytes} bytes in {header.codec}"
         ) from None
+
+
+def pack_answer(answer: Mapping[str, Any]) -> bytes:
+    """``length u32 | JSON``."""
+    body = json.dumps(answer).encode()
+    return len(body).to_bytes(ANSWER_HEADER_BYTES, "big") + body

@@ -32,6 +32,7 @@ import pyarrow as pa
 import uvloop
 
 from replicator.engine.log.arrow import encode_append, encode_append_columns
+from replicator.engine.log.compression import Buffer
 from replicator.engine.log.gathering import messages_of
 from replicator.links.copier import FRAME_BYTES_TARGET
 from replicator.links.plans import LEFT_OUT, NOTE
@@ -159,8 +160,7 @@ class Carrier:
             await self._fetched.put(_Frame(carrying, None, (), ends=True))
 
     async def _send(self) -> None:
-        await self._transport.open(encode_append(()))
-        await self._transport.receive()
+        await self._transport.open()
         self._opened.set()
         while True:
             try:
@@ -171,8 +171,8 @@ class Carrier:
             if frame.stream is not None:
                 packed = await self._transport.pack(frame.stream)
                 if frame.carrying is not None:
-                    frame.carrying.wire_bytes += len(packed[0]) + packed[1].size
-                frame.stream = pa.py_buffer(b"")  # the frame waits for its answer, its bytes need not
+                    frame.carrying.wire_bytes += packed.size_bytes
+                frame.stream = ()  # the frame waits for its answer, its bytes need not
                 await self._transport.send(packed)
             self._in_flight.append(frame)
             self._sent.set()
@@ -231,7 +231,7 @@ class _Frame:
     """On its way to the destination. ``carrying`` is None for a sign of life, ``stream`` for the end of a segment."""
 
     carrying: _Carrying | None
-    stream: pa.Buffer | None
+    stream: Sequence[Buffer] | None
     counted: tuple[tuple[_Part, int, int], ...]
     """Of each part, its messages and bytes."""
     ends: bool = False

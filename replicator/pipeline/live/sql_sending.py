@@ -22,14 +22,13 @@ async def _send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple
     refused: dict[str, tuple[str, str]] = {}
     wire_bytes = 0
     async with work.transport() as transport:
-        await transport.open(encode_append(()))
-        await transport.receive()
+        await transport.open()
         for frame in _frames(blocks):
             taken = [each for each in frame if each.topic not in refused]
             if not taken:
                 continue
             packed = await transport.pack(encode_append([Outgoing(*each) for each in taken]))
-            wire_bytes += len(packed[0]) + packed[1].size
+            wire_bytes += packed.size_bytes
             await transport.send(packed)
             refused |= (await transport.receive()).refused
     return refused, wire_bytes

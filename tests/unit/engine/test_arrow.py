@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -11,18 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.arrow import APPEND_SCHEMA, BLOCK_SCHEMA, Outgoing, decode_append, encode_append, encode_read
+from replicator.engine.log.arrow import (
+    APPEND_SCHEMA,
+    BLOCK_SCHEMA,
+    JOINED_BYTES_MAX,
+    PIECE_BYTES_MIN,
+    Outgoing,
+    decode_append,
+    encode_append,
+    encode_read,
+)
 from replicator.engine.log.block import read_header
 from replicator.engine.log.store import StoredBlock
 from snapshots.position import BEFORE_ALL, Position
 
-FRAME = encode_append(
-    [
-        Outgoing("a", BEFORE_ALL, make_block(Position(5, 0), [b"one", b"two"])),
-        Outgoing("b", Position(3, -1), make_block(Position(3, 0), [b"x" * 100])),
-        Outgoing("a", Position(5, 1), make_block(Position(5, 2), [b"three"]), True),
-    ]
-).to_pybytes()
+FRAME = b"".join(
+    encode_append(
+        [
+            Outgoing("a", BEFORE_ALL, make_block(Position(5, 0), [b"one", b"two"])),
+            Outgoing("b", Position(3, -1), make_block(Position(3, 0), [b"x" * 100])),
+            Outgoing("a", Position(5, 1), make_block(Position(5, 2), [b"three"]), True),
+        ]
+    )
+)
 
 
 def stream_of(schema: pa.Schema, *columns: list[object]) -> bytes:
@@ -42,7 +54,7 @@ outgoing = st.builds(Outgoing, st.sampled_from("abc"), origin_positions, st.bina
 
 @given(st.lists(outgoing, max_size=20))
 def test_blocks_come_back_by_topic_in_order(rows: list[Outgoing]) -> None:
-    decoded = decode_append(encode_append(rows).to_pybytes())
+    decoded = decode_append(b"".join(encode_append(rows)))
     assert list(decoded) == list(dict.fromkeys(row.topic for row in rows))
     for name, copied in decoded.items():
         expected = [row[1:] for row in rows if row.topic == name]
@@ -50,7 +62,32 @@ def test_blocks_come_back_by_topic_in_order(rows: list[Outgoing]) -> None:
 
 
 def test_a_stream_without_blocks_is_a_sign_of_life() -> None:
-    assert decode_append(encode_append(()).to_pybytes()) == {}
+    assert decode_append(b"".join(encode_append(()))) == {}
+
+
+@given(st.lists(st.sampled_from([0, 1, 700, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, 300_000]), max_size=8))
+def test_large_blocks_are_pieces_of_the_stream_as_they_are(sizes: list[int]) -> None:
+    blocks = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    rows = [Outgoing("ab"[number % 2], Position(1, number), block) for number, block in enumerate(blocks)]
+    pieces = encode_append(rows)
+    if sum(sizes) > JOINED_BYTES_MAX:
+        large = {id(block) for block in blocks if len(block) >= PIECE_BYTES_MIN}
+        assert large <= {id(piece) for piece in pieces}, "they are not copied"
+        smaller = [len(piece) < PIECE_BYTES_MIN for piece in pieces]
+        assert (True, True) not in set(pairwise(smaller)), "small neighbours are joined"
+    by_arrow = stream_of(
+        APPEND_SCHEMA,
+        [row.topic for row in rows],
+        [row.previous.ledger for row in rows],
+        [row.previous.entry for row in rows],
+        [row.left_out for row in rows],
+        blocks,
+    )
+    joined = b"".join(pieces)
+    assert len(joined) == len(by_arrow)
+    assert pa.ipc.open_stream(joined).read_all() == pa.ipc.open_stream(by_arrow).read_all()
+    found = decode_append(joined)
+    assert [bytes(each.block) for topic in "ab" for each in found.get(topic, ())] == blocks[::2] + blocks[1::2]
 
 
 def test_a_page_of_a_topic_has_position_size_and_bytes_of_each_block() -> None:
@@ -103,7 +140,7 @@ def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
         "import sys\n"
         "from replicator.engine.log.arrow import Outgoing, decode_append, encode_append\n"
         "from snapshots.position import Position\n"
-        "decode_append(encode_append([Outgoing('t', Position(1, 2), b'x')]).to_pybytes())\n"
+        "decode_append(b''.join(encode_append([Outgoing('t', Position(1, 2), b'x' * 300_000)])))\n"
         "sys.exit('pandas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

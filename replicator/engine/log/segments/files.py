@@ -160,10 +160,9 @@ class SegmentFile:
             return "deleted"
         return None if found == self._identity else "replaced"
 
-    def read(self, offset: int, size: int) -> memoryview:
-        """Raises :class:`BlockCorrupt` where the disk does not give it."""
-        buffer = memoryview(bytearray(size))
-        done = 0
+    def read(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer. Raises :class:`BlockCorrupt` where the disk does not give it."""
+        size, done = len(buffer), 0
         try:
             while done < size:
                 read = os.preadv(self._reading, [buffer[done:]], offset + done)
@@ -173,4 +172,3 @@ class SegmentFile:
             os.posix_fadvise(self._reading, offset + size, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         except OSError as error:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
-        return buffer.toreadonly()

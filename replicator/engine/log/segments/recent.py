@@ -4,8 +4,7 @@ A buffer stands for a stretch of one segment. It is filled from its start while 
 out without a copy, and keep it alive after it has left here. So what readers of the tail need does not depend on what
 the page cache keeps, and whoever reads far behind takes nothing from them.
 
-Memory that is new is slow: its first touch takes longer than what is copied there. So a buffer that nobody has any more
-is used again.
+A buffer that nobody has any more is used again (:mod:`replicator.engine.log.buffers`).
 
 Invariant (DESIGN §3): 11, a reader that stands still with a small slice of each buffer would keep them all. So what is
 kept alive by slices alone is counted, and past a limit readers get copies.
@@ -13,20 +12,16 @@ kept alive by slices alone is counted, and past a limit readers get copies.
 
 from __future__ import annotations
 
-import mmap
 import threading
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
+from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.segments.places import Place
 
-HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
 SPARE_MAX: Final = 2
 """Buffers that wait to be used again."""
 
@@ -47,38 +42,6 @@ class Span:
         return len(self.memory) - self.filled
 
 
-class Buffers:
-    """Memory for spans, given back by itself when nothing refers to it any more. Safe for several threads."""
-
-    def __init__(self) -> None:
-        self._spare: deque[mmap.mmap] = deque(maxlen=SPARE_MAX)
-
-    def take(self, size: int) -> memoryview:
-        """``size`` bytes from a page's start, with whatever stood there before."""
-        memory = self._spare_one(size) or _mapped(size)
-        array = np.frombuffer(memory, np.uint8, count=size)  # lives as long as anything that refers to a part of it
-        weakref.finalize(array, self._spare.append, memory).atexit = False
-        return array.data
-
-    def _spare_one(self, size: int) -> mmap.mmap | None:
-        for _ in range(len(self._spare)):
-            try:
-                found = self._spare.popleft()
-            except IndexError:
-                return None
-            if size <= len(found) <= 2 * size:
-                return found
-        return None
-
-
-def _mapped(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE_PAGE_BYTES:
-        with suppress(OSError):  # a kernel without them; by small pages the first touch takes ten times as long
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
 @dataclass(slots=True)
 class _OfSegment:
     starts: list[int] = field(default_factory=list)
@@ -95,7 +58,7 @@ class RecentBytes:
         self._bytes = 0
         self._order: deque[Span] = deque()
         self._segments: dict[int, _OfSegment] = {}
-        self._buffers = Buffers()
+        self._buffers = Buffers(SPARE_MAX)
         self._lent: list[tuple[weakref.ref[Any], int]] = []
         """What has left here and is still alive, with its size."""
         self._lent_bytes = 0
@@ -106,7 +69,7 @@ class RecentBytes:
 
     def new_span(self, segment: int, start: int, size: int) -> Span:
         """A buffer for ``size`` bytes of a segment from ``start`` on, which is here from now on as it fills."""
-        span = Span(segment, start, self._buffers.take(size))
+        span = Span(segment, start, self._buffers.take_aligned(size))
         self._add(span)
         return span
 

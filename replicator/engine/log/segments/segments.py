@@ -24,6 +24,7 @@ import structlog
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer
+from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.disk_room import is_full
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.open_files import OpenFiles
@@ -38,6 +39,8 @@ WRITE_BYTES: Final = 2 * 1024 * 1024
 ON_THEIR_WAY_MAX: Final = 3
 ASIDE_BYTES_MIN: Final = 1024 * 1024
 """Less is written by the writer's thread itself: waking another one takes longer."""
+READ_SPARE_MAX: Final = 8
+"""Buffers for blocks that were read: a link has some megabytes of them on their way."""
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +71,7 @@ class Segments:
         self.medium = files.Medium(True, files.PAGE_BYTES)
         self._probed = False
         self._files = OpenFiles(directory)
+        self._buffers = Buffers(READ_SPARE_MAX)
         self._touching = ExitStack()
         """What is written is not closed before it is synced."""
         self._written: list[Place] = []
@@ -273,7 +277,9 @@ class Segments:
             return found
         try:
             with self._files.using(place.segment, direct=self.medium.direct) as file:
-                return file.read(place.offset, place.size)
+                block = self._buffers.take(place.size)
+                file.read(place.offset, block)
+                return block.toreadonly()
         except OSError as error:
             path = self._directory / files.segment_name(place.segment)
             raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None

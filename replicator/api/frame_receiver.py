@@ -1,0 +1,172 @@
+"""The destination's end of a link's connection after its HTTP upgrade: frames come in, answers go out.
+
+Invariant (DESIGN §3): 11. While :data:`FRAMES_AHEAD_MAX` frames wait to be taken nothing is read from the connection,
+so what the link may have on its way is bounded by its socket.
+
+1. :func:`switch_protocols` answers 101 and takes the connection over from aiohttp, which hears only of its end.
+2. Bytes are received into the memory of their frames (:mod:`replicator.engine.log.frame_parsing`).
+3. What cannot be read ends the stream: :meth:`FrameReceiver.next` gives the frames before it, then raises. What still
+   comes is thrown away until the link has read why, for a connection that is closed on unread bytes loses its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+
+from replicator.api.errors import UpgradeRequired
+from replicator.engine.errors import EngineError
+from replicator.engine.log.buffers import Buffers
+from replicator.engine.log.frame_parsing import AT_HAND_BYTES, FrameParser, RawFrame
+from replicator.engine.log.link_frame import UPGRADE, pack_answer, unpack_frame
+from replicator.running.timeouts import timeout
+
+SILENCE_SECONDS_MAX: Final = 60.0
+"""A link that sends nothing, not even a sign of life, for this long is gone; or takes no answer."""
+LINGER_SECONDS_MAX: Final = 10.0
+"""How long a link may take to read why its stream has ended."""
+FRAMES_AHEAD_MAX: Final = 2
+SPARE_MAX: Final = 12
+"""Buffers of a stream that wait to be used again: a commit lets go of all frames that it holds at once."""
+
+
+async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, FrameReceiver]:
+    """Raises :class:`UpgradeRequired` where the request does not ask for it."""
+    if request.headers.get(hdrs.UPGRADE, "").strip().lower() != UPGRADE:
+        raise UpgradeRequired(f"this version of the links' protocol goes by an upgrade: send Upgrade: {UPGRADE}")
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the link has gone")
+    transport.pause_reading()  # what follows the 101 is not for aiohttp
+    response = web.StreamResponse(status=101, headers={hdrs.UPGRADE: UPGRADE, hdrs.CONNECTION: "Upgrade"})
+    response.force_close()
+    await response.prepare(request)
+    return response, FrameReceiver(transport)
+
+
+class FrameReceiver(asyncio.BufferedProtocol):
+    """Takes over ``transport``, which does not read, from the protocol that it has."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._before = transport.get_protocol()
+        self._buffers = Buffers(SPARE_MAX)
+        self._parser = FrameParser(self._buffers)
+        self._frames: deque[RawFrame] = deque()
+        self._changed = asyncio.Event()
+        """A frame has begun, or is whole, or none comes any more."""
+        self._error: EngineError | None = None
+        self._thrown_away: memoryview | None = None
+        """Where bytes go that nobody wants any more."""
+        self._at_end = False
+        self._paused = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lost = asyncio.Event()
+        transport.set_protocol(self)
+        transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
+
+    async def next(self) -> memoryview | None:
+        """The next frame, as it was before compression; None at the end of the stream.
+
+        Raises :class:`BlockCorrupt` where the stream ends inside a frame, :class:`FrameTooLarge`,
+        :class:`TimeoutError`.
+        """
+        while not self._frames:
+            if self._error is not None:
+                raise self._error
+            if self._at_end:
+                return None
+            self._changed.clear()
+            async with timeout(SILENCE_SECONDS_MAX):
+                await self._changed.wait()
+        header, content = self._frames.popleft()
+        if self._paused and len(self._frames) < FRAMES_AHEAD_MAX:
+            self._paused = False
+            self._transport.resume_reading()
+        if header.codec == "none":
+            return content
+        return memoryview(await asyncio.to_thread(unpack_frame, header, content))
+
+    async def answer(self, answer: Mapping[str, Any]) -> None:
+        """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
+        if not self._lost.is_set():
+            self._transport.write(pack_answer(answer))
+            async with timeout(SILENCE_SECONDS_MAX):
+                await self._writable.wait()
+        if self._lost.is_set():
+            raise ConnectionResetError("the link has gone")
+
+    async def close(self) -> None:
+        """End the connection once the link has read the answers, or after a while."""
+        if self._lost.is_set():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        if self._error is not None:
+            try:
+                async with timeout(LINGER_SECONDS_MAX):
+                    await self._lost.wait()
+            except TimeoutError:
+                self._transport.abort()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+    def idle(self) -> None:
+        """Nothing is to be copied for now."""
+        self._buffers.clear()
+
+    # The transport.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._parser.buffer() if self._thrown_away is None else self._thrown_away
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._thrown_away is not None:
+            return
+        inside = self._parser.inside
+        try:
+            self._frames.extend(self._parser.received(nbytes))
+        except EngineError as error:
+            self._end(error)
+        if self._frames or self._parser.inside != inside:
+            self._changed.set()
+        if len(self._frames) >= FRAMES_AHEAD_MAX and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Returns whether answers can go out still, which they cannot inside TLS."""
+        if self._error is None:
+            try:
+                self._parser.end()
+            except EngineError as error:
+                self._end(error)
+        self._at_end = True
+        self._changed.set()
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._frames.clear()
+        self._paused, self._at_end = False, True
+        for event in (self._lost, self._changed, self._writable):
+            event.set()
+        self._before.connection_lost(exc)
+
+    def _end(self, error: EngineError) -> None:
+        self._error = error
+        self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
+        self._changed.set()

@@ -1,0 +1,246 @@
+"""The streams of links that lead here: ``POST /replication/v1/append``; its forms are in docs/http.md.
+
+Appends are pipelined: the next frame is read while the one before it is being committed, in the order in which they
+came. Who the link is and what it speaks is looked at first; then its connection becomes one of frames
+(:mod:`replicator.api.frame_receiver`). A link of the version before sends them in the body of its request
+(:mod:`replicator.api.posted_frames`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from replicator.api import posted_frames
+from replicator.api.data_plane import ENGINE, LINKED_SOURCES, linked_source, number
+from replicator.api.errors import BadRequest
+from replicator.api.frame_receiver import switch_protocols
+from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
+from replicator.api.linked_sources import IncomingLink, LinkKey
+from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.block import read_header
+from replicator.engine.log.commit.new_blocks import select_new
+from replicator.engine.log.left_out import decode_note, is_note
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
+from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.engine.topic import Topic
+from replicator.running.short_tasks import awaited
+
+STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
+"""The streams that append here by link and name of the stream, the oldest first; kept only where the application sets
+it."""
+LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened")
+"""Told the name of a cluster whose link opens a stream: a sign that it is there."""
+
+FRAMES_PENDING_MAX: Final = 8
+"""Frames that are read and not yet committed, for each stream."""
+STREAMS_OF_LINK_MAX: Final = 64
+"""A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
+STREAM_NAME_CHARS_MAX: Final = 80
+
+_Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
+
+
+class FrameStream(Protocol):
+    """Frames that come in, and answers that go out."""
+
+    async def next(self) -> memoryview | None:
+        """The next frame, as it was before compression; None at the end of the stream.
+
+        Raises :class:`BlockCorrupt` where the stream ends inside a frame, :class:`FrameTooLarge`,
+        :class:`TimeoutError`.
+        """
+
+    async def answer(self, answer: Mapping[str, Any]) -> None:
+        """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
+
+    def idle(self) -> None:
+        """Nothing is to be copied for now."""
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.post("/replication/v1/append", append)]
+
+
+async def close_streams(app: web.Application) -> None:
+    """End the streams of links, for ``app.on_shutdown``: else the server waits for them to end by themselves."""
+    for stream in app.get(STREAMS, {}).values():
+        if stream.transport is not None:
+            stream.transport.close()
+
+
+def end_streams(app: web.Application, links: Iterable[LinkKey]) -> None:
+    """Cut the streams of links that may not append as they did; those that still may come back by themselves."""
+    gone = set(links)
+    for (key, _), stream in app.get(STREAMS, {}).items():
+        if key in gone and stream.transport is not None:
+            stream.transport.abort()
+
+
+async def append(request: web.Request) -> web.StreamResponse:
+    """Take a link's stream of frames."""
+    link = _link(request)
+    version = number(request, "protocol", PROTOCOL_VERSION, 2**31)
+    if agreed_version(version) != version:
+        refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
+        raise BadRequest(f"parameter protocol: {refused}")
+    with _only_stream_of_name(link.key, request):
+        if version < UPGRADED_FROM:
+            return await _append_posted(request, link)
+        response, frames = await switch_protocols(request)
+        _note_opened(request, link)
+        try:
+            with ending_at_expiry(request):
+                await _serve_frames(request, link, frames)
+            await frames.close()
+        except BaseException:
+            frames.abort()
+            raise
+        return response
+
+
+async def _append_posted(request: web.Request, link: IncomingLink) -> web.StreamResponse:
+    """The first answer is given as the HTTP status, the others in the stream."""
+    frames = posted_frames.PostedFrames(request)
+    frame = await frames.next()
+    if frame is None:
+        raise BadRequest("the body has no frame")
+    first = await _submit(request, link, frame)
+    _note_opened(request, link)
+    response = await frames.begin()
+    with ending_at_expiry(request):
+        await _serve_frames(request, link, frames, first)
+    return response
+
+
+def _note_opened(request: web.Request, link: IncomingLink) -> None:
+    if (link_opened := request.app.get(LINK_OPENED)) is not None:
+        link_opened(link.source)
+
+
+def _link(request: web.Request) -> IncomingLink:
+    source = linked_source(request)
+    name = request.query.get("name", "")
+    link = request.app[LINKED_SOURCES].find(source, name)
+    if link is None:
+        here = request.app[ENGINE].cluster
+        raise NotAllowedError(f"the topology has no link {name[:80]!r} from {source!r} to {here!r}")
+    return link
+
+
+@contextmanager
+def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
+    """A link has one stream of each name. What is open when it opens another is half-open, and would hold memory for a
+    while."""
+    streams = request.app.get(STREAMS, {})
+    named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
+    of_link = [each for each in streams if each[0] == key and each != named]
+    for older in [named, *of_link[: max(0, len(of_link) - STREAMS_OF_LINK_MAX + 1)]]:
+        stream = streams.get(older)
+        if stream is None:
+            continue
+        if stream.get(ROLE, "") != request.get(ROLE, ""):
+            check_superuser(request)  # another role's stream is not cut by whoever names it
+        del streams[older]
+        if stream.transport is not None:
+            stream.transport.abort()
+    streams[named] = request
+    try:
+        yield
+    finally:
+        if streams.get(named) is request:
+            del streams[named]
+
+
+async def _serve_frames(
+    request: web.Request, link: IncomingLink, frames: FrameStream, first: _Results | None = None
+) -> None:
+    """Read and submit frames, and answer each in order as it becomes durable."""
+    pending: asyncio.Queue[_Results | EngineError | None] = asyncio.Queue()
+    room = asyncio.Semaphore(FRAMES_PENDING_MAX)
+    if first is not None:
+        pending.put_nowait(first)
+
+    async def read() -> None:
+        try:
+            while await room.acquire() and (frame := await frames.next()) is not None:
+                pending.put_nowait(await _submit(request, link, frame))
+                del frame  # its memory is used again once it is committed
+        except EngineError as error:
+            pending.put_nowait(error)
+        finally:
+            pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
+
+    reader = awaited(read())
+    try:
+        while (results := await pending.get()) is not None:
+            if isinstance(results, EngineError):
+                await frames.answer({"error": results.code, "message": str(results)})
+                break
+            if not results and pending.empty():
+                frames.idle()
+            await frames.answer(await _outcome(results))
+            room.release()
+    except (ConnectionError, TimeoutError):
+        return  # the link has gone; it will ask for the high-water mark when it is back
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        while not pending.empty():
+            if isinstance(left := pending.get_nowait(), dict):
+                await _outcome(left)
+
+
+async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -> _Results:
+    """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
+    engine = request.app[ENGINE]
+    # A reload of the topology may have changed what the link brings since it opened this stream.
+    link = request.app[LINKED_SOURCES].find(*link.key) or link
+    results: _Results = {}
+    for name, blocks in decode_append(frame).items():
+        try:
+            check_may_replicate(request, name)
+            _check_origin(blocks, link)
+            if engine.find(name) is None:
+                select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
+            topic = await engine.topic(name, by_link=True)
+        except EngineError as error:
+            results[name] = error
+        else:
+            results[name] = awaited(_append_blocks(topic, blocks))
+    await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
+    return results
+
+
+def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
+    """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
+    for copied in blocks:
+        noted = decode_note(copied.block) if is_note(copied.block) else read_header(copied.block)
+        origin = noted.origin
+        if origin not in link.origins:
+            carried = ", ".join(sorted(link.origins))
+            raise NotAllowedError(
+                f"the link from {link.source!r} carries what {carried} originated, not what {origin!r} did"
+            )
+
+
+async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
+    return await topic.writing.copy(blocks)
+
+
+async def _outcome(results: _Results) -> dict[str, Any]:
+    extents = 0
+    refused: dict[str, dict[str, str]] = {}
+    for topic, result in results.items():
+        try:
+            if isinstance(result, EngineError):
+                raise result
+            extents += len(await result)
+        except EngineError as error:
+            refused[topic] = {"code": error.code, "message": str(error)}
+    return {"extents": extents, "refused": refused}

@@ -1,0 +1,79 @@
+"""Memory that is used again once nobody refers to it any more.
+
+Memory that is new is slow: its first touch takes longer than what is copied there. So what bytes of blocks are read
+to, received in and gathered in is given back by itself, when the last view of it has gone, and handed out again.
+
+Invariant (DESIGN §3): 11, a bounded number of buffers waits to be used again, and none that is very large.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
+STEP_BYTES: Final = 1024 * 1024
+"""Sizes from here on are rounded up to a multiple of it, smaller ones to a power of two: so what one block left fits
+the next one, which may be a little larger."""
+REUSED_BYTES_MIN: Final = 256 * 1024
+"""Smaller pieces come from the allocator, which uses its own memory again."""
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A larger buffer does not wait to be used again."""
+
+
+class Buffers:
+    """``spare_max`` of them wait to be used again. Safe for several threads, and for what is given back by a garbage
+    collection in the middle of a call: each step on the queue is one that nothing comes between."""
+
+    def __init__(self, spare_max: int) -> None:
+        self._spare: deque[mmap.mmap] = deque(maxlen=spare_max)
+
+    def take(self, size: int) -> memoryview:
+        """``size`` bytes, with whatever stood there before."""
+        return self.take_aligned(size) if size >= REUSED_BYTES_MIN else np.empty(size, np.uint8).data
+
+    def take_aligned(self, size: int) -> memoryview:
+        """The same from a page's start."""
+        rounded = _rounded(size)
+        memory = self._spare_one(rounded) or _mapped(rounded)
+        array = np.frombuffer(memory, np.uint8, count=size)  # lives as long as anything that refers to a part of it
+        weakref.finalize(array, self._give_back, memory).atexit = False
+        return array.data
+
+    def clear(self) -> None:
+        """Nothing waits any more: there may be nothing to do for a while."""
+        self._spare.clear()
+
+    def _spare_one(self, size: int) -> mmap.mmap | None:
+        for _ in range(len(self._spare)):
+            try:
+                found = self._spare.popleft()
+            except IndexError:
+                return None
+            if size <= len(found) <= 2 * size:
+                return found
+            self._spare.append(found)
+        return None
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        if len(memory) <= KEPT_BYTES_MAX:
+            self._spare.append(memory)
+
+
+def _rounded(size: int) -> int:
+    if size >= STEP_BYTES:
+        return -(-size // STEP_BYTES) * STEP_BYTES
+    return int(max(mmap.PAGESIZE, 1 << (size - 1).bit_length()))
+
+
+def _mapped(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= HUGE_PAGE_BYTES:
+        with suppress(OSError):  # a kernel without them; by small pages the first touch takes ten times as long
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

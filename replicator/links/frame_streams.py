@@ -1,0 +1,130 @@
+"""The source's end of a link's connection after its HTTP upgrade: frames go out, answers come in.
+
+The request is written, and what it is answered with read, here: then nothing stands between the frames and the socket.
+Frames are written in their pieces. What the socket does not take at once waits, about one frame, and the sender waits
+with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPMessage, parse_headers
+from typing import Any, Final, NoReturn, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from replicator.engine.log.link_frame import ANSWER_BYTES_MAX, ANSWER_HEADER_BYTES, UPGRADE, PackedFrame
+from replicator.links.errors import PeerRefused, PeerUnavailable
+from replicator.running.timeouts import timeout
+from replicator.security.access import access
+
+WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+SWITCHING_PROTOCOLS: Final = 101
+
+
+class FrameStream(Protocol):
+    """What a link sends frames over. Errors of the connection are those of :mod:`asyncio` and :class:`OSError`."""
+
+    async def send(self, packed: PackedFrame) -> None:
+        """Waits while the frame before it is still on its way out."""
+
+    async def receive(self) -> Any:
+        """The oldest answer that was not taken yet, from JSON."""
+
+    async def ended(self) -> None:
+        """Returns when no more can be received than what is here already."""
+
+    def close(self) -> None:
+        """Cut the connection."""
+
+
+class UpgradedStream:
+    """See :class:`FrameStream`. Made by :meth:`connect`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._ended = ended
+
+    @classmethod
+    async def connect(cls, url: str, params: Mapping[str, str], connect_seconds_max: float) -> UpgradedStream:
+        """Ask the worker for a stream; what is shown there is that of :mod:`replicator.security.access`.
+
+        Raises :class:`PeerRefused`, :class:`PeerUnavailable`, :class:`OSError`, :class:`TimeoutError`.
+        """
+        uses, place = access(), urlsplit(url)
+        authorization = uses.authorization()
+        context = (uses.ssl_context() or uses.make_ssl_context()) if place.scheme == "https" else None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = _EndNoticed(reader)
+        async with timeout(connect_seconds_max):
+            transport, _ = await loop.create_connection(
+                lambda: protocol, place.hostname or "", place.port or 0, ssl=context
+            )
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        stream = cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), protocol.ended)
+        head = [f"POST {place.path}?{urlencode(params)} HTTP/1.1", f"Host: {place.netloc}"]
+        head += ["Connection: Upgrade", f"Upgrade: {UPGRADE}", "Content-Length: 0"]
+        head += [] if authorization is None else [f"Authorization: {authorization}"]
+        try:
+            stream._writer.write("".join(f"{line}\r\n" for line in [*head, ""]).encode("ascii"))
+            status, headers = await stream._read_head(url)
+            if status != SWITCHING_PROTOCOLS:
+                await stream._refused(url, status, headers)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    async def send(self, packed: PackedFrame) -> None:
+        self._writer.writelines(packed.pieces)
+        await self._writer.drain()
+
+    async def receive(self) -> Any:
+        length = int.from_bytes(await self._reader.readexactly(ANSWER_HEADER_BYTES), "big")
+        if length > ANSWER_BYTES_MAX:
+            raise ConnectionError(f"an answer of {length} bytes is over the limit")
+        return json.loads(await self._reader.readexactly(length))
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+    async def _read_head(self, url: str) -> tuple[int, HTTPMessage]:
+        try:
+            line, _, rest = (await self._reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            return int(line.split(b" ", 2)[1]), parse_headers(io.BytesIO(rest))
+        except (asyncio.LimitOverrunError, IndexError, ValueError, HTTPException):
+            raise PeerUnavailable(f"{url}: what answers there does not speak HTTP") from None
+
+    async def _refused(self, url: str, status: int, headers: HTTPMessage) -> NoReturn:
+        try:
+            length = min(int(headers.get("Content-Length", "")), ANSWER_BYTES_MAX)
+            answer = json.loads(await self._reader.readexactly(length))
+            refused = PeerRefused(str(answer["error"]), str(answer["message"]))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise PeerUnavailable(
+                f"{url} answered {status}, and not as a worker does: a proxy between has to let Upgrade: {UPGRADE} pass"
+            ) from None
+        raise refused
+
+
+class _EndNoticed(asyncio.StreamReaderProtocol):
+    """Sets :attr:`ended` when nothing more comes."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self.ended = asyncio.Event()
+
+    def eof_received(self) -> bool | None:
+        self.ended.set()
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+        super().connection_lost(exc)
