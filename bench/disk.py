@@ -7,6 +7,7 @@ sync, which is what a system may reach that promises none, and once with one aft
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import mmap
 import os
@@ -45,6 +46,11 @@ class DiskLimits:
     def beside(self, name: str, mb_s: tuple[float, ...]) -> list[Measurement]:
         """A rate beside the disk's past the page cache; nothing if that is not known."""
         return [Measurement(name, "MB/s", mb_s, PAST_THE_CACHE, self.past_mb_s)] if self.past_mb_s else []
+
+
+async def settle() -> None:
+    """Write out all that waits in the page cache, so that a copy does not share the disk with its own backlog."""
+    await asyncio.to_thread(os.sync)
 
 
 def measure_disk(directory: Path) -> DiskLimits:

@@ -20,6 +20,7 @@ from nats.js.errors import NotFoundError
 
 from bench.arrival import seconds_to_arrive
 from bench.cases import RUNS, Case
+from bench.disk import settle
 from replicator.drills.ports import free_ports
 
 PEER: Final = "JetStream mirror"
@@ -81,6 +82,7 @@ class JetStreamPair:
 
         rates = []
         for _ in range(RUNS):
+            await settle()
             origin = StreamSource(name=stream, external=ExternalStream(api="$JS.one.API"))
             await destination.add_stream(StreamConfig(name=mirror, mirror=origin, storage=StorageType.FILE))
             rates.append(case.rate(case.messages, await seconds_to_arrive(mirrored, case.messages)))

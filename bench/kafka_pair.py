@@ -19,9 +19,10 @@ from typing import Final
 
 from bench.arrival import Arrival, NotArrived, arrival_during
 from bench.cases import Case
+from bench.disk import settle
 from bench.kafka_client import KafkaClient
 from bench.lag import Lag
-from bench.pairs import Pair, System, settle
+from bench.pairs import Pair, System
 from replicator.drills.peers.jvm import PeerFailed
 from replicator.drills.peers.kafka.cluster import KafkaBroker, MirrorMaker, missing
 

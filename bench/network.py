@@ -2,7 +2,8 @@
 
 1. The source's worker runs alone; its link finds no destination. The backlog is published there by the client, in
    parts: each is a run of ``publish``. A message counts when it is confirmed, so synced.
-2. For each run of ``copy`` an empty destination is started; the link connects, and the backlog is on its way.
+2. Before each run of ``copy`` the disk has written all that it was given. Then an empty destination is started; the
+   link connects, and the backlog is on its way.
 3. For each run of ``consume`` a new subscription reads from the source's first message, and acknowledges.
 """
 
@@ -19,6 +20,7 @@ import aiohttp
 from bench.arrival import LOOK_EVERY_SECONDS, Arrival, arrival_during
 from bench.cases import RUNS, Case
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.disk import settle
 from replicator.client import Client, ConsumerType, InitialPosition, PartitionedProducer, Producer, ProducerQueueIsFull
 
 ENQUEUED_AT_ONCE: Final = 256
@@ -75,6 +77,7 @@ async def copy_rates(clusters: TwoClusters, case: Case) -> list[float]:
     """Copy the whole backlog into an empty destination, again and again; the rate of each run."""
     rates = []
     for _ in range(RUNS):
+        await settle()
         rates.append(case.rate(case.messages, (await copy_once(clusters, case)).seconds))
     await clusters.stop(DESTINATION)
     return rates

@@ -10,9 +10,10 @@ from typing import Final
 from bench.arrival import Arrival
 from bench.cases import Case
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.disk import settle
 from bench.lag import TOPIC, Lag, lag_between
 from bench.network import copy_once, publish_rates
-from bench.pairs import Pair, System, settle
+from bench.pairs import Pair, System
 
 
 class OurPair:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -42,8 +40,3 @@ class System:
     """Why it cannot run here, and how to get it; None if it can."""
     started: Callable[[Path], AbstractAsyncContextManager[Pair]]
     """Start it with its data in a directory, and end it."""
-
-
-async def settle() -> None:
-    """Write out all that waits in the page cache, so that a copy does not share the disk with its own backlog."""
-    await asyncio.to_thread(os.sync)

@@ -18,9 +18,10 @@ from urllib.error import HTTPError
 
 from bench.arrival import Arrival, NotArrived, arrival
 from bench.cases import Case
+from bench.disk import settle
 from bench.lag import Lag, lag_between
 from bench.network import publish_rates
-from bench.pairs import Pair, System, settle
+from bench.pairs import Pair, System
 from replicator.drills.peers.jvm import PeerFailed, jars_missing
 from replicator.drills.peers.pulsar.broker import TITLE, PulsarBroker
 

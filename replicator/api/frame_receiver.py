@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -103,10 +104,11 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """End the connection once the link has read the answers, or after a while."""
-        if self._lost.is_set():
+        if self._transport.is_closing():
             return
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the link has gone
+                self._transport.write_eof()
         if self._error is not None:
             try:
                 async with timeout(LINGER_SECONDS_MAX):
