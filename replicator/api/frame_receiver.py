@@ -40,7 +40,7 @@ async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, Fr
     if request.headers.get(hdrs.UPGRADE, "").strip().lower() != UPGRADE:
         raise UpgradeRequired(f"this version of the links' protocol goes by an upgrade: send Upgrade: {UPGRADE}")
     transport = request.transport
-    if transport is None:
+    if transport is None or transport.is_closing():
         raise ConnectionResetError("the link has gone")
     transport.pause_reading()  # what follows the 101 is not for aiohttp
     response = web.StreamResponse(status=101, headers={hdrs.UPGRADE: UPGRADE, hdrs.CONNECTION: "Upgrade"})
@@ -63,11 +63,11 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._error: EngineError | None = None
         self._thrown_away: memoryview | None = None
         """Where bytes go that nobody wants any more."""
-        self._at_end = False
+        self._at_end = asyncio.Event()
+        """The link sends nothing more."""
         self._paused = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self._lost = asyncio.Event()
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
@@ -80,26 +80,25 @@ class FrameReceiver(asyncio.BufferedProtocol):
         while not self._frames:
             if self._error is not None:
                 raise self._error
-            if self._at_end:
+            if self._at_end.is_set():
                 return None
             self._changed.clear()
             async with timeout(SILENCE_SECONDS_MAX):
                 await self._changed.wait()
         header, content = self._frames.popleft()
-        if self._paused and len(self._frames) < FRAMES_AHEAD_MAX:
-            self._paused = False
-            self._transport.resume_reading()
+        if len(self._frames) < FRAMES_AHEAD_MAX:
+            self._read_on()
         if header.codec == "none":
             return content
         return memoryview(await asyncio.to_thread(unpack_frame, header, content))
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
         """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
-        if not self._lost.is_set():
+        if not self._transport.is_closing():
             self._transport.write(pack_answer(answer))
             async with timeout(SILENCE_SECONDS_MAX):
                 await self._writable.wait()
-        if self._lost.is_set():
+        if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
 
     async def close(self) -> None:
@@ -109,12 +108,12 @@ class FrameReceiver(asyncio.BufferedProtocol):
         if self._transport.can_write_eof():
             with suppress(OSError):  # the link has gone
                 self._transport.write_eof()
-        if self._error is not None:
-            try:
+        if not self._at_end.is_set():
+            self._throw_away()
+            self._read_on()
+            with suppress(TimeoutError):
                 async with timeout(LINGER_SECONDS_MAX):
-                    await self._lost.wait()
-            except TimeoutError:
-                self._transport.abort()
+                    await self._at_end.wait()
         self._transport.close()
 
     def abort(self) -> None:
@@ -151,7 +150,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 self._parser.end()
             except EngineError as error:
                 self._end(error)
-        self._at_end = True
+        self._at_end.set()
         self._changed.set()
         return self._transport.get_extra_info("sslcontext") is None
 
@@ -163,12 +162,20 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()
-        self._paused, self._at_end = False, True
-        for event in (self._lost, self._changed, self._writable):
+        for event in (self._at_end, self._changed, self._writable):
             event.set()
         self._before.connection_lost(exc)
 
     def _end(self, error: EngineError) -> None:
         self._error = error
-        self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
+        self._throw_away()
         self._changed.set()
+
+    def _throw_away(self) -> None:
+        """What still comes."""
+        self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
+
+    def _read_on(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()

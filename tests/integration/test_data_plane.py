@@ -30,7 +30,7 @@ from frame_support import asked, frame_of, framed, header, next_answer, streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.api import data_plane, link_streams
+from replicator.api import data_plane, frame_receiver, link_streams
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import BLOCK_SCHEMA, Outgoing
 from replicator.engine.log.block import BlockKind, BlockView
@@ -447,6 +447,44 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
         await reader.read()
         release.set()
         await eventually(lambda: len(asyncio.all_tasks()) <= before, "the handler has ended")
+
+    with_server(tmp_path, body)
+
+
+@pytest.mark.parametrize("noise", [framed(b"noise"), header(2**32 - 1)], ids=["a frame", "a header"])
+def test_a_link_that_goes_on_sending_is_told_why_its_stream_has_ended(tmp_path: Path, noise: bytes) -> None:
+    """A connection that is closed on bytes that nobody has read loses the answer."""
+
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        _, _, reader, writer = await asked(f"{server.url}/append")
+        frame = framed(frame_of(Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, 0), [b"x" * 200_000]))))
+
+        async def go_on() -> None:
+            writer.write(noise)
+            while True:
+                writer.write(frame)
+                await writer.drain()
+
+        sending = asyncio.ensure_future(go_on())
+        assert set(await next_answer(reader)) == {"error", "message"}
+        assert await reader.read() == b""
+        sending.cancel()
+        writer.transport.abort()
+        assert engine.topics() == []
+
+    with_server(tmp_path, body)
+
+
+def test_a_link_that_is_silent_is_cut_off_also_inside_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_receiver, "SILENCE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(frame_receiver, "LINGER_SECONDS_MAX", 0.2)
+
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        for sent in (b"", framed(frame_of(FIRST))[:-20], framed(b"x" * 1_000_000)[:-1]):
+            _, _, reader, writer = await asked(f"{server.url}/append")
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.transport.abort()
 
     with_server(tmp_path, body)
 

@@ -350,6 +350,26 @@ def test_segments_grow_with_what_is_in_them_up_to_the_setting(tmp_path: Path) ->
         segments.close()
 
 
+def test_the_next_segment_is_made_at_once_where_one_transaction_fills_more_than_one(tmp_path: Path) -> None:
+    segments = Segments(tmp_path / "segments", SegmentSettings(segment_bytes=64 * KIB, body_bytes_min=1), ())
+    try:
+        segments.put(b"a" * 60 * KIB)
+        assert segments._making is None, "little may come: the disk is not taken for it"
+        places = [segments.put(bytes([number]) * 40 * KIB) for number in range(6)]
+        making = segments._making
+        assert making is not None
+        ahead = making.result(30)
+        assert ahead.number > places[-1].segment
+        segments.flush()
+        segments.commit(())
+        assert segments.put(b"b" * 40 * KIB).segment == ahead.number
+        assert [bytes(segments.read(place, memoryview(b"")))[:1] for place in places] == [
+            bytes([number]) for number in range(6)
+        ]
+    finally:
+        segments.close()
+
+
 def test_what_failed_gives_its_room_back(tmp_path: Path) -> None:
     segments = Segments(tmp_path / "segments", SegmentSettings(segment_bytes=64 * KIB, body_bytes_min=1), ())
     try:

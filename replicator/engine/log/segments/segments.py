@@ -7,7 +7,8 @@ memory for what is written is bounded.
 2. What is gathered is written by a thread of its own while more is gathered; three writes are on their way at most.
    What is left at the end of a group is written, and all of it is synced.
 3. The transaction commits: what was written lives. Or it fails: its room is used again.
-4. Segments are made before they are needed, on a thread; the first one when the first body comes.
+4. Segments are made before they are needed, on a thread: when half of the one before is used, or at once where they are
+   filled so fast that one transaction goes on from one to the next. The first one is made when the first body comes.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ class Segments:
             segment = space.reuse(size) or self._made(size)
             self.recent.forget(segment.number)
             space.open_next(segment)
+            if self._written:  # one transaction fills more than a segment: it will not be the last
+                self._make_ahead(used_from=0)
         now = space.open
         assert now is not None
         whole = max(BUFFER_BYTES, -(-size // space.alignment) * space.alignment)
@@ -231,10 +234,10 @@ class Segments:
         files.preallocate(self._directory, self._last_number, capacity)
         return Segment(self._last_number, capacity)
 
-    def _make_ahead(self) -> None:
-        """The next segment, when the open one is half full and no free one is there."""
+    def _make_ahead(self, used_from: float = 0.5) -> None:
+        """The next segment, when that much of the open one is used and no free one is there."""
         now = self.space.open
-        if now is None or now.used * 2 < now.capacity or self._making is not None:
+        if now is None or now.used < used_from * now.capacity or self._making is not None:
             return
         if self.space.reuse(now.capacity // 2) is not None:
             return
