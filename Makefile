@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill compare test lint bench soak fuzz peers helm-test proto lock clean
+.PHONY: help venv drill compare test lint bench soak fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -68,6 +68,9 @@ lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	.ci/image-locks
+
+metrics-page: venv  ## write docs/metrics.md from the metrics that the code declares
+	$(BIN)/python -m replicator.api.metrics.reference > docs/metrics.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info

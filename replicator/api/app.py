@@ -6,13 +6,11 @@ know nothing of links, sync or databases.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from replicator.api import block_lists, data_plane, link_streams
 from replicator.api.addresses import Addresses
@@ -24,7 +22,8 @@ from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.guarding import Guarding, guard_requests
 from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
-from replicator.api.metrics import StatusCollector
+from replicator.api.metrics.collector import Scraped
+from replicator.api.metrics.scraping import METRICS, Metrics, answer
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
 from replicator.api.slices import topics_in_slices
@@ -33,6 +32,7 @@ from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
 from replicator.security.client_limits import ClientLimits
+from replicator.topology import MetricsSettings
 from snapshots.mapping import SnapshotMapping
 
 
@@ -69,13 +69,14 @@ def make_app(
     audit: Audit | None = None,
     guarding: Guarding | None = None,
     limits: ClientLimits | None = None,
+    metrics: Callable[[], MetricsSettings] = MetricsSettings,
 ) -> web.Application:
     """The application of one worker.
 
     ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
     ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
     pages that may use it; ``audit`` hears what operators change; ``guarding`` asks who somebody is; ``limits`` counts
-    what each client has.
+    what each client has; ``metrics`` says of how much there are series.
     """
     limits = limits or ClientLimits()
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])
@@ -90,13 +91,14 @@ def make_app(
     app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
     app[STATUS] = source
+    app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None), metrics)
     if link_opened is not None:
         app[link_streams.LINK_OPENED] = link_opened
     app.add_routes(
         [
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
-            web.get("/metrics", metrics),
+            web.get("/metrics", answer),
             web.get("/replication/v1/status", status),
             web.get("/replication/v1/mappings", mappings),
         ]
@@ -128,14 +130,6 @@ async def readyz(request: web.Request) -> web.Response:
     if reason is None:
         return web.json_response({"status": "ready", **failing})
     return web.json_response({"status": "not ready", "reason": reason, **failing}, status=503)
-
-
-async def metrics(request: web.Request) -> web.Response:
-    """Made on a thread: with thousands of topics it takes a second, in which the worker goes on."""
-    registry = CollectorRegistry()
-    registry.register(StatusCollector(request.app[data_plane.ENGINE].cluster, await _gather(request.app)))
-    body = await asyncio.to_thread(generate_latest, registry)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def status(request: web.Request) -> web.Response:

@@ -6,7 +6,15 @@ This is the face of the folder: the rest of the service imports these names from
 from __future__ import annotations
 
 from replicator.topology.database_file import database_of
-from replicator.topology.fields import SPARK, Cluster, PipelineSettings, PolicySettings, StoreSettings, SyncSettings
+from replicator.topology.fields import (
+    SPARK,
+    Cluster,
+    MetricsSettings,
+    PipelineSettings,
+    PolicySettings,
+    StoreSettings,
+    SyncSettings,
+)
 from replicator.topology.links import Link
 from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
 from replicator.topology.scalars import EMBEDDED, format_size, mask_password, parse_size
@@ -19,6 +27,7 @@ __all__ = [
     "TOPOLOGY_FILE_BYTES_MAX",
     "Cluster",
     "Link",
+    "MetricsSettings",
     "PipelineSettings",
     "PolicySettings",
     "StoreSettings",

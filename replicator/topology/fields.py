@@ -376,6 +376,21 @@ class SyncSettings(Section):
     update_interval_ms: int = Field(default=5, ge=1, le=60_000)
 
 
+class MetricsSettings(Section):
+    """Of how much ``/metrics`` has series, so that a scrape stays bounded."""
+
+    topics: int = Field(default=1000, ge=0, le=100_000)
+    """Topics that have series of their own; the others are summed."""
+    subscriptions: int = Field(default=2000, ge=0, le=100_000)
+    """Subscriptions of those topics that have."""
+    old_names: bool = True
+    """Whether metrics that were renamed also stand under the names of the version before."""
+
+    def written(self) -> dict[str, Any]:
+        """As the topology file has it: what is not the default."""
+        return _changed(self, MetricsSettings())
+
+
 class StoreSettings(Section):
     """Limits of each worker's store, the same in all clusters: so none gets what its clients cannot read."""
 

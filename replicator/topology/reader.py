@@ -22,6 +22,7 @@ from replicator.topology.auth import AuthSettings, TlsPolicy
 from replicator.topology.fields import (
     SPARK,
     Cluster,
+    MetricsSettings,
     PipelineSettings,
     PolicySettings,
     StoreSettings,
@@ -104,7 +105,7 @@ class _Reader:
             root = {}
         elif not root.get("clusters"):
             self._problem(("clusters",), "no clusters; name at least one")
-        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls")
+        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls", "metrics")
         self._refuse_unknown((), root, known)
         tls = self._section(TlsPolicy, ("tls",), root.get("tls")) or TlsPolicy()
         self._tls_required = tls.required
@@ -122,6 +123,7 @@ class _Reader:
             self._path,
             auth,
             tls,
+            self._section(MetricsSettings, ("metrics",), root.get("metrics")) or MetricsSettings(),
         )
         self._refuse_sql_without_spark(topology, root.get("links"))
         if self._problems:

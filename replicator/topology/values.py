@@ -15,7 +15,7 @@ import yaml
 
 from replicator.topology import paths as topology_paths
 from replicator.topology.auth import AuthSettings, TlsPolicy
-from replicator.topology.fields import Cluster, PipelineSettings, StoreSettings, SyncSettings
+from replicator.topology.fields import Cluster, MetricsSettings, PipelineSettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link, written_links
 
 PROBLEMS_SHOWN_MAX: Final = 20
@@ -45,6 +45,7 @@ class Topology:
     """The file that it was read from."""
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsPolicy = field(default_factory=TlsPolicy)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,6 +135,6 @@ def dump(topology: Topology) -> str:
         "pipeline": topology.pipeline.model_dump(),
         "sync": topology.sync.model_dump(),
         "store": topology.store.written(),
-        **{name: written for name in ("auth", "tls") if (written := getattr(topology, name).written())},
+        **{name: written for name in ("auth", "tls", "metrics") if (written := getattr(topology, name).written())},
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

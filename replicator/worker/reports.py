@@ -13,7 +13,7 @@ from replicator.engine.restored import restored_mark
 from replicator.gateway.server import Gateway
 from replicator.links.link import Link
 from replicator.running.supervisor import Supervisor
-from replicator.topology import SPARK, Topology
+from replicator.topology import SPARK, MetricsSettings, Topology
 from replicator.worker.parts import Parts
 from replicator.worker.reload import TopologyReloader
 from snapshots.errors import SnapshotsError
@@ -50,6 +50,7 @@ class Reports:
             "store": {
                 "failed": engine.writer.failed,
                 "bytes": engine.store.size_bytes(),
+                "bytes_max": engine.store.size_max,
                 "commits": engine.writer.commits,
                 "disk": engine.writer.disk_room.status(),
                 "segments": engine.store.segments.status(),
@@ -88,6 +89,10 @@ class Reports:
             names = {host for cluster in topology.clusters for host in cluster.hosts_of_places()}
             self._allowed = topology, Allowed(frozenset(names.union(own.hosts)), frozenset(own.origins))
         return self._allowed[1]
+
+    def metrics(self) -> MetricsSettings:
+        """Of how much ``/metrics`` has series."""
+        return self._reloader.topology.metrics
 
     def links(self) -> Sequence[Link]:
         return list(self._parts.links)

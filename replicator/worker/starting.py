@@ -354,6 +354,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
         parts.index.changes.audit,
         security.guarding(),
         limits,
+        reports.metrics,
     )
     add_audit(app, parts.index)
     add_backup(app, parts.engine, parts.index.changes.audit)

@@ -20,6 +20,7 @@ from replicator.topology import (
     PROBLEMS_SHOWN_MAX,
     TOPOLOGY_FILE_BYTES_MAX,
     Link,
+    MetricsSettings,
     PolicySettings,
     Topology,
     TopologyError,
@@ -585,3 +586,13 @@ def test_settings_of_spark_are_kept_and_those_that_are_secret_are_not_shown(tmp_
     assert topology.pipeline.conf_masked == {"spark.executor.memory": "2g", "spark.ssl.keyPassword": "***"}
     assert "hush" not in repr(topology)
     assert load(tmp_path, dump(topology)) == topology
+
+
+def test_the_bounds_of_metrics_are_kept_shown_and_documented(tmp_path: Path) -> None:
+    topology = load(tmp_path, f"{GOOD}\nmetrics: {{topics: 7, old_names: false}}\n")
+    assert (topology.metrics.topics, topology.metrics.subscriptions, topology.metrics.old_names) == (7, 2_000, False)
+    assert load(tmp_path, dump(topology)) == topology
+    assert "metrics" not in dump(load(tmp_path, GOOD))  # a worker of the version before reads it
+    page = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
+    for name in MetricsSettings.model_fields:
+        assert f"`metrics.{name}`" in page

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.topology import SyncSettings, Topology, default_topology
+from replicator.topology import MetricsSettings, SyncSettings, Topology, default_topology
 from replicator.topology.diff import diff, digest, portable_text, refusals, words
 from replicator.topology.fields import Cluster, PipelineSettings, PolicySettings, StoreSettings, flattened
 from replicator.topology.links import Link
@@ -223,6 +223,9 @@ def test_the_limit_of_the_store_needs_a_restart_of_every_worker_and_the_paces_of
     sync = diff(TWO, replace(TWO, sync=SyncSettings(update_interval_ms=50)))
     assert [refusals(sync, name) for name in TWO.names] == [[], []]
     assert words(sync) == ["sync.update_interval_ms: 5 → 50"]
+    metrics = diff(TWO, replace(TWO, metrics=MetricsSettings(topics=50)))
+    assert words(metrics) == ["metrics.topics: 1000 → 50"]
+    assert refusals(metrics, "us-east") == []
 
 
 def test_a_worker_does_not_take_a_topology_without_itself() -> None:

@@ -1,0 +1,261 @@
+"""Every metric of a worker, in the order of ``/metrics`` and of ``docs/metrics.md``.
+
+What is not declared here is not exported, and what is declared is always exported, if only by its help and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from replicator.api.metrics.declared import Kind, Metric, Replaced, counter, flag, gauge
+
+TOPIC: Final = "topic"
+SUBSCRIPTION: Final = ("topic", "subscription")
+LINK: Final = ("to", "link")
+
+# The worker.
+BUILD_INFO: Final = gauge("build_info", "The worker's version; always 1.", "version", unit="1")
+START_TIME: Final = gauge("worker_start_time_seconds", "When the worker started, in seconds since 1970.")
+READY: Final = flag("ready", "1 while the worker takes traffic, as /readyz says.")
+CONNECTIONS: Final = gauge(
+    "client_connections", "Connections of clients by the binary protocol that are open.", unit="connections"
+)
+ACCEPTED: Final = counter(
+    "client_connections_accepted", "Connections of clients by the binary protocol that were taken.", unit="connections"
+)
+TASK_RESTARTS: Final = counter(
+    "task_restarts",
+    "Times that a long-lived task ended although nobody had asked for it, by kind; it was started again.",
+    "task",
+    unit="ends",
+)
+TASKS_FAILING: Final = gauge(
+    "tasks_failing", "Long-lived tasks that ended five times within ten minutes, by kind.", "task", unit="tasks"
+)
+DATABASE_UP: Final = flag("database_up", "1 while Postgres answers.")
+AUDIT_WAITING: Final = gauge(
+    "audit_entries_waiting", "Entries of the audit log that wait for Postgres.", unit="entries"
+)
+AUDIT_DROPPED: Final = counter(
+    "audit_entries_dropped", "Entries of the audit log that were dropped because too many waited.", unit="entries"
+)
+
+# The store.
+STORE_BYTES: Final = gauge("store_bytes", "Bytes of the store in use.")
+STORE_LIMIT: Final = gauge("store_limit_bytes", "Bytes that the store may use (store.size_max).")
+STORE_SEGMENT_BYTES: Final = gauge(
+    "store_segment_bytes", "Bytes of the segments: of blocks that are there, free to be written, and dead.", "state"
+)
+STORE_DISK_FREE: Final = gauge("store_disk_free_bytes", "Bytes that are free on the disk of the store.")
+STORE_DISK_FULL: Final = flag("store_disk_full", "1 while messages are refused because that disk is full.")
+STORE_FAILED: Final = flag("store_failed", "1 once a write or sync failed; nothing is confirmed until a restart.")
+STORE_COMMITS: Final = counter("store_commits", "Group commits of the store, each with one sync.", unit="commits")
+STORE_DAMAGED: Final = gauge(
+    "store_damaged_blocks", "Blocks that were found to be damaged and are not mended yet.", unit="blocks"
+)
+STORE_MENDED: Final = counter(
+    "store_mended_blocks", "Damaged blocks that were mended by copies of other clusters.", unit="blocks"
+)
+
+# Failover and live copy.
+FAILOVER_EPOCH: Final = gauge("failover_epoch", "The number of the newest failover that is known.", unit="number")
+FAILOVER_FENCED: Final = flag("failover_fenced", "1 while another cluster serves this one's clients.")
+FAILOVER_SERVES: Final = flag("failover_serves", "1 for each cluster whose clients are served here.", "home")
+FAILOVER_PRODUCERS: Final = flag("failover_takes_producers", "1 while producers are taken.")
+DRIVER_UP: Final = flag("pipeline_driver_up", "1 while the driver of live copy runs; none where none is to run.")
+DRIVER_STARTS: Final = counter(
+    "pipeline_driver_starts", "Times that the driver of live copy was started.", unit="starts"
+)
+
+# Topics and subscriptions.
+TOPICS: Final = gauge("topics", "Topics of the cluster.", unit="topics")
+SUBSCRIPTIONS: Final = gauge("subscriptions", "Subscriptions of the cluster.", unit="subscriptions")
+SUMMED_TOPICS: Final = gauge(
+    "metrics_summed_topics",
+    'Topics beyond the limit metrics.topics: they have no series of their own and are summed as topic="other".',
+    unit="topics",
+)
+SUMMED_SUBSCRIPTIONS: Final = gauge(
+    "metrics_summed_subscriptions",
+    "Subscriptions beyond the limits metrics.topics and metrics.subscriptions: they are summed as"
+    ' topic="other", subscription="other".',
+    unit="subscriptions",
+)
+TOPIC_ENTRIES: Final = gauge("topic_entries", "Entries in the topic's log, markers included.", TOPIC, unit="entries")
+TOPIC_MESSAGES: Final = counter(
+    "topic_messages",
+    'Messages appended to the topic since it was made, of all origins, also over restarts; of "other" since the first'
+    " scrape.",
+    TOPIC,
+    unit="messages",
+    replaces=Replaced("topic_messages"),
+)
+TOPIC_MARKERS: Final = gauge("topic_markers", "Marker entries in the topic's log.", TOPIC, unit="entries")
+BACKLOG_ENTRIES: Final = gauge(
+    "subscription_backlog_entries",
+    "Entries that are not acknowledged, markers not counted.",
+    *SUBSCRIPTION,
+    unit="entries",
+)
+BACKLOG_MESSAGES: Final = gauge(
+    "subscription_backlog_messages",
+    "Messages in entries that are not wholly acknowledged.",
+    *SUBSCRIPTION,
+    unit="messages",
+)
+DELETED_ENTRIES: Final = gauge(
+    "subscription_individually_deleted_entries",
+    "Entries acknowledged beyond the mark-delete position.",
+    *SUBSCRIPTION,
+    unit="entries",
+)
+
+# Links.
+LINK_UP: Final = flag(
+    "link_up", "1 while the link is connected to its destination, idle or copying, or Spark carries it.", *LINK
+)
+LINK_PAUSED: Final = flag("link_paused", "1 while an operator has paused the link.", *LINK)
+LINK_TOPICS: Final = gauge("link_topics", "Topics that the link copies.", *LINK, unit="topics")
+LINK_BACKLOG: Final = gauge(
+    "link_backlog_entries",
+    "Entries that the destination has not confirmed, of any origin.",
+    *LINK,
+    unit="entries",
+)
+LINK_LAG: Final = gauge(
+    "link_lag_seconds",
+    "Age of the oldest block that the destination has not confirmed; 0 when it has all.",
+    *LINK,
+    replaces=Replaced("link_lag_ms", factor=1000),
+)
+LINK_IN_FLIGHT: Final = gauge(
+    "link_in_flight_frames", "Frames sent and not acknowledged by the destination.", *LINK, unit="frames"
+)
+LINK_HALTED: Final = gauge(
+    "link_halted_topics", "Topics that the link cannot go on with, gaps included.", *LINK, unit="topics"
+)
+LINK_HOLD_EXCEEDED: Final = gauge(
+    "link_hold_exceeded_topics",
+    "Topics of which the link holds back more than its hold allows.",
+    *LINK,
+    unit="topics",
+)
+LINK_GAPS: Final = gauge("link_gaps", "Topics that the link stopped at a gap, by kind.", *LINK, "kind", unit="topics")
+LINK_SKIPPED: Final = gauge(
+    "link_skipped_gaps",
+    "Gaps that the link went over, by policy or because an operator said so.",
+    *LINK,
+    unit="gaps",
+)
+BACKFILL_BYTES: Final = gauge(
+    "link_backfill_size_bytes",
+    "Bytes of the topics that a backfill is bringing over the link; only while there is one.",
+    *LINK,
+    replaces=Replaced("link_backfill_bytes_total"),
+)
+BACKFILL_LEFT: Final = gauge(
+    "link_backfill_left_bytes",
+    "Bytes of them that the destination does not have yet.",
+    *LINK,
+    replaces=Replaced("link_backfill_bytes_left"),
+)
+LINK_COUNTERS: Final[Mapping[str, Metric]] = {
+    "blocks": counter("link_blocks", "Blocks sent.", *LINK, unit="blocks"),
+    "entries": counter("link_entries", "Entries sent.", *LINK, unit="entries"),
+    "messages": counter("link_messages", "Messages sent.", *LINK, unit="messages"),
+    "bytes": counter("link_bytes", "Bytes of blocks sent.", *LINK),
+    "wire_bytes": counter("link_wire_bytes", "Bytes of frames sent, as compressed.", *LINK),
+    "reconnects": counter(
+        "link_reconnects", "Times that the connection was lost or could not be made.", *LINK, unit="times"
+    ),
+}
+
+# What Spark's tasks write.
+STAGED_BYTES: Final = gauge("staging_staged_bytes", "Bytes that Spark's tasks wrote and that are not committed.")
+STAGED_ATTEMPTS: Final = gauge("staging_attempts", "Attempts of tasks that are staged.", unit="attempts")
+STAGED_PUBLISHING: Final = gauge("staging_publishing", "Commits that are being published.", unit="commits")
+STAGING_COUNTERS: Final[Mapping[str, Metric]] = {
+    "commits": counter("staging_commits", "Commits published.", unit="commits"),
+    "repeated_commits": counter("staging_repeated_commits", "Commits that had been published before.", unit="commits"),
+    "aborted_attempts": counter(
+        "staging_aborted_attempts", "Attempts of tasks that were dropped by an abort.", unit="attempts"
+    ),
+    "swept_attempts": counter(
+        "staging_swept_attempts", "Attempts of tasks that nobody came back for.", unit="attempts"
+    ),
+    "messages": counter("staging_messages", "Messages published by commits.", unit="messages"),
+    "bytes": counter("staging_bytes", "Bytes published by commits."),
+    "received_bytes": counter("staging_received_bytes", "Bytes that tasks wrote, committed or not."),
+}
+
+# Subscription sync. Of topics that were deleted or unloaded since, nothing is in these figures.
+SYNC_COUNTERS: Final[Mapping[str, Metric]] = {
+    "requests": counter("sync_requests", "Snapshot requests written here.", unit="requests"),
+    "answers": counter("sync_answers", "Snapshot responses written here, for other clusters.", unit="responses"),
+    "responses": counter("sync_responses", "Snapshot responses of other clusters to this one.", unit="responses"),
+    "mappings": counter("sync_mappings", "Snapshot mappings recorded.", unit="mappings"),
+    "timeouts": counter(
+        "sync_timeouts",
+        "Snapshot requests that some cluster left unanswered for sync.snapshot_timeout_ms.",
+        unit="requests",
+    ),
+    "skipped": counter(
+        "sync_skipped", "Responses that can make no mapping, and updates that point past the log.", unit="markers"
+    ),
+    "updates_sent": counter(
+        "sync_updates_sent", "Subscriptions told of to other clusters, summed over markers.", unit="updates"
+    ),
+    "updates_applied": counter(
+        "sync_updates_applied", "Subscriptions of which an update from another cluster was applied.", unit="updates"
+    ),
+    "updates_ignored": counter(
+        "sync_updates_ignored",
+        "Updates that were ignored: of subscriptions that are not replicated here, or that cannot be made.",
+        unit="updates",
+    ),
+    "markers_corrupt": counter("sync_markers_corrupt", "Markers that could not be read.", unit="markers"),
+    "answers_unprovable": counter(
+        "sync_answers_unprovable",
+        "Snapshot requests that were not answered because the log does not prove what it has.",
+        unit="requests",
+    ),
+}
+
+# Beside Apache Pulsar.
+APACHE_UP: Final = flag(
+    "apache_up", "1 while the worker reaches the Apache Pulsar cluster that it runs beside; none of another kind."
+)
+APACHE_TOPICS: Final = gauge("apache_topics", "Topics of the Apache Pulsar cluster that are bridged.", unit="topics")
+APACHE_REFUSED: Final = gauge(
+    "apache_refused_topics", "Topics of the Apache Pulsar cluster that cannot be bridged.", unit="topics"
+)
+
+METRICS: Final[Sequence[Metric]] = (
+    *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
+    *(DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
+    *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
+    *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED),
+    *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),
+    *(TOPICS, SUBSCRIPTIONS, SUMMED_TOPICS, SUMMED_SUBSCRIPTIONS),
+    *(TOPIC_ENTRIES, TOPIC_MESSAGES, TOPIC_MARKERS, BACKLOG_ENTRIES, BACKLOG_MESSAGES, DELETED_ENTRIES),
+    *(LINK_UP, LINK_PAUSED, LINK_TOPICS, LINK_BACKLOG, LINK_LAG, LINK_IN_FLIGHT),
+    *(LINK_HALTED, LINK_HOLD_EXCEEDED, LINK_GAPS, LINK_SKIPPED, BACKFILL_BYTES, BACKFILL_LEFT),
+    *LINK_COUNTERS.values(),
+    *(STAGED_BYTES, STAGED_ATTEMPTS, STAGED_PUBLISHING, *STAGING_COUNTERS.values()),
+    *SYNC_COUNTERS.values(),
+    *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED),
+)
+
+PROCESS: Final[Sequence[Metric]] = tuple(
+    Metric(name, kind, text, (), unit)
+    for name, kind, text, unit in (
+        ("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory of the worker's process.", ""),
+        ("process_resident_memory_bytes", Kind.GAUGE, "Resident memory of the worker's process.", ""),
+        ("process_start_time_seconds", Kind.GAUGE, "When the process started, in seconds since 1970.", ""),
+        ("process_cpu_seconds_total", Kind.COUNTER, "CPU time of the process, of users and system.", ""),
+        ("process_open_fds", Kind.GAUGE, "Open files and sockets of the process.", "descriptors"),
+        ("process_max_fds", Kind.GAUGE, "The most files and sockets that it may open.", "descriptors"),
+    )
+)
+"""What the client library tells of the process, under names that all programs use, without the label ``cluster``."""

@@ -1,0 +1,189 @@
+"""Prometheus metrics, made from the worker's status at each scrape: nothing is counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from replicator.api.metrics import catalogue as names
+from replicator.api.metrics.bounded import BoundedFigures
+from replicator.api.metrics.declared import PREFIX, Kind
+from replicator.api.metrics.declared import Metric as Declared
+
+CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
+"""Of a link; see docs/http.md."""
+_GAP_KINDS: Final = ("trimmed", "made-anew", "lost-data")
+
+Row = tuple[tuple[str, ...], float]
+"""The values of the labels after ``cluster``, and that of the metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """What a worker says of itself: its status as ``GET /replication/v1/status`` gives it, but for its topics."""
+
+    status: Mapping[str, Any]
+    ready: bool
+
+
+class StatusCollector(Collector):
+    """Renders what was scraped of the worker, and the figures of its topics.
+
+    With ``old_names`` each metric that was renamed also stands under the name that the version before had for it.
+    """
+
+    def __init__(self, cluster: str, scraped: Scraped, figures: BoundedFigures, *, old_names: bool) -> None:
+        self._cluster = cluster
+        self._status = scraped.status
+        self._figures = figures
+        self._ready = scraped.ready
+        self._old_names = old_names
+        self._rows: dict[str, list[Row]] = {}
+
+    def describe(self) -> Sequence[Metric]:
+        return ()  # what there is depends on the topics; asking would mean a scrape at start
+
+    def collect(self) -> Iterator[Metric]:
+        self._rows = {}
+        self._collect_worker()
+        self._collect_store()
+        self._collect_failover()
+        self._collect_topics()
+        for link in self._status["links"]:
+            self._collect_link(link)
+        self._collect_pipeline()
+        self._collect_apache()
+        for name, value in self._status["counters"].items():
+            self._add(names.SYNC_COUNTERS[name], value)
+        for metric in names.METRICS:
+            yield from self._families(metric)
+
+    def _collect_worker(self) -> None:
+        status = self._status
+        if (version := status.get("version")) is not None:
+            self._add(names.BUILD_INFO, 1, version)
+            self._add(names.START_TIME, status["started_at_ms"] / 1000)
+        self._add(names.READY, self._ready)
+        if (clients := status.get("clients")) is not None:
+            self._add(names.CONNECTIONS, clients["connections"])
+            self._add(names.ACCEPTED, clients["accepted"])
+        if (tasks := status.get("tasks")) is not None:
+            failing = dict.fromkeys(tasks["restarts"], 0)
+            for task in tasks["failing"]:
+                failing[task["kind"]] += 1
+            for kind, count in tasks["restarts"].items():
+                self._add(names.TASK_RESTARTS, count, kind)
+                self._add(names.TASKS_FAILING, failing[kind], kind)
+        self._add(names.DATABASE_UP, status["database"]["state"] == "up")
+        if (audit := status.get("audit")) is not None:
+            self._add(names.AUDIT_WAITING, audit["waiting"])
+            self._add(names.AUDIT_DROPPED, audit["dropped"])
+
+    def _collect_store(self) -> None:
+        store = self._status["store"]
+        self._add(names.STORE_BYTES, store["bytes"])
+        self._add(names.STORE_FAILED, store["failed"] is not None)
+        if (limit := store.get("bytes_max")) is not None:
+            self._add(names.STORE_LIMIT, limit)
+        if (segments := store.get("segments")) is not None:
+            for state in ("live", "free", "dead"):
+                self._add(names.STORE_SEGMENT_BYTES, segments[f"{state}_bytes"], state)
+        if (disk := store.get("disk")) is not None:
+            self._add(names.STORE_DISK_FREE, disk["free_bytes"])
+            self._add(names.STORE_DISK_FULL, disk["full"] is not None)
+        if (commits := store.get("commits")) is not None:
+            self._add(names.STORE_COMMITS, commits)
+        if (damaged := store.get("damaged")) is not None:
+            self._add(names.STORE_DAMAGED, len(damaged))
+            self._add(names.STORE_MENDED, store["mended"])
+
+    def _collect_failover(self) -> None:
+        if (failover := self._status.get("failover")) is None:
+            return
+        self._add(names.FAILOVER_EPOCH, failover["epoch"])
+        self._add(names.FAILOVER_FENCED, failover["fenced"])
+        for home in failover["serves"]:
+            self._add(names.FAILOVER_SERVES, 1, home)
+        self._add(names.FAILOVER_PRODUCERS, failover["producers"] == "open")
+
+    def _collect_topics(self) -> None:
+        figures = self._figures
+        self._add(names.TOPICS, figures.topics_in_all)
+        self._add(names.SUBSCRIPTIONS, figures.subscriptions_in_all)
+        self._add(names.SUMMED_TOPICS, figures.topics_summed)
+        self._add(names.SUMMED_SUBSCRIPTIONS, figures.subscriptions_summed)
+        for topic in figures.topics:
+            self._add(names.TOPIC_ENTRIES, topic.entries, topic.name)
+            self._add(names.TOPIC_MESSAGES, topic.messages, topic.name)
+            self._add(names.TOPIC_MARKERS, topic.markers, topic.name)
+        for name, each in figures.subscriptions:
+            self._add(names.BACKLOG_ENTRIES, each.backlog_entries, name, each.name)
+            self._add(names.BACKLOG_MESSAGES, each.backlog_messages, name, each.name)
+            self._add(names.DELETED_ENTRIES, each.individually_deleted_entries, name, each.name)
+
+    def _collect_link(self, link: Mapping[str, Any]) -> None:
+        labels = (link["to"], link["key"])
+        self._add(names.LINK_UP, link["state"] in CONNECTED_STATES, *labels)
+        self._add(names.LINK_PAUSED, link["paused"], *labels)
+        self._add(names.LINK_TOPICS, link["topics"], *labels)
+        self._add(names.LINK_BACKLOG, link["backlog_entries"], *labels)
+        self._add(names.LINK_LAG, link["lag_ms"] / 1000, *labels)
+        self._add(names.LINK_IN_FLIGHT, link["in_flight_frames"], *labels)
+        self._add(names.LINK_HALTED, link["halted_count"], *labels)
+        self._add(names.LINK_HOLD_EXCEEDED, link["hold_exceeded_count"], *labels)
+        for kind, count in _gaps_by_kind(link).items():
+            self._add(names.LINK_GAPS, count, *labels, kind)
+        self._add(names.LINK_SKIPPED, link["skipped_count"], *labels)
+        if (backfill := link.get("backfill")) is not None:
+            self._add(names.BACKFILL_BYTES, backfill["bytes_total"], *labels)
+            self._add(names.BACKFILL_LEFT, backfill["bytes_left"], *labels)
+        for name, metric in names.LINK_COUNTERS.items():
+            self._add(metric, link[name], *labels)
+
+    def _collect_pipeline(self) -> None:
+        pipeline, staging = self._status.get("pipeline"), self._status.get("staging")
+        if pipeline is not None and pipeline["driver"] != "off":
+            self._add(names.DRIVER_UP, pipeline["driver"] == "running")
+            self._add(names.DRIVER_STARTS, pipeline["starts"])
+        if staging is not None:
+            self._add(names.STAGED_BYTES, staging["staged_bytes"])
+            self._add(names.STAGED_ATTEMPTS, staging["attempts"])
+            self._add(names.STAGED_PUBLISHING, len(staging["publishing"]))
+            for name, metric in names.STAGING_COUNTERS.items():
+                self._add(metric, staging[name])
+
+    def _collect_apache(self) -> None:
+        if (apache := self._status.get("apache")) is None:
+            return
+        self._add(names.APACHE_UP, not apache["error"])
+        self._add(names.APACHE_TOPICS, len(apache["topics"]))
+        self._add(names.APACHE_REFUSED, len(apache["refused"]))
+
+    def _add(self, metric: Declared, value: float, *labels: str) -> None:
+        self._rows.setdefault(metric.name, []).append((labels, value))
+
+    def _families(self, metric: Declared) -> Iterator[Metric]:
+        rows = self._rows.get(metric.name, [])
+        yield self._family(metric.name, metric.kind, metric.help, metric.labels, rows)
+        if (old := metric.replaces) is not None and self._old_names:
+            text = f"Deprecated, and gone in the next version: use {metric.exported}. {metric.help}"
+            scaled = [(labels, value * old.factor) for labels, value in rows]
+            yield self._family(old.name, old.kind, text, metric.labels, scaled)
+
+    def _family(self, name: str, kind: Kind, text: str, labels: Sequence[str], rows: Sequence[Row]) -> Metric:
+        made = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
+        family = made(PREFIX + name, text, labels=["cluster", *labels])
+        for values, value in rows:
+            family.add_metric([self._cluster, *values], value)
+        return family
+
+
+def _gaps_by_kind(link: Mapping[str, Any]) -> dict[str, int]:
+    found = dict.fromkeys(_GAP_KINDS, 0)
+    for gap in link["gaps"]:
+        found[gap["kind"]] += 1
+    return found

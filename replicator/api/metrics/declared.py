@@ -1,0 +1,72 @@
+"""How a metric is declared. Prometheus' conventions: base units, the unit last, ``_total`` for what only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+PREFIX: Final = "replicator_"
+CLUSTER: Final = "cluster"
+"""The first label of every metric of the service: the worker's own cluster."""
+
+
+class Kind(StrEnum):
+    """Of a metric, as Prometheus calls it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The name that a metric had in the version before. It stands beside its successor for one version."""
+
+    name: str
+    kind: Kind = Kind.GAUGE
+    factor: float = 1
+    """By which the new value is multiplied to get the old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. ``name`` is without the prefix, and for a counter without ``_total``."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    """In words, for the page; seconds and bytes are told by the name."""
+    replaces: Replaced | None = None
+
+    @property
+    def exported(self) -> str:
+        """Its name in rules and dashboards; a histogram's series have ``_bucket``, ``_sum`` or ``_count`` after it."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+
+    @property
+    def all_labels(self) -> Sequence[str]:
+        return (CLUSTER, *self.labels)
+
+    @property
+    def unit_in_words(self) -> str:
+        last = self.name.rsplit("_", 1)[-1]
+        return last if last in ("seconds", "bytes") else self.unit
+
+
+def counter(name: str, text: str, *labels: str, unit: str = "", replaces: Replaced | None = None) -> Metric:
+    """Only grows, from 0 at the worker's start where nothing else is said."""
+    return Metric(name, Kind.COUNTER, text, labels, unit, replaces)
+
+
+def gauge(name: str, text: str, *labels: str, unit: str = "", replaces: Replaced | None = None) -> Metric:
+    """Goes up and down."""
+    return Metric(name, Kind.GAUGE, text, labels, unit, replaces)
+
+
+def flag(name: str, text: str, *labels: str) -> Metric:
+    """A gauge that is 1 or 0."""
+    return Metric(name, Kind.GAUGE, text, labels, "1 or 0")
