@@ -91,7 +91,7 @@ def make_app(
     app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
     app[STATUS] = source
-    app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None), metrics)
+    app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None, engine.writer.latencies), metrics)
     if link_opened is not None:
         app[link_streams.LINK_OPENED] = link_opened
     app.add_routes(

@@ -108,6 +108,8 @@ class _Frame:
     lane: _Lane
     size_bytes: int
     reached: dict[str, Position]
+    published_ms: int | None = None
+    """When its oldest block was published; None if it has none."""
     outdated: set[str] = field(default_factory=set)
     """Topics of which what is in the frame says nothing any more: they were made anew, or started again, since."""
 
@@ -233,16 +235,20 @@ class Copier:
         state.read = self._lane(topic).reached[topic] = reached
         self._queue_if_behind(topic, state)
 
-    def on_sent(self, size_bytes: int, *, lane: int = 0) -> int:
-        """A frame of that many bytes was sent, with all that was read in its lane since the one before it. Returns its
-        number."""
+    def on_sent(self, size_bytes: int, *, lane: int = 0, published_ms: int | None = None) -> int:
+        """A frame of that many bytes was sent, with all that was read in its lane since the one before it, of which the
+        oldest was published then. Returns its number."""
         dealt = self._lanes[lane]
         self._frames += 1
-        self._in_flight[self._frames] = _Frame(dealt, size_bytes, dealt.reached)
+        self._in_flight[self._frames] = _Frame(dealt, size_bytes, dealt.reached, published_ms)
         dealt.in_flight += 1
         dealt.in_flight_bytes += size_bytes
         dealt.reached = {}
         return self._frames
+
+    def published_ms(self, number: int | None = None) -> int | None:
+        """When the oldest block of a frame in flight was published, of the oldest frame if none is named."""
+        return self._in_flight[next(iter(self._in_flight)) if number is None else number].published_ms
 
     def on_acknowledged(self, number: int | None = None) -> dict[str, Position]:
         """A frame in flight, the oldest if none is named, is durable at the destination, but for what it refused, whose

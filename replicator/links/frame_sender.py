@@ -84,7 +84,7 @@ class FrameSender:
                 await self._send_sign_of_life(transport)
 
     def _note_sent(self, size_bytes: int) -> None:
-        self._copier.on_sent(size_bytes)
+        self._transfer.sent(size_bytes)
         self._sent.set()
 
     async def _receive(self, transport: HttpTransport) -> None:
@@ -103,7 +103,7 @@ class FrameSender:
         transfer = self._transfer
         transfer.failures = transfer.failures if reply.refused else 0
         transfer.refused(reply.refused)
-        transfer.topics.reached(self._copier.on_acknowledged())
+        transfer.acknowledged()
         self._work.set()
 
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:

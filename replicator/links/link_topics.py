@@ -87,6 +87,10 @@ class LinkTopics:
     def destination(self) -> str:
         return self._route.link.destination
 
+    @property
+    def link_key(self) -> str:
+        return self._route.link.key
+
     def let_go(self) -> None:
         """Hold nothing back any more."""
         for topic in self._engine.topics():

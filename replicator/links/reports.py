@@ -29,4 +29,4 @@ def take_report(transfer: Transfer, segment: Segment, done: Done) -> None:
     transfer.failures = transfer.failures if refused else 0
     transfer.refused(refused, number)
     transfer.topics.ask(short)
-    transfer.topics.reached(copier.on_acknowledged(number))
+    transfer.acknowledged(number)

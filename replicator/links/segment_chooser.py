@@ -63,7 +63,7 @@ class SegmentChooser:
         if not planned:
             self._transfer.topics.reached(copier.on_idle(lane=lane))
             return Choice(None, (), searching)
-        return Choice(Segment(copier.on_sent(size_bytes, lane=lane), lane, size_bytes, planned), first, False)
+        return Choice(Segment(self._transfer.sent(size_bytes, lane=lane), lane, size_bytes, planned), first, False)
 
     def _read(self, read: Read, blocks_max: int) -> tuple[list[_Chosen], Position]:
         """Look at a piece of a topic's log: the blocks that are to be carried, and how far that is."""

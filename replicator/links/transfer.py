@@ -68,6 +68,8 @@ class Transfer:
         self.state = "connecting"
         self.detail = ""
         self._on_state = on_state
+        self._published_ms: int | None = None
+        """When the oldest block was published that was chosen since the last frame."""
 
     def set_state(self, state: str, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
@@ -91,7 +93,24 @@ class Transfer:
                 if not header.is_for(self.topics.destination):
                     send = Send(send.previous, left_out=True, note=True)
                 chosen.append((index, send))
+        if chosen:
+            published_ms = headers[chosen[0][0]].publish_time_ms
+            self._published_ms = min(published_ms, self._published_ms or published_ms)
         return chosen, False
+
+    def sent(self, size_bytes: int, *, lane: int = 0) -> int:
+        """A frame of what was chosen is on its way; returns its number."""
+        published_ms, self._published_ms = self._published_ms, None
+        return self.copier.on_sent(size_bytes, lane=lane, published_ms=published_ms)
+
+    def acknowledged(self, number: int | None = None) -> None:
+        """The destination has that frame, the oldest in flight if none is named."""
+        published_ms = self.copier.published_ms(number)
+        self.topics.reached(self.copier.on_acknowledged(number))
+        if published_ms is not None:
+            writer = self.engine.writer
+            copies = writer.latencies.copy[self.topics.destination, self.topics.link_key]
+            copies.observe((writer.wall_clock_ms() - published_ms) / 1000)
 
     def refused(self, refusals: Mapping[str, tuple[str, str]], frame: int | None = None) -> None:
         """The destination refused these topics of a frame in flight, the oldest if none is named.

@@ -45,6 +45,7 @@ class ActionQueue:
 
     __slots__ = (
         "_actions",
+        "_announced",
         "_applier",
         "_checkpoint",
         "_loop",
@@ -83,6 +84,8 @@ class ActionQueue:
         self._on_resumed = on_resumed
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
+        self._announced: tuple[str, int] | None = None
+        """Of the updates that are to be applied: who wrote the oldest, and when."""
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
         """By subscription, how many of the actions write a marker that announces it."""
@@ -199,6 +202,15 @@ class ActionQueue:
                 self._shared.counted.updates_ignored += 1
             elif isinstance(outcome, BaseException):
                 raise outcome
+        if self._announced is not None:
+            origin, announced_ms = self._announced
+            self._announced = None
+            writer = self._shared.engine.writer
+            writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
+
+    def announced(self, origin: str, announced_ms: int) -> None:
+        """Updates are to be applied that ``origin`` wrote then."""
+        self._announced = self._announced or (origin, announced_ms)
 
     async def _write_all(self, actions: Sequence[Action]) -> None:
         """They go to the writer in their order, and into as few commits as it makes of them: where a commit takes long,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 
 from replicator.engine.errors import EngineError
@@ -24,7 +25,7 @@ from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
 from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
-from snapshots.actions import LogState
+from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.markers import SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import BEFORE_ALL, Position
@@ -34,7 +35,9 @@ class TopicSync:
     """Keeps one topic's replicated subscriptions in step."""
 
     __slots__ = (
+        "_announcing_since",
         "_applier",
+        "_changed_at",
         "_checkpoint",
         "_loop",
         "_markers",
@@ -76,6 +79,10 @@ class TopicSync:
         )
         self._off: dict[str, None] = {}
         """Subscriptions that are not replicated, so that what was announced of them was ignored."""
+        self._changed_at: float | None = None
+        """When the first acknowledgement came that is not announced yet."""
+        self._announcing_since: float | None = None
+        """The same of those that are in markers which do not stand in the log yet."""
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._markers = MarkerLog(topic, shared.counted)
@@ -219,6 +226,7 @@ class TopicSync:
 
     def on_acknowledged(self, subscription: Subscription) -> None:
         if self._shared.exact:
+            self._changed_at = self._changed_at or time.perf_counter()
             self.controller.on_acknowledged(subscription.name, monotonic_ms())
             self._settle()
         else:
@@ -261,7 +269,10 @@ class TopicSync:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._queue.add(self.controller.on_tick(monotonic_ms(), self._log_state()))
+        actions = self.controller.on_tick(monotonic_ms(), self._log_state())
+        if any(isinstance(action, WriteUpdate) for action in actions):
+            self._announcing_since, self._changed_at = self._changed_at, None
+        self._queue.add(actions)
         self._settle()
 
     def _settle(self) -> None:
@@ -277,6 +288,10 @@ class TopicSync:
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _on_written(self) -> None:
+        if self._announcing_since is not None:
+            announced = self._shared.engine.writer.latencies.announce
+            announced.observe(time.perf_counter() - self._announcing_since)
+            self._announcing_since = None
         self.controller.on_written(monotonic_ms())
         self._settle()
 
@@ -300,9 +315,11 @@ class TopicSync:
             if isinstance(marker, SnapshotResponse) and self._proves_nothing(marker):
                 self._shared.counted.answers_unprovable += 1
                 continue
-            self._queue.add(
-                self.controller.on_marker(position, stored.header.origin, marker, self._log_state(), monotonic_ms())
-            )
+            header = stored.header
+            actions = self.controller.on_marker(position, header.origin, marker, self._log_state(), monotonic_ms())
+            if after == BEFORE_ALL and any(isinstance(action, ApplyUpdate) for action in actions):  # not a repetition
+                self._queue.announced(header.origin, header.publish_time_ms)
+            self._queue.add(actions)
         self._queue.wake()
 
     def _proves_nothing(self, answer: SnapshotResponse) -> bool:

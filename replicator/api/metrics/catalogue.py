@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from replicator.api.metrics.declared import Kind, Metric, Replaced, counter, flag, gauge
+from replicator.api.metrics.declared import Kind, Metric, Replaced, counter, flag, gauge, histogram
 
 TOPIC: Final = "topic"
 SUBSCRIPTION: Final = ("topic", "subscription")
@@ -66,6 +66,37 @@ FAILOVER_PRODUCERS: Final = flag("failover_takes_producers", "1 while producers 
 DRIVER_UP: Final = flag("pipeline_driver_up", "1 while the driver of live copy runs; none where none is to run.")
 DRIVER_STARTS: Final = counter(
     "pipeline_driver_starts", "Times that the driver of live copy was started.", unit="starts"
+)
+
+# Latencies: of groups, runs, blocks and frames, not of each message. Ages are by the clocks of two clusters.
+PUBLISH: Final = histogram(
+    "publish_latency_seconds",
+    "From when a publish is handed to the store until it is durable; each counts as the oldest of its group commit.",
+)
+ACKNOWLEDGE: Final = histogram(
+    "acknowledge_latency_seconds",
+    "From a change of a subscription, such as an acknowledgement with a receipt, until it is durable; each counts as"
+    " the oldest of its save.",
+)
+DISPATCH: Final = histogram(
+    "dispatch_latency_seconds",
+    "Of each run that hands out messages as they come, the age of the oldest since it was published at its origin; a"
+    " backlog that is read counts with its age.",
+    "origin",
+)
+COPY: Final = histogram(
+    "copy_latency_seconds",
+    "Of each frame of a link, the age of its oldest block when the destination has confirmed it.",
+    *LINK,
+)
+ANNOUNCE: Final = histogram(
+    "sync_announce_latency_seconds",
+    "Of each announcement of a topic's subscriptions, from the first acknowledgement in it until it is durable here.",
+)
+SYNC: Final = histogram(
+    "sync_latency_seconds",
+    "Of each round of other clusters' announcements, the age of the oldest when it is applied and durable here.",
+    "origin",
 )
 
 # Topics and subscriptions.
@@ -237,6 +268,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED),
     *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),
+    *(PUBLISH, ACKNOWLEDGE, DISPATCH, COPY, ANNOUNCE, SYNC),
     *(TOPICS, SUBSCRIPTIONS, SUMMED_TOPICS, SUMMED_SUBSCRIPTIONS),
     *(TOPIC_ENTRIES, TOPIC_MESSAGES, TOPIC_MARKERS, BACKLOG_ENTRIES, BACKLOG_MESSAGES, DELETED_ENTRIES),
     *(LINK_UP, LINK_PAUSED, LINK_TOPICS, LINK_BACKLOG, LINK_LAG, LINK_IN_FLIGHT),

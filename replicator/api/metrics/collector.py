@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from replicator.api.metrics import catalogue as names
 from replicator.api.metrics.bounded import BoundedFigures
 from replicator.api.metrics.declared import PREFIX, Kind
 from replicator.api.metrics.declared import Metric as Declared
+from replicator.engine.latencies import BOUNDS_SECONDS, Histogram, Latencies
 
 CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
 """Of a link; see docs/http.md."""
@@ -28,6 +30,7 @@ class Scraped:
 
     status: Mapping[str, Any]
     ready: bool
+    latencies: Latencies
 
 
 class StatusCollector(Collector):
@@ -41,6 +44,7 @@ class StatusCollector(Collector):
         self._status = scraped.status
         self._figures = figures
         self._ready = scraped.ready
+        self._latencies = scraped.latencies
         self._old_names = old_names
         self._rows: dict[str, list[Row]] = {}
 
@@ -166,7 +170,22 @@ class StatusCollector(Collector):
     def _add(self, metric: Declared, value: float, *labels: str) -> None:
         self._rows.setdefault(metric.name, []).append((labels, value))
 
+    def _histograms(self) -> Mapping[str, Mapping[tuple[str, ...], Histogram]]:
+        """By metric, and by the values of the labels after ``cluster``. Copies: this is another thread."""
+        each = self._latencies
+        return {
+            names.PUBLISH.name: {(): each.publish},
+            names.ACKNOWLEDGE.name: {(): each.acknowledge},
+            names.DISPATCH.name: {(origin,): found for origin, found in list(each.dispatch.items())},
+            names.COPY.name: dict(list(each.copy.items())),
+            names.ANNOUNCE.name: {(): each.announce},
+            names.SYNC.name: {(origin,): found for origin, found in list(each.sync.items())},
+        }
+
     def _families(self, metric: Declared) -> Iterator[Metric]:
+        if metric.kind is Kind.HISTOGRAM:
+            yield self._histogram_family(metric, self._histograms()[metric.name])
+            return
         rows = self._rows.get(metric.name, [])
         yield self._family(metric.name, metric.kind, metric.help, metric.labels, rows)
         if (old := metric.replaces) is not None and self._old_names:
@@ -179,6 +198,15 @@ class StatusCollector(Collector):
         family = made(PREFIX + name, text, labels=["cluster", *labels])
         for values, value in rows:
             family.add_metric([self._cluster, *values], value)
+        return family
+
+    def _histogram_family(self, metric: Declared, rows: Mapping[tuple[str, ...], Histogram]) -> Metric:
+        family = HistogramMetricFamily(PREFIX + metric.name, metric.help, labels=["cluster", *metric.labels])
+        for values, histogram in rows.items():
+            below = list(accumulate(list(histogram.counts)))
+            limits = [*(f"{limit:g}" for limit in BOUNDS_SECONDS), "+Inf"]
+            buckets = list(zip(limits, map(float, below), strict=True))
+            family.add_metric([self._cluster, *values], buckets, histogram.sum_seconds)
         return family
 
 

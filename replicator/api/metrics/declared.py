@@ -67,6 +67,11 @@ def gauge(name: str, text: str, *labels: str, unit: str = "", replaces: Replaced
     return Metric(name, Kind.GAUGE, text, labels, unit, replaces)
 
 
+def histogram(name: str, text: str, *labels: str) -> Metric:
+    """How often something took how long."""
+    return Metric(name, Kind.HISTOGRAM, text, labels)
+
+
 def flag(name: str, text: str, *labels: str) -> Metric:
     """A gauge that is 1 or 0."""
     return Metric(name, Kind.GAUGE, text, labels, "1 or 0")

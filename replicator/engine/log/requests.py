@@ -114,6 +114,8 @@ class Tail:
 class Request:
     future: asyncio.Future[Any]
     bytes: int = 0
+    submitted: float = 0.0
+    """When it was handed to the writer, by ``time.perf_counter``."""
 
 
 @dataclass(slots=True)
@@ -276,6 +278,10 @@ class Committed:
     left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
     """By topic, what links noted that they left it out."""
     bytes: int = 0
+    publishes: int = 0
+    """How many of the requests published, and were not refused."""
+    oldest_publish: float = 0.0
+    """When the first of them was handed to the writer."""
 
     def extend(self, later: Committed) -> None:
         """Add what was committed after this."""
@@ -285,3 +291,5 @@ class Committed:
         for topic_id, notes in later.left_out.items():
             self.left_out.setdefault(topic_id, []).extend(notes)
         self.bytes += later.bytes
+        self.oldest_publish = self.oldest_publish if self.publishes else later.oldest_publish
+        self.publishes += later.publishes

@@ -27,6 +27,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
+from replicator.engine.latencies import Latencies
 from replicator.engine.log.block import BlockHeader, BlockKind
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.group import CommitGroup
@@ -106,6 +107,8 @@ class Writer:
         """Why no request is taken any more."""
         self._broken = False
         self.commits = 0
+        self.latencies = Latencies()
+        """Of all of the worker: whoever does something has the writer at hand."""
         map_size = int(store.env.info()["map_size"])
         self.disk_room = TableRoom(store.data_file, map_size, store.free_pages_bytes)
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
@@ -273,6 +276,7 @@ class Writer:
             more = await self._submit(CompactSegmentsRequest(self._loop.create_future()))
 
     async def _submit(self, request: Request) -> Any:
+        request.submitted = time.perf_counter()
         async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room
             while self._queued_bytes > QUEUE_BYTES_MAX:
                 self._room.clear()
@@ -357,6 +361,11 @@ class Writer:
         self._last_id = batch.last_id
         self.commits += 1
         batch.committed.bytes = sum(request.bytes for request in group)
+        published = [
+            each.submitted for each in group if isinstance(each, PublishRequest) and each.kind is BlockKind.MESSAGES
+        ]
+        if published:
+            batch.committed.publishes, batch.committed.oldest_publish = len(published), published[0]
         return batch.committed
 
     def _take_room(self, group: Sequence[Request], in_segments: range, *, appends: bool) -> str | None:
@@ -400,6 +409,8 @@ class Writer:
 
     def _finish(self, committed: Committed) -> None:
         self._queued_bytes -= committed.bytes
+        if committed.publishes:
+            self.latencies.publish.observe(time.perf_counter() - committed.oldest_publish, committed.publishes)
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
         try:

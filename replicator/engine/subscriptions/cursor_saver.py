@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from replicator.engine.errors import EngineError
@@ -30,6 +31,8 @@ class CursorSaver:
         self._rows = rows
         self._state = state
         self._waiting: list[asyncio.Future[None]] = []
+        self._waiting_since = 0.0
+        """When the first of them began to wait."""
         self._running: asyncio.Task[None] | None = None
         self._deleting: EngineError | None = None
         self._with_first_save = with_first_save
@@ -39,6 +42,8 @@ class CursorSaver:
     def saved(self) -> asyncio.Future[None]:
         """A future that is done when the state as it is now is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
+        if not self._waiting:
+            self._waiting_since = time.perf_counter()
         self._waiting.append(future)
         if self._running is None:
             self._running = in_background(self._run(), "saving of a cursor")
@@ -69,6 +74,7 @@ class CursorSaver:
     async def _save_all(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
+            since = self._waiting_since
             try:
                 await self._write()
             except EngineError as error:
@@ -80,6 +86,7 @@ class CursorSaver:
                         future.set_exception(error)
                 continue
             self.stored = True
+            self._writer.latencies.acknowledge.observe(time.perf_counter() - since, len(waiting))
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

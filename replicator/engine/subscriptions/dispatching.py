@@ -7,11 +7,12 @@ what is the subscription's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from replicator.engine.client_figures import Counts, total
-from replicator.engine.errors import ConsumerBusy, NotAllowedError
+from replicator.engine.errors import ConsumerBusy, EngineError, NotAllowedError
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import ConsumedSubscription, ConsumerDeleting, Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
@@ -21,7 +22,7 @@ from replicator.engine.subscriptions.dispatch.many_active import ManyActiveDispa
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
-from replicator.engine.types import ReadEntries, SubscribeOptions, SubscriptionType
+from replicator.engine.types import LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
 from snapshots.position import Position
 
 CONSUMERS_MAX: Final = 10_000
@@ -67,6 +68,7 @@ class Dispatching:
         self.gone = Counts()
         """What consumers got that are not here any more."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
+        self.pump.handed_out = self._handed_out
 
     @property
     def type(self) -> SubscriptionType | None:
@@ -204,6 +206,14 @@ class Dispatching:
             if not consumer.told_end:
                 consumer.told_end = True
                 self._topic.loop.call_soon(_tell_end, consumer)
+
+    def _handed_out(self, oldest: LoggedEntry) -> None:
+        if self._cursor.state.read_compacted:
+            return
+        writer = self._topic.writer
+        with contextlib.suppress(EngineError):  # it was trimmed meanwhile
+            age_ms = writer.wall_clock_ms() - self._topic.reading.publish_time_ms(oldest.position)
+            writer.latencies.dispatch[oldest.origin].observe(age_ms / 1000)
 
     def _dispatch_paused(self) -> bool:
         return self._topic.admission.dispatch_paused

@@ -53,6 +53,8 @@ class Pump:
         self.dispatcher: Dispatcher | None = None
         self.read: ReadEntries | None = None
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
+        self.handed_out: Callable[[LoggedEntry], None] = lambda oldest: None
+        """Told of the oldest entry of each run that reads on, when its messages are with their consumers."""
         self.delays = True
         """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
@@ -104,6 +106,8 @@ class Pump:
             consumer = self._consumers.get(consumer_id)
             if consumer is not None:  # not closed by a consumer that was served before it
                 self._deliver(consumer, batch)
+        if deliveries and isinstance(plan, ReadTail):
+            self.handed_out(next(entry for entry in entries if not entry.marker))
         self.schedule()
 
     @staticmethod

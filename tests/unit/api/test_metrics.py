@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from replicator.api.metrics.catalogue import LINK_COUNTERS, METRICS, STAGING_COU
 from replicator.api.metrics.collector import Scraped, StatusCollector
 from replicator.api.metrics.declared import PREFIX
 from replicator.api.metrics.reference import page
+from replicator.engine.latencies import Latencies
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 LINK: dict[str, Any] = {
@@ -47,10 +49,23 @@ TOPICS = [
 ]
 
 
-def exported(*, old_names: bool = True, topics_max: int = 2) -> str:
+def some_latencies() -> Latencies:
+    """With one of each that has labels."""
+    latencies = Latencies()
+    for each in (
+        latencies.dispatch["us-east"],
+        latencies.copy["eu-west", "us-east>eu-west"],
+        latencies.sync["eu-west"],
+    ):
+        each.observe(0.1)
+    return latencies
+
+
+def exported(*, old_names: bool = True, topics_max: int = 2, latencies: Latencies | None = None) -> str:
     figures = Bounds().bound(TOPICS, topics_max=topics_max, subscriptions_max=10)
     registry = CollectorRegistry()
-    registry.register(StatusCollector("us-east", Scraped(STATUS, ready=True), figures, old_names=old_names))
+    scraped = Scraped(STATUS, ready=True, latencies=latencies or some_latencies())
+    registry.register(StatusCollector("us-east", scraped, figures, old_names=old_names))
     return generate_latest(registry).decode()
 
 
@@ -74,7 +89,8 @@ def promtool(text: str) -> list[str]:
 
 
 def test_every_declared_metric_is_exported_and_no_other() -> None:
-    found = {name.removesuffix("_total") for name, _ in samples(exported(old_names=False))}
+    suffixes = r"_(total|bucket|sum|count)$"
+    found = {re.sub(suffixes, "", name) for name, _ in samples(exported(old_names=False))}
     assert found == {f"{PREFIX}{each.name}" for each in METRICS}
 
 
@@ -123,9 +139,26 @@ def test_topics_beyond_the_limit_are_summed_and_a_metric_says_so() -> None:
 def test_a_link_that_is_not_connected_is_down() -> None:
     assert samples(exported())["replicator_link_up", ("us-east>eu-west", "eu-west")] == 1
     for state in ("connecting", "failed", "waiting", "paused"):
-        scraped = Scraped({**STATUS, "links": [{**LINK, "state": state}]}, ready=True)
+        scraped = Scraped({**STATUS, "links": [{**LINK, "state": state}]}, ready=True, latencies=Latencies())
         registry = CollectorRegistry()
         registry.register(StatusCollector("us-east", scraped, Bounds().bound([], topics_max=0, subscriptions_max=0),
                                           old_names=False))  # fmt: skip
         found = samples(generate_latest(registry).decode())
         assert found["replicator_link_up", ("us-east>eu-west", "eu-west")] == 0
+
+
+def test_latencies_are_histograms_in_seconds_whose_buckets_hold_all_below_them() -> None:
+    latencies = Latencies()
+    for seconds in (0.0004, 0.0005, 0.004, 400.0, -1.0):
+        latencies.copy["eu-west", "us-east>eu-west"].observe(seconds)
+    latencies.publish.observe(0.02, 50)
+    text = exported(latencies=latencies)
+    found, link = samples(text), ("us-east>eu-west", "eu-west")
+    buckets = {
+        labels[0]: value for (name, labels), value in found.items() if name == "replicator_copy_latency_seconds_bucket"
+    }
+    assert (buckets["0.0005"], buckets["0.0025"], buckets["0.005"], buckets["300"], buckets["+Inf"]) == (3, 3, 4, 4, 5)
+    assert found["replicator_copy_latency_seconds_count", link] == 5
+    assert found["replicator_copy_latency_seconds_sum", link] == pytest.approx(400.0049)
+    assert found["replicator_publish_latency_seconds_sum", ()] == pytest.approx(1.0)
+    assert found["replicator_publish_latency_seconds_bucket", ("0.025",)] == 50
