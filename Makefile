@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv drill compare test lint bench soak fuzz peers helm-test proto lock metrics-page clean
+.PHONY: help venv docs reference drill compare test lint bench soak fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -57,6 +57,12 @@ peers:  ## fetch Pulsar and Kafka, which tests/peers, tests/differential and ben
 helm-test:  ## build helm and Kubernetes once, and test the chart with pods that run; ARGS="…" goes to pytest
 	@.ci/helm $(ARGS)
 
+docs:  ## build the documentation as a site, in site/; python3 -m http.server -d site shows it
+	@.ci/docs
+
+reference: venv  ## make docs/reference/, docs/limits.md and the drawings from the code
+	$(BIN)/python .ci/reference/main.py
+
 proto: venv  ## make the protobuf modules again from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. replicator/metadata/metadata.proto replicator/protocol/commands.proto
 	# Protobuf knows files by name, for all packages of a process: this one is ours too.
@@ -68,6 +74,8 @@ lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	.ci/image-locks
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" .ci/site/requirements.in -o .ci/site/requirements.lock
 
 metrics-page: venv  ## write docs/metrics.md from the metrics that the code declares
 	$(BIN)/python -m replicator.api.metrics.reference > docs/metrics.md

@@ -118,12 +118,13 @@ def make_app(
 
 
 async def healthz(request: web.Request) -> web.Response:
+    """Whether the process is alive."""
     return web.json_response({"status": "alive"})
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """503 only where clients cannot be served: a link that fails must not take a healthy region out of its load
-    balancer (invariant 8). Tasks that end again and again are named."""
+    """Whether clients are served. 503 only where they cannot be: a link that fails must not take a healthy region out
+    of its load balancer (invariant 8). Tasks that end again and again are named."""
     source = request.app[STATUS]
     failing = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
     reason = source.ready()
@@ -133,6 +134,7 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 async def status(request: web.Request) -> web.Response:
+    """Everything that the worker says of itself: topics, subscriptions, links, sync, store, database and failover."""
     return web.json_response(await _gather(request.app))
 
 

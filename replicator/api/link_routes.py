@@ -58,6 +58,7 @@ def add_links(app: web.Application, source: LinkSource) -> None:
 
 
 async def list_links(request: web.Request) -> web.Response:
+    """The links that leave this cluster."""
     return web.json_response({"links": [link.status() for link in request.app[LINKS].links()]})
 
 
@@ -69,12 +70,14 @@ async def show_link(request: web.Request) -> web.Response:
 
 
 async def pause(request: web.Request) -> web.Response:
+    """Pause a link, also over a restart."""
     link = _link(request)
     await link.pause()
     return web.json_response(link.status())
 
 
 async def resume(request: web.Request) -> web.Response:
+    """Let a paused link go on."""
     link = _link(request)
     await link.resume()
     return web.json_response(link.status())

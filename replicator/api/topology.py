@@ -43,11 +43,12 @@ def add_topology(app: web.Application, source: TopologySource) -> None:
 
 
 async def show(request: web.Request) -> web.Response:
+    """The topology that runs, by digest and in the form of the file, and the worker's version."""
     return web.json_response({**request.app[SOURCE].topology_status(), "version": __version__})
 
 
 async def reload(request: web.Request) -> web.Response:
-    """Body: ``{"digest": …, "dry_run": false}``, both optional."""
+    """Read the file again and run it. Body: ``{"digest": …, "dry_run": false}``, both optional."""
     expected, dry_run = await _asked(request)
     source = request.app[SOURCE]
     try:

@@ -1,0 +1,328 @@
+"""docs/reference/topology.md: every field of a topology file, which values it takes and what it is without.
+
+The fields, their values and their defaults are those of the pydantic models. What a field is for is written in a row
+of docs/topology.md, by hand, and taken from there. A field of a section may do without a row of its own where the
+section's row names it; its docstring says the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Le
+from pydantic.fields import FieldInfo
+
+from replicator.topology import apache, auth, fields, links, patterns, scalars
+from replicator.topology.sections import Section
+from replicator.topology.values import Topology
+
+PAGE: Final = "reference/topology.md"
+MEANINGS: Final = "topology.md"
+ROOTS: Final[dict[str, type[Section]]] = {
+    "clusters.NAME": fields.Cluster,
+    "links[]": links.LinkSettings,
+    "policies": fields.PolicySettings,
+    **{
+        name: kind
+        for name, kind in get_type_hints(Topology).items()
+        if inspect.isclass(kind) and issubclass(kind, Section)
+    },
+}
+"""The sections of a file. Those that are one for all clusters are the topology's own."""
+NOT_WRITTEN: Final = frozenset({"clusters.NAME.name", "clusters.NAME.tls_required"})
+"""What models have and a file does not: the name is the key, the other stands in the section `tls`."""
+ENDS: Final = {"links[].between": "two clusters", "links[].from": "a cluster", "links[].to": "a cluster"}
+"""Keys of a link that no model has: the reader takes them."""
+CLUSTER_POLICIES: Final = "clusters.NAME.policies"
+
+VALUES: Final[dict[object, str]] = {
+    scalars.check_address: "`HOST:PORT`",
+    scalars.check_listen: "`HOST:PORT`, also of every address: `0.0.0.0:PORT`",
+    scalars.check_database: "`embedded` or `postgresql://…`",
+    scalars.check_host_name: "a host name",
+    scalars.check_origin: "`http://HOST` or `https://HOST`, with or without a port",
+    scalars.data_path: "a path; relative to the file",
+    scalars.check_master: "`local[N]`, `spark://…`, `k8s://…` or `yarn`",
+    scalars.check_batch: f"a duration, `1s` to `{scalars.BATCH_SECONDS_MAX}s`",
+    scalars.check_conf: f"a mapping of up to {scalars.CONF_MAX} names `spark.…` to text",
+    scalars.check_segment: "",  # its size says it
+    scalars._check_flag: "`true` or `false`",
+    apache.check_service_url: "`pulsar://HOST:PORT` or `pulsar+ssl://HOST:PORT`",
+    apache.check_admin_url: "`http://HOST:PORT` or `https://HOST:PORT`",
+    auth.check_role: "the name of a role",
+    auth._check_url: "a URL, `https://…`",
+    auth._check_places: "a mapping of places to roles to actions",
+    links._check_name: f"1 to {links.LINK_NAME_CHARS_MAX} letters, digits, `-` or `_`",
+    links._check_rate: "",  # its limit says it
+    links._check_sql: f"SQL, up to {links.SQL_CHARS_MAX:,} characters",
+}
+"""By the function that checks it, what a field takes; empty where another part of the field's type says it."""
+PATTERNS: Final = f"a list of up to {patterns.PATTERNS_MAX} patterns (RE2)"
+_ROW: Final = re.compile(r"^\| (`[^|]*) \|([^|]*)\| (.*) \|$")
+
+
+class Undocumented(Exception):
+    """A field, a route or an error of which something is missing; the text says where to write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A row of docs/topology.md."""
+
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What the code says of a field."""
+
+    key: str
+    values: str
+    default: str
+    """As the file would have it; empty where nothing is set."""
+    docstring: str
+
+
+def written_rows(page: str) -> dict[str, Written]:
+    """By key; a row may be of several: `.exclude` behind `links[].topics` is `links[].exclude`."""
+    rows: dict[str, Written] = {}
+    for line in page.splitlines():
+        if not (match := _ROW.match(line)):
+            continue
+        above = ""
+        for key in re.findall(r"`([^`]+)`", match[1]):
+            whole = f"{above}{key}" if key.startswith(".") else key
+            above = whole.rpartition(".")[0]
+            if whole.partition(".")[0].removesuffix("[]") in {
+                root.partition(".")[0].removesuffix("[]") for root in ROOTS
+            }:
+                rows[whole] = Written(match[2].strip(), match[3].strip())
+    return rows
+
+
+def facts() -> Iterator[Fact]:
+    """Every field that a file may have, in the order of the models."""
+    for root, model in ROOTS.items():
+        if root == "links[]":
+            yield from (Fact(key, values, "", "") for key, values in ENDS.items())
+        yield from _of_section(root, model)
+
+
+def _of_section(prefix: str, model: type[Section]) -> Iterator[Fact]:
+    for name, info in model.model_fields.items():
+        key = f"{prefix}.{name}"
+        if key in NOT_WRITTEN:
+            continue
+        section = _section_in(info.annotation)
+        if key == CLUSTER_POLICIES:
+            yield Fact(key, "as `policies`", "", "")
+        elif section is not None:
+            yield from _of_section(key, section)
+        else:
+            yield Fact(key, _values(key, info), _default(name, info), _docstrings(model).get(name, ""))
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    for each in (annotation, *get_args(annotation)):
+        if inspect.isclass(each) and issubclass(each, Section):
+            return each
+    return None
+
+
+@cache
+def _docstrings(model: type[Section]) -> dict[str, str]:
+    """Those that stand behind fields, first paragraph, in one line."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            text = ast.literal_eval(after.value).partition("\n\n")[0]
+            found[field.target.id] = plain(" ".join(text.split()))
+    return found
+
+
+def plain(docstring: str) -> str:
+    """A docstring's marks as Markdown has them."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring)
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def _values(key: str, info: FieldInfo) -> str:
+    said = list(_said(key, info.annotation))
+    parts = [*said, *_of_metadata(key, info.metadata)]
+    low = next((each.ge for each in info.metadata if isinstance(each, Ge)), None)
+    high = next((each.le for each in info.metadata if isinstance(each, Le)), None)
+    sized = any(getattr(each, "func", None) is scalars.parse_size for each in info.metadata)
+    if low is not None and high is not None:
+        bounds = [scalars.format_size(each) if sized else f"{each:,}" for each in (low, high)]  # type: ignore[call-overload]
+        parts.append(f"{'a size' if sized else 'a whole number'}, {bounds[0]} to {bounds[1]}")
+    elif sized:
+        parts.append("a size")
+    words = list(dict.fromkeys(part for part in parts if part))
+    if words:
+        return ", or ".join(words)
+    if info.annotation in (str, str | None):
+        return "text"
+    if info.annotation is bool:
+        return "`true` or `false`"
+    raise Undocumented(
+        f"{key}: which values it takes is not known; say it in VALUES of .ci/reference/reference_fields.py"
+    )
+
+
+def _said(key: str, annotation: Any) -> Iterator[str]:
+    """What the type says, and what checks inside of it."""
+    if get_origin(annotation) is Literal:
+        yield _one_of(get_args(annotation))
+        return
+    if get_origin(annotation) is tuple:
+        inside = [text for each in get_args(annotation) if each is not ... for text in _said(key, each)]
+        yield PATTERNS if PATTERNS in inside or not inside else f"a list: {', '.join(inside)}"
+        return
+    if get_origin(annotation) is dict:
+        return
+    for each in get_args(annotation):
+        if hasattr(each, "func"):
+            yield from _of_metadata(key, [each])
+        else:
+            yield from _said(key, each)
+
+
+def _of_metadata(key: str, metadata: list[Any]) -> Iterator[str]:
+    for each in metadata:
+        check = getattr(each, "func", None)
+        if check is None or check is scalars.parse_size:
+            continue
+        if getattr(check, "__module__", "") == patterns.__name__:
+            yield PATTERNS
+            continue
+        if check in VALUES:
+            yield VALUES[check]
+            continue
+        inside = inspect.getclosurevars(check).nonlocals
+        if "words" in inside:
+            yield _one_of(inside["words"])
+        elif "names" in inside:
+            yield _one_of(inside["names"])
+        elif "off_at_0" in inside:
+            off = "; 0 is `unlimited` too" if inside["off_at_0"] else ""
+            yield f"{inside['kind'].partition(' (')[0]}, or `unlimited`{off}"
+        else:
+            raise Undocumented(
+                f"{key} is checked by {check.__qualname__}; say which values it takes in VALUES of "
+                ".ci/reference/reference_fields.py"
+            )
+
+
+def _one_of(words: Any) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _default(name: str, info: FieldInfo) -> str:
+    default = info.default
+    if info.is_required():
+        return "required"
+    if default is None or default in ("", (), {}):
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, Enum):
+        return f"`{default.value}`"
+    checks = [getattr(each, "func", None) for each in info.metadata]
+    if scalars.parse_size in checks:
+        return f"`{scalars.format_size(default)}`"
+    if scalars.check_batch in checks:
+        return f"`{scalars.format_duration(default)}`"
+    return str(default) if isinstance(default, int) else f"`{default}`"
+
+
+def page(docs: Path) -> str:
+    """The page; raises :class:`Undocumented` with everything that is missing."""
+    rows = written_rows((docs / MEANINGS).read_text())
+    known = list(facts())
+    keys = {fact.key for fact in known}
+    sections = {key.rpartition(".")[0] for key in keys} | set(ROOTS) | {"clusters"}
+    wrong = [
+        f"docs/{MEANINGS} has a row for `{key}`, which no file may have: correct it or take it out"
+        for key in rows
+        if key not in keys and key not in sections
+    ]
+    lines = {}
+    for fact in known:
+        try:
+            lines[fact.key] = _line(fact, rows)
+        except Undocumented as missing:
+            wrong.append(str(missing))
+    if wrong:
+        raise Undocumented("\n".join(wrong))
+    return _HEAD + "".join(
+        f"\n## {_TITLES.get(root, root)}\n\n{_TABLE}{''.join(lines[key] for key in lines if _root(key) == root)}"
+        for root in ROOTS
+    )
+
+
+def _root(key: str) -> str:
+    return next(root for root in ROOTS if key.startswith(f"{root}."))
+
+
+def _line(fact: Fact, rows: dict[str, Written]) -> str:
+    row = rows.get(fact.key)
+    if row is None:
+        meaning, default = _from_section(fact, rows), fact.default
+    else:
+        meaning, default = row.meaning, fact.default or row.default
+        said = re.fullmatch(r"(`[^`]+`|[\d ]+|required)", row.default)
+        if fact.default and said and said[1].strip("` ") != fact.default.strip("`"):
+            raise Undocumented(
+                f"docs/{MEANINGS} says that `{fact.key}` is {row.default} by default, and it is {fact.default}"
+            )
+    return f"| `{fact.key}` | {fact.values} | {default} | {_moved(meaning)} |\n"
+
+
+def _from_section(fact: Fact, rows: dict[str, Written]) -> str:
+    parent, _, name = fact.key.rpartition(".")
+    while parent:
+        row = rows.get(parent)
+        if row is not None and re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", row.meaning):
+            return f"{fact.docstring} See [`{parent}`]({MEANINGS}).".strip()
+        parent = parent.rpartition(".")[0]
+    raise Undocumented(
+        f"`{fact.key}` has no meaning: write a row | `{fact.key}` | default | meaning | into docs/{MEANINGS}, "
+        "then run `make reference`"
+    )
+
+
+def _moved(meaning: str) -> str:
+    """Links as they are from one folder further down."""
+    return re.sub(r"\]\((?!\w+:|#)", "](../", re.sub(r"\]\(#", f"]({MEANINGS}#", meaning))
+
+
+_TITLES: Final = {
+    "clusters.NAME": "Clusters",
+    "links[]": "Links",
+    "policies": "Policies of topics",
+    "auth": "Who is let in: auth",
+    "tls": "TLS: tls",
+}
+"""By section, where its name alone says too little."""
+_TABLE: Final = "| key | values | default | meaning |\n| --- | --- | --- | --- |\n"
+_HEAD: Final = f"""# Every field of the topology file
+
+<!-- Made by `make reference` from replicator/topology and docs/{MEANINGS}. Do not edit it. -->
+
+Which keys there are, which values they take and what counts without them is taken from the code; what they are for is
+said in [the topology file](../{MEANINGS}), which also says how a file is checked and changed. A size has a unit
+(`10GiB`, `500MB`) or is a number of bytes; a duration has a unit (`90s`, `30m`, `12h`, `7d`, `2w`) or is a number of
+seconds.
+"""
