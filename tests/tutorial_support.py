@@ -13,6 +13,15 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 COMMANDS = "console"
+PROMISED = [
+    "orders 1 to 1000 are confirmed",
+    "billed 540 orders",
+    "orders 1001 to 1200 are confirmed",
+    "billed 660 orders",
+    "1200",
+    "1200",
+]
+"""What the page says that its programs and its counting print."""
 _STEP = re.compile(r"^## (\d+)\. [^\n]*$|(?:Save this as `([^`]+)`(?:(?!^```).)*?)?^```(\w+)\n(.*?)^```", re.S | re.M)
 NOTHING_WOULD_BE_LOST = "replicator failover -f topology.yaml --from us-east --to eu-west --dry-run --output json"
 NOTHING = (
@@ -92,6 +101,11 @@ def opened(folder: Path, environment: dict[str, str]) -> Iterator[Shell]:
         yield shell
     finally:
         shell.end()
+
+
+def figures(printed: list[tuple[str, str]]) -> list[str]:
+    """What the tutorial's programs and its counting printed."""
+    return [text.strip() for line, text in printed if line.startswith(("python", "wc", "sort"))]
 
 
 def followed(shell: Shell, ports: tuple[str, str], tutorial: list[Step]) -> list[tuple[str, str]]:
