@@ -40,6 +40,7 @@ from bench.spark import measure_spark
 from bench.subscriptions import measure_subscriptions
 from bench.sync import measure_sync
 from bench.topics import measure_topics
+from bench.traces import measure_traces
 from bench.verify import measure_verify
 
 GROUPS: Final = (
@@ -61,6 +62,7 @@ GROUPS: Final = (
     "connections",
     "shared-port",
     "security",
+    "traces",
     "peers",
 )
 BY_NAME_ONLY: Final = frozenset({"peers"})
@@ -168,6 +170,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float) -> list[M
         with _directory("TLS and tokens, and hostile connections") as directory:
             directory.chmod(0o755)
             measured += await measure_security(directory, err.print)
+    if "traces" in groups:
+        with _directory("publishing and copying with traces and without") as directory:
+            directory.chmod(0o755)
+            measured += await measure_traces(directory, err.print)
     if "peers" in groups:
         with _directory("the copy beside Pulsar's geo-replication and MirrorMaker 2") as directory:
             directory.chmod(0o755)

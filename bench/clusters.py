@@ -21,6 +21,7 @@ from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
 from replicator.topology.fields import PipelineSettings
 from replicator.topology.scalars import EMBEDDED
+from replicator.topology.traces import TracesSettings
 
 SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"
@@ -32,9 +33,11 @@ class TwoClusters:
     ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers.
     """
 
-    def __init__(self, directory: Path, *, engine: str = EMBEDDED) -> None:
+    def __init__(self, directory: Path, *, engine: str = EMBEDDED, traces: TracesSettings | None = None) -> None:
         pipeline = PipelineSettings(engine=engine, driver="external")
-        self._topology = replace(default_topology(directory, free_ports(2)), pipeline=pipeline)
+        self._topology = replace(
+            default_topology(directory, free_ports(2)), pipeline=pipeline, traces=traces or TracesSettings()
+        )
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {

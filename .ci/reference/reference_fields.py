@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
-from replicator.topology import apache, auth, fields, links, patterns, scalars
+from replicator.topology import apache, auth, fields, links, patterns, scalars, traces
 from replicator.topology.sections import Section
 from replicator.topology.values import Topology
 
@@ -61,6 +61,7 @@ VALUES: Final[dict[object, str]] = {
     auth.check_role: "the name of a role",
     auth._check_url: "a URL, `https://…`",
     auth._check_places: "a mapping of places to roles to actions",
+    traces.check_endpoint: "`http://HOST:PORT` or `https://HOST:PORT`, with or without a path",
     links._check_name: f"1 to {links.LINK_NAME_CHARS_MAX} letters, digits, `-` or `_`",
     links._check_rate: "",  # its limit says it
     links._check_sql: f"SQL, up to {links.SQL_CHARS_MAX:,} characters",
@@ -166,7 +167,8 @@ def _values(key: str, info: FieldInfo) -> str:
     sized = any(getattr(each, "func", None) is scalars.parse_size for each in info.metadata)
     if low is not None and high is not None:
         bounds = [scalars.format_size(each) if sized else f"{each:,}" for each in (low, high)]  # type: ignore[call-overload]
-        parts.append(f"{'a size' if sized else 'a whole number'}, {bounds[0]} to {bounds[1]}")
+        kind = "a size" if sized else "a number" if info.annotation is float else "a whole number"
+        parts.append(f"{kind}, {bounds[0]} to {bounds[1]}")
     elif sized:
         parts.append("a size")
     words = list(dict.fromkeys(part for part in parts if part))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+import structlog
 from aiohttp import web
 
 from replicator.api import posted_frames
@@ -22,7 +23,7 @@ from replicator.api.frame_receiver import switch_protocols
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.engine.errors import EngineError, NotAllowedError
-from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.arrow import decode_append, notes_of
 from replicator.engine.log.block import read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import decode_note, is_note
@@ -30,6 +31,7 @@ from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, ag
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.engine.topic import Topic
 from replicator.running.short_tasks import awaited
+from replicator.tracing.notes import CarriedNotes, decode_notes
 
 STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
 """The streams that append here by link and name of the stream, the oldest first; kept only where the application sets
@@ -44,6 +46,8 @@ STREAMS_OF_LINK_MAX: Final = 64
 STREAM_NAME_CHARS_MAX: Final = 80
 
 _Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
+
+log = structlog.get_logger(__name__)
 
 
 class FrameStream(Protocol):
@@ -202,6 +206,7 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
     # A reload of the topology may have changed what the link brings since it opened this stream.
     link = request.app[LINKED_SOURCES].find(*link.key) or link
     results: _Results = {}
+    notes = {} if engine.tracing is None else _notes(frame)
     for name, blocks in decode_append(frame).items():
         try:
             check_may_replicate(request, name)
@@ -212,7 +217,7 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
         except EngineError as error:
             results[name] = error
         else:
-            results[name] = awaited(_append_blocks(topic, blocks))
+            results[name] = awaited(_append_blocks(topic, blocks, notes.get(name, ())))
     await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
     return results
 
@@ -229,8 +234,17 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
             )
 
 
-async def _append_blocks(topic: Topic, blocks: list[CopiedBlock]) -> list[Extent]:
-    return await topic.writing.copy(blocks)
+def _notes(frame: memoryview) -> Mapping[str, Sequence[CarriedNotes]]:
+    """Which messages of the frame are traced, by topic. Whatever is wrong with that is no reason to refuse blocks."""
+    try:
+        return decode_notes(notes_of(frame))
+    except ValueError as error:
+        log.warning("notes of traces passed over", reason=str(error))
+        return {}
+
+
+async def _append_blocks(topic: Topic, blocks: list[CopiedBlock], notes: Sequence[CarriedNotes]) -> list[Extent]:
+    return await topic.writing.copy(blocks, notes)
 
 
 async def _outcome(results: _Results) -> dict[str, Any]:

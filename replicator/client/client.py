@@ -61,6 +61,7 @@ from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
 from replicator.client.producing.producer_making import ProducerMaker, make_encryptor
 from replicator.client.producing.routing import CustomRouter, RoutingSettings
+from replicator.client.producing.sending import AddContext
 from replicator.client.schema import Schema
 from replicator.client.service_url import connector_of, following_connector
 from replicator.client.settings import (
@@ -87,6 +88,7 @@ from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
 from replicator.engine.types import InitialPosition as EngineInitialPosition
+from replicator.running.extras import extra_missing
 
 
 class Client(ClosedAtExit):
@@ -102,6 +104,9 @@ class Client(ClosedAtExit):
 
     ``authentication`` shows who it is (:mod:`replicator.client.authentication`). Through TLS the server's certificate
     is checked, its name too, unless ``tls_validate_hostname=False``.
+
+    With ``propagate_trace_context`` messages that are sent within a span of OpenTelemetry get its ``traceparent`` as a
+    property, unless they have one (docs/traces.md). That needs the extra ``traces``.
 
     With an ``engine`` it is a client of one that this process has open, without any wire; the engine outlives it.
 
@@ -124,11 +129,13 @@ class Client(ClosedAtExit):
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
         tls_validate_hostname: bool = True,
+        propagate_trace_context: bool = False,
         **unsupported: Any,
     ) -> None:
         refuse_unsupported("Client", unsupported, CLIENT_OFF)
         check_range("connection_timeout_ms", connection_timeout_ms, 1, 3_600_000)
         check_flag("reconnect", reconnect)
+        check_flag("propagate_trace_context", propagate_trace_context)
         if not isinstance(operation_timeout_seconds, int | float) or operation_timeout_seconds <= 0:
             raise InvalidConfiguration(
                 f"operation_timeout_seconds is {operation_timeout_seconds!r:.80}; it must be a positive number"
@@ -161,7 +168,12 @@ class Client(ClosedAtExit):
                 operation_timeout_seconds,
                 showing,
             )
-        self._producer_maker = ProducerMaker(self._connector, reconnect, operation_timeout_seconds)
+        self._producer_maker = ProducerMaker(
+            self._connector,
+            reconnect,
+            operation_timeout_seconds,
+            _context_adder() if propagate_trace_context else None,
+        )
         self._producers: set[Producer | PartitionedProducer] = set()
         self._consumer_maker = ConsumerMaker(
             self._connector,
@@ -499,3 +511,11 @@ def _opening(
 def _unique_name() -> str:
     """A name that no other producer or consumer has, in any cluster."""
     return uuid.uuid4().hex[:16]
+
+
+def _context_adder() -> AddContext:
+    try:
+        from replicator.client.producing.trace_context import with_current_context
+    except ModuleNotFoundError:
+        raise InvalidConfiguration(str(extra_missing("traces", "propagate_trace_context"))) from None
+    return with_current_context

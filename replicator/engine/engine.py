@@ -51,6 +51,7 @@ from replicator.engine.topics.topic_making import TopicMaking
 from replicator.engine.topics.topics_by_use import TopicsByUse
 from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
 from replicator.running.supervisor import Supervisor
+from replicator.tracing.tracing import Tracing
 
 
 def _wall_clock_ms() -> int:
@@ -76,6 +77,8 @@ class EngineSettings:
     logs back."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
+    tracing: Tracing | None = None
+    """Makes spans of messages on their way; None where there are no traces."""
 
 
 class Engine:
@@ -92,11 +95,12 @@ class Engine:
         """Of the tasks of this engine, and of what is built around it."""
         self._own_supervisor = supervisor is None
         self.admission = Admission(settings.message_bytes_max)
+        self.tracing = settings.tracing
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
         self._changes = changes = CatalogChanges()
         index = CatalogIndex()
         cache = BlockCache(settings.cache_bytes_max)
-        self.loaded = LoadedTopics(store, self.writer, index, self.admission, cache, settings.policies)
+        self.loaded = LoadedTopics(store, self.writer, index, self.admission, cache, settings.policies, self.tracing)
         self._by_id = self.loaded.by_id
         grants = GrantTable(store, self.writer, changes)
         self.deleting = TopicDeleting(store, self.writer, index, changes, self.loaded, self.supervisor, grants)
@@ -225,6 +229,12 @@ class Engine:
         await self.writer.put("meta", name.encode(), json.dumps(value).encode())
 
     def _on_committed(self, committed: Committed) -> None:
+        for note, positions in committed.noted:
+            try:
+                note(positions)
+            except Exception as error:  # noqa: BLE001 - all must hear of what was appended
+                context = {"message": "positions were not noted", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
         for topic_id, blocks in committed.appended.items():
             try:
                 self._by_id[topic_id].committed(blocks)

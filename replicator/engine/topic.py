@@ -60,6 +60,7 @@ from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import END_LEDGER, SubscribeOptions
 from replicator.engine.upkeep.holds import Holds
 from replicator.engine.upkeep.trimming import Trimming
+from replicator.tracing.tracing import Tracing
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -77,6 +78,7 @@ class Topic:
         default_policies: TopicPolicies,
         namespace: Namespace,
         admission: Admission,
+        tracing: Tracing | None = None,
     ) -> None:
         self.name = record.name
         self.cluster = store.cluster
@@ -87,6 +89,7 @@ class Topic:
         self.writer = writer
         self.failover = failover
         self.admission = admission
+        self.tracing = tracing
         self.namespace = namespace
         """Its policies hold where the topic has none of its own."""
         self.deleted: TopicNotFound | None = None
@@ -107,7 +110,7 @@ class Topic:
             changed=self._policies_changed,
         )
         gate = PublishGate(self.name)
-        self.writing = TopicWriting(self.tail, writer, gate, self.policies, admission, self.check_there)
+        self.writing = TopicWriting(self.tail, writer, gate, self.policies, admission, self.check_there, tracing)
         self.holds = Holds(gate.set_refusing_holder)
         self.compaction = Compaction(self, store, view)
         self.subscriptions = TopicSubscriptions(self, store, self._news)

@@ -18,17 +18,19 @@ from replicator.links.copier import Read
 from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
 from replicator.running.timeouts import timeout
+from replicator.tracing.tracing import LinkTraces
 from snapshots.position import BEFORE_ALL
 
 
 class FrameSender:
-    """Sends what ``transfer`` has to carry."""
+    """Sends what ``transfer`` has to carry. ``traces`` has the spans of its blocks, where there are traces."""
 
-    def __init__(self, transfer: Transfer) -> None:
+    def __init__(self, transfer: Transfer, traces: LinkTraces | None = None) -> None:
         self._transfer = transfer
         self._copier = transfer.copier
         self._work = asyncio.Event()
         self._sent = asyncio.Event()
+        self._traces = traces
 
     def wake(self) -> None:
         """There is something to copy, or to announce."""
@@ -36,6 +38,8 @@ class FrameSender:
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
         self._copier.deal(1)
+        if self._traces is not None:
+            self._traces.restart()
         return self._send(transport), self._receive(transport), self._notice_end(transport)
 
     async def _send(self, transport: HttpTransport) -> None:
@@ -53,8 +57,9 @@ class FrameSender:
                 await transfer.announce_first_blocks(
                     (each.topic for each in frame if each.previous == BEFORE_ALL), transport
                 )
+                notes = b"" if self._traces is None else self._traces.frame()
                 self._note_sent(size_bytes)
-                packed = await transport.pack(encode_append(frame))
+                packed = await transport.pack(encode_append(frame, notes))
                 frame.clear()  # or the blocks would be kept until the next frame is read
                 transfer.figures.wire_bytes += packed.size_bytes
                 if transfer.bucket is not None:
@@ -85,6 +90,8 @@ class FrameSender:
 
     def _note_sent(self, size_bytes: int) -> None:
         self._transfer.sent(size_bytes)
+        if self._traces is not None:
+            self._traces.sent()
         self._sent.set()
 
     async def _receive(self, transport: HttpTransport) -> None:
@@ -102,6 +109,8 @@ class FrameSender:
     def _note_reply(self, reply: Reply) -> None:
         transfer = self._transfer
         transfer.failures = transfer.failures if reply.refused else 0
+        if self._traces is not None:
+            self._traces.answered(reply.refused)
         transfer.refused(reply.refused)
         transfer.acknowledged()
         self._work.set()
@@ -146,6 +155,9 @@ class FrameSender:
                 continue
             frame.append(Outgoing(read.topic, send.previous, stored.block, send.left_out))
             size_bytes += len(stored.block)
+            if self._traces is not None:
+                header = stored.header
+                self._traces.block(read.topic, header.origin, header.origin_first, header.origin_last)
             figures.blocks += 1
             figures.entries += stored.header.entries
             figures.messages += stored.header.messages

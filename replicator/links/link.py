@@ -97,7 +97,8 @@ class Link:
             self.route.link.rate_bytes,
             lambda: None if on_state is None else on_state(self),
         )
-        self._frames = FrameSender(self._transfer)
+        tracing = engine.tracing
+        self._frames = FrameSender(self._transfer, None if tracing is None else tracing.link(self.key, to))
         self.planner = Planner(self.key, self._transfer, self._changed_hands.set)
         engine.add_listener(self)
         engine.schemas.listeners.append(self._schema_registered)

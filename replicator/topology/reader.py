@@ -32,6 +32,7 @@ from replicator.topology.fields import (
 from replicator.topology.links import Link, LinkSettings
 from replicator.topology.located_yaml import FieldPath, LocatedYaml, YamlError, read_yaml
 from replicator.topology.sections import Section
+from replicator.topology.traces import TracesSettings
 from replicator.topology.values import Topology, TopologyError
 
 TOPOLOGY_FILE_BYTES_MAX: Final = 1024 * 1024
@@ -105,7 +106,7 @@ class _Reader:
             root = {}
         elif not root.get("clusters"):
             self._problem(("clusters",), "no clusters; name at least one")
-        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls", "metrics")
+        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls", "metrics", "traces")
         self._refuse_unknown((), root, known)
         tls = self._section(TlsPolicy, ("tls",), root.get("tls")) or TlsPolicy()
         self._tls_required = tls.required
@@ -124,6 +125,7 @@ class _Reader:
             auth,
             tls,
             self._section(MetricsSettings, ("metrics",), root.get("metrics")) or MetricsSettings(),
+            self._section(TracesSettings, ("traces",), root.get("traces")) or TracesSettings(),
         )
         self._refuse_sql_without_spark(topology, root.get("links"))
         if self._problems:
@@ -423,6 +425,8 @@ def _explain(detail: ErrorDetails) -> str:
             value = detail["input"]
             shown = value if isinstance(value, float) else _kind(value).partition(" (")[0]
             return f"must be a whole number, not {shown}"
+        case "float_type":
+            return f"must be a number, not {_kind(detail['input']).partition(' (')[0]}"
         case "greater_than_equal":
             return f"{detail['input']} is too small; the least is {limits['ge']}"
         case "less_than_equal":

@@ -17,6 +17,7 @@ from replicator.topology import paths as topology_paths
 from replicator.topology.auth import AuthSettings, TlsPolicy
 from replicator.topology.fields import Cluster, MetricsSettings, PipelineSettings, StoreSettings, SyncSettings
 from replicator.topology.links import Link, written_links
+from replicator.topology.traces import TracesSettings
 
 PROBLEMS_SHOWN_MAX: Final = 20
 
@@ -46,6 +47,7 @@ class Topology:
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsPolicy = field(default_factory=TlsPolicy)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    traces: TracesSettings = field(default_factory=TracesSettings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -135,6 +137,10 @@ def dump(topology: Topology) -> str:
         "pipeline": topology.pipeline.model_dump(),
         "sync": topology.sync.model_dump(),
         "store": topology.store.written(),
-        **{name: written for name in ("auth", "tls", "metrics") if (written := getattr(topology, name).written())},
+        **{
+            name: written
+            for name in ("auth", "tls", "metrics", "traces")
+            if (written := getattr(topology, name).written())
+        },
     }
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)

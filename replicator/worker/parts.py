@@ -1,5 +1,5 @@
 """What a running worker is made of. All parts are there from its start to its end. None is optional, but for the
-bridge, which only a worker beside Apache Pulsar has."""
+bridge, which only a worker beside Apache Pulsar has, and traces."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from replicator.topology import Topology
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
+from replicator.worker.tracing import WorkerTraces
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Parts:
     sources: LinkedSources
     mending: Mending
     bridge: ApacheBridge | None = None
+    traces: WorkerTraces | None = None
 
     @property
     def cluster(self) -> str:

@@ -66,6 +66,7 @@ class Reports:
             "counters": parts.sync.counters(),
             "staging": parts.staging.status(),
             **({} if parts.bridge is None else {"apache": parts.bridge.status()}),
+            **({} if parts.traces is None else {"traces": parts.traces.status()}),
             "tasks": {"restarts": dict(parts.supervisor.restarts()), "failing": self.failing_tasks()},
         }
 

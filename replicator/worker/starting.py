@@ -78,6 +78,7 @@ from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, incoming
 from replicator.worker.security import WorkerSecurity, make_security
+from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watching import FileWatcher
 from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
@@ -143,8 +144,11 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         )
         made = make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
+        traces = make_traces(topology.traces, name, supervisor)
+        if traces is not None:
+            stack.push_async_callback(traces.export.stop)  # after all that makes spans
         setting = database_of(cluster)
-        database, engine = await _open(cluster, setting, topology, supervisor, stack)
+        database, engine = await _open(cluster, setting, topology, supervisor, stack, traces)
         if database.state == "up":
             await engine.remember("database_reached", Database.fingerprint_of(setting))
         if not engine.catalog.tenants():
@@ -153,7 +157,7 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         security = WorkerSecurity(made, engine.catalog.grants, supervisor)
         await security.start()
         stack.push_async_callback(security.stop)
-        parts = _make_parts(topology, cluster, database, engine, supervisor, stack)
+        parts = _make_parts(topology, cluster, database, engine, supervisor, stack, traces)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
@@ -188,13 +192,18 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
 
 
 async def _open(
-    cluster: Cluster, setting: str, topology: Topology, supervisor: Supervisor, stack: AsyncExitStack
+    cluster: Cluster,
+    setting: str,
+    topology: Topology,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+    traces: WorkerTraces | None,
 ) -> tuple[Database, Engine]:
     """The database that ``setting`` says, and the store. A store that exists is opened first, to see whether the
     database was reached before; a new one is made last."""
     engine, known_good = None, False
     if (cluster.data / "log").exists():
-        engine = await _open_store(cluster, topology, supervisor)
+        engine = await _open_store(cluster, topology, supervisor, traces)
         known_good = engine.store.meta("database_reached") == Database.fingerprint_of(setting)
     else:
         _check_directory(cluster.data)
@@ -207,12 +216,14 @@ async def _open(
     except DatabaseUnavailable as error:
         log.warning("started without the database", cluster=cluster.name, reason=str(error))
     if engine is None:
-        engine = await _open_store(cluster, topology, supervisor)
+        engine = await _open_store(cluster, topology, supervisor, traces)
         stack.push_async_callback(engine.close)
     return database, engine
 
 
-async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervisor) -> Engine:
+async def _open_store(
+    cluster: Cluster, topology: Topology, supervisor: Supervisor, traces: WorkerTraces | None
+) -> Engine:
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max,
         message_bytes_max=topology.store.message_size_max,
@@ -220,6 +231,7 @@ async def _open_store(cluster: Cluster, topology: Topology, supervisor: Supervis
         namespaces_by_use=cluster.namespaces_by_use,
         policies=cluster.policies.topic_policies(),
         maintained=False,
+        tracing=None if traces is None else traces.tracing,
     )
     engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
     try:
@@ -251,6 +263,7 @@ def _make_parts(
     engine: Engine,
     supervisor: Supervisor,
     stack: AsyncExitStack,
+    traces: WorkerTraces | None,
 ) -> Parts:
     """All parts, none of them started; their ends are on the stack."""
     name = cluster.name
@@ -290,6 +303,7 @@ def _make_parts(
         LinkedSources(),
         Mending(engine, supervisor, partial(_go_on, links)),
         _bridge_of(cluster, engine),
+        traces,
     )
     for end in (
         parts.mending.stop,
@@ -321,6 +335,8 @@ def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
 
 
 async def _start_parts(parts: Parts, topology: Topology) -> None:
+    if parts.traces is not None:
+        parts.traces.export.start()
     parts.index.start()
     parts.sync.start()
     await parts.links.change(topology)

@@ -202,6 +202,28 @@ LINK_COUNTERS: Final[Mapping[str, Metric]] = {
     ),
 }
 
+# Traces; only of a worker that has them.
+TRACES_SPANS: Final = counter(
+    "traces_spans",
+    "Spans by what became of them: exported, dropped because too many waited, or refused: not taken by the collector.",
+    "outcome",
+    unit="spans",
+)
+TRACES_QUEUED: Final = gauge("traces_queued_spans", "Spans that wait for the collector.", unit="spans")
+TRACES_COUNTERS: Final[Mapping[str, Metric]] = {
+    "messages": counter("traces_messages", "Messages published here that are traced.", unit="messages"),
+    "messages_over_limit": counter(
+        "traces_messages_over_limit",
+        "Messages that were sampled and not traced: there were more in a second than traces.per_second.",
+        unit="messages",
+    ),
+    "notes_forgotten": counter(
+        "traces_notes_forgotten",
+        "Traced messages that were forgotten to make room for younger ones: traces.notes are remembered.",
+        unit="messages",
+    ),
+}
+
 # What Spark's tasks write.
 STAGED_BYTES: Final = gauge("staging_staged_bytes", "Bytes that Spark's tasks wrote and that are not committed.")
 STAGED_ATTEMPTS: Final = gauge("staging_attempts", "Attempts of tasks that are staged.", unit="attempts")
@@ -276,6 +298,7 @@ METRICS: Final[Sequence[Metric]] = (
     *LINK_COUNTERS.values(),
     *(STAGED_BYTES, STAGED_ATTEMPTS, STAGED_PUBLISHING, *STAGING_COUNTERS.values()),
     *SYNC_COUNTERS.values(),
+    *(TRACES_SPANS, TRACES_QUEUED, *TRACES_COUNTERS.values()),
     *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED),
 )
 

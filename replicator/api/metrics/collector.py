@@ -61,6 +61,7 @@ class StatusCollector(Collector):
             self._collect_link(link)
         self._collect_pipeline()
         self._collect_apache()
+        self._collect_traces()
         for name, value in self._status["counters"].items():
             self._add(names.SYNC_COUNTERS[name], value)
         for metric in names.METRICS:
@@ -166,6 +167,15 @@ class StatusCollector(Collector):
         self._add(names.APACHE_UP, not apache["error"])
         self._add(names.APACHE_TOPICS, len(apache["topics"]))
         self._add(names.APACHE_REFUSED, len(apache["refused"]))
+
+    def _collect_traces(self) -> None:
+        if (traces := self._status.get("traces")) is None:
+            return
+        for outcome in ("exported", "dropped", "refused"):
+            self._add(names.TRACES_SPANS, traces[outcome], outcome)
+        self._add(names.TRACES_QUEUED, traces["queued"])
+        for name, metric in names.TRACES_COUNTERS.items():
+            self._add(metric, traces[name])
 
     def _add(self, metric: Declared, value: float, *labels: str) -> None:
         self._rows.setdefault(metric.name, []).append((labels, value))

@@ -39,7 +39,8 @@ from replicator.client.producing.framing import (
 )
 from replicator.client.settings import BatchLimits
 from replicator.engine.log.entry import append_plain_to_batch, append_to_batch
-from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
+from replicator.tracing.context import TRACEPARENT
 
 KEYS_MAX: Final = 1_000
 """Batches that are open at once; each is an entry when it is sealed, and more of them would hardly be batches."""
@@ -81,6 +82,7 @@ class _OpenBatch(Generic[C]):
         "ordering_key",
         "payload",
         "publish_time_ms",
+        "traceparent",
     )
 
     def __init__(self, first: OutgoingMessage, sequence_id: int, wall_time_ms: int) -> None:
@@ -92,6 +94,9 @@ class _OpenBatch(Generic[C]):
         self.publish_time_ms = wall_time_ms
         self.key = first.partition_key
         self.ordering_key = first.ordering_key
+        self.traceparent: str | None = None
+        """Of the first message that has one. The batch has it too, so that a worker knows of it without looking at each
+        message; readers take properties from the messages alone."""
 
     def add(self, message: OutgoingMessage, sequence_id: int, confirmation: C) -> None:
         if message.partition_key != self.key:
@@ -102,6 +107,8 @@ class _OpenBatch(Generic[C]):
             append_plain_to_batch(self.payload, sequence_id, message.content)
         else:
             append_to_batch(self.payload, single_metadata(message, sequence_id), message.content)
+            if self.traceparent is None and message.properties:
+                self.traceparent = message.properties.get(TRACEPARENT)
         self.messages.append(message)
         self.confirmations.append(confirmation)
         if sequence_id > self.highest_sequence_id:
@@ -117,6 +124,8 @@ class _OpenBatch(Generic[C]):
         )
         if not by_key:
             metadata.highest_sequence_id = self.highest_sequence_id
+        if self.traceparent is not None:
+            metadata.properties.append(KeyValue(key=TRACEPARENT, value=self.traceparent))
         if self.key is not None:
             metadata.partition_key = self.key
         if self.ordering_key is not None:

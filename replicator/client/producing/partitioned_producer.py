@@ -17,7 +17,7 @@ from replicator.client.producing.pending import Confirmation, fail_all
 from replicator.client.producing.producer import Producer
 from replicator.client.producing.producer_stats import ProducerStats, ProducerStatsRecorder
 from replicator.client.producing.routing import Router
-from replicator.client.producing.sending import MessageSender
+from replicator.client.producing.sending import AddContext, MessageSender
 from replicator.client.schema import Schema
 from replicator.client.settings import ProducerSettings
 from replicator.running.short_tasks import awaited
@@ -49,8 +49,11 @@ class PartitionedProducer(MessageSender):
         *,
         on_close: Callable[[PartitionedProducer], None],
         schema: Schema | None = None,
+        add_context: AddContext | None = None,
     ) -> None:
-        super().__init__(settings.topic, schema, block_if_queue_full=settings.block_if_queue_full)
+        super().__init__(
+            settings.topic, schema, block_if_queue_full=settings.block_if_queue_full, add_context=add_context
+        )
         assert partitions > 0
         self._settings = settings
         self._partitions = partitions

@@ -38,7 +38,7 @@ from replicator.client.producing.framing import (
 )
 from replicator.client.producing.pending import Confirmation, PendingEntries
 from replicator.client.producing.producer_stats import ProducerStats, ProducerStatsRecorder, interval_line
-from replicator.client.producing.sending import MessageSender, check_message, wall_time_ms
+from replicator.client.producing.sending import AddContext, MessageSender, check_message, wall_time_ms
 from replicator.client.schema import Schema
 from replicator.client.settings import BatchingType, CompressionType, ProducerSettings
 from replicator.client.tasks import client_supervisor
@@ -70,8 +70,11 @@ class Producer(MessageSender):
         on_close: Callable[[Producer], None],
         schema: Schema | None = None,
         encryptor: EntryEncryptor | None = None,
+        add_context: AddContext | None = None,
     ) -> None:
-        super().__init__(settings.topic, schema, block_if_queue_full=settings.block_if_queue_full)
+        super().__init__(
+            settings.topic, schema, block_if_queue_full=settings.block_if_queue_full, add_context=add_context
+        )
         self._settings = settings
         self._open_channel = open_channel
         self._reconnect = reconnect

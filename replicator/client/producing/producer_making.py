@@ -14,7 +14,7 @@ from replicator.client.producing.encryption import CryptoKeyReader, EntryEncrypt
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
 from replicator.client.producing.routing import RoutingSettings, make_router
-from replicator.client.producing.sending import wall_time_ms
+from replicator.client.producing.sending import AddContext, wall_time_ms
 from replicator.client.schema import Schema
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.channel import Connector
@@ -29,6 +29,8 @@ class ProducerMaker:
     connector: Connector
     reconnect: bool
     operation_timeout_seconds: float
+    add_context: AddContext | None = None
+    """Puts the context of the trace that sends into a message's properties."""
 
     async def make(
         self,
@@ -54,7 +56,15 @@ class ProducerMaker:
 
         first = 0 if routing.message_router is not None else random.randrange(partitions)
         router = make_router(routing, settings.batching, first)
-        producer = PartitionedProducer(settings, partitions, router, start_partition, on_close=on_close, schema=schema)
+        producer = PartitionedProducer(
+            settings,
+            partitions,
+            router,
+            start_partition,
+            on_close=on_close,
+            schema=schema,
+            add_context=self.add_context,
+        )
         await producer.connect(first, lazy=routing.lazy)
         return producer
 
@@ -82,6 +92,7 @@ class ProducerMaker:
             on_close=on_close,
             schema=schema,
             encryptor=encryptor,
+            add_context=self.add_context,
         )
         await producer.connect()
         return producer

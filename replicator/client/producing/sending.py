@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,12 +22,18 @@ from replicator.client.schema import Schema
 from replicator.engine.admission import LOCAL
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 
+AddContext = Callable[[Mapping[str, str] | None], Mapping[str, str] | None]
+"""A message's properties, with the context of the trace that sends it."""
+
 
 class MessageSender(ClosedAtExit):
     """Makes messages of what the application gives and hands them to :meth:`enqueue_message`."""
 
-    def __init__(self, topic: str, schema: Schema | None, *, block_if_queue_full: bool) -> None:
+    def __init__(
+        self, topic: str, schema: Schema | None, *, block_if_queue_full: bool, add_context: AddContext | None = None
+    ) -> None:
         self._topic = topic
+        self._add_context = add_context
         self._schema = schema
         self._block_if_queue_full = block_if_queue_full
 
@@ -98,6 +104,8 @@ class MessageSender(ClosedAtExit):
             if self.is_full():
                 await self.wait_for_room()
             outgoing = message if isinstance(message, OutgoingMessage) else OutgoingMessage(self._encoded(message))
+            if self._add_context is not None:
+                outgoing = outgoing._replace(properties=self._add_context(outgoing.properties))
             confirmations.append(self.enqueue_message(outgoing))
         self.seal_batches()
         return await asyncio.gather(*confirmations)
@@ -133,6 +141,8 @@ class MessageSender(ClosedAtExit):
             deliver_at = _deliver_at(deliver_at, deliver_after)
         if self._schema is not None:
             content = self._encoded(content)
+        if self._add_context is not None:
+            properties = self._add_context(properties)
         return OutgoingMessage(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at
         )

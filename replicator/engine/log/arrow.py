@@ -54,6 +54,13 @@ PIECE_BYTES_MIN: Final = 64 * 1024
 STAND_IN_BYTES: Final = 128 * 1024 * 1024
 """More than a frame may have."""
 
+NOTES_KEY: Final = b"replicator.traces"
+"""In the metadata of a stream's schema, which ends that know nothing of it pass over."""
+
+_ENCAPSULATED_BYTES: Final = 8
+"""Before a message of a stream: a mark, and the length of its metadata."""
+_SCHEMA_BYTES_MAX: Final = 512 * 1024
+"""With as many notes as a frame may have, each of another topic, with a long name."""
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 
@@ -113,9 +120,10 @@ def encode_append_columns(
     return [memoryview(_encode(APPEND_SCHEMA, [*arrays, blocks]))]
 
 
-def encode_append(blocks: Sequence[Outgoing]) -> list[Buffer]:
+def encode_append(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
     """One Arrow IPC stream of :data:`APPEND_SCHEMA`, in pieces: large blocks are not copied. With no blocks it is a
-    sign of life."""
+    sign of life. ``notes`` say which messages are traced (:mod:`replicator.tracing.notes`)."""
+    schema = APPEND_SCHEMA.with_metadata({NOTES_KEY: notes}) if notes else APPEND_SCHEMA
     columns: tuple[Sequence[Any], ...] = (
         [outgoing.topic for outgoing in blocks],
         [outgoing.previous.ledger for outgoing in blocks],
@@ -125,9 +133,21 @@ def encode_append(blocks: Sequence[Outgoing]) -> list[Buffer]:
     values = [outgoing.block for outgoing in blocks]
     size_bytes = sum(map(len, values))
     if JOINED_BYTES_MAX < size_bytes <= STAND_IN_BYTES:
-        arrays = [_array(column, field.type) for column, field in zip(columns, APPEND_SCHEMA, strict=False)]
-        return list(_large_pieces(_encode_around(APPEND_SCHEMA, arrays, values, size_bytes)))
-    return [memoryview(_stream(APPEND_SCHEMA, [*columns, values]))]
+        arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=False)]
+        return list(_large_pieces(_encode_around(schema, arrays, values, size_bytes)))
+    return [memoryview(_stream(schema, [*columns, values]))]
+
+
+def notes_of(body: bytes | memoryview) -> bytes:
+    """What :func:`encode_append` was given of notes; empty where the body has none, or is no whole stream."""
+    schema_bytes = _ENCAPSULATED_BYTES + int.from_bytes(body[4:_ENCAPSULATED_BYTES], "little")
+    if schema_bytes > _SCHEMA_BYTES_MAX or NOTES_KEY not in bytes(body[:schema_bytes]):
+        return b""
+    try:
+        metadata = pa.ipc.open_stream(pa.py_buffer(body)).schema.metadata
+    except (pa.ArrowException, OSError):
+        return b""  # decode_append says what is wrong with it
+    return bytes((metadata or {}).get(NOTES_KEY, b""))
 
 
 def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:

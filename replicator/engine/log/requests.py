@@ -6,7 +6,7 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +134,8 @@ class PublishRequest(Request):
     """Its place among the publishes of its producer, where others may be on their way behind it."""
     only: frozenset[str] | None = None
     """The other clusters that may have these entries; None if all may."""
+    noted: Callable[[Sequence[Position]], None] | None = None
+    """Told the entries' positions before anybody is told of their block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,8 @@ class Committed:
     appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
     left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
     """By topic, what links noted that they left it out."""
+    noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
+    """Whom to tell positions before the new blocks."""
     bytes: int = 0
     publishes: int = 0
     """How many of the requests published, and were not refused."""
@@ -290,6 +294,7 @@ class Committed:
             self.appended.setdefault(topic_id, []).extend(blocks)
         for topic_id, notes in later.left_out.items():
             self.left_out.setdefault(topic_id, []).extend(notes)
+        self.noted += later.noted
         self.bytes += later.bytes
         self.oldest_publish = self.oldest_publish if self.publishes else later.oldest_publish
         self.publishes += later.publishes

@@ -130,9 +130,11 @@ class Writer:
         numbered: Sequence[Numbered] | None = None,
         turn: Turn | None = None,
         only: frozenset[str] | None = None,
+        noted: Callable[[Sequence[Position]], None] | None = None,
     ) -> list[Position]:
         """Append entries of this cluster's own; returns their positions once they are durable. ``only`` are the other
-        clusters that may have them, if not all may.
+        clusters that may have them, if not all may. ``noted`` is told the positions before anybody is told of the
+        block.
 
         With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them. With ``turn``
         they are refused when what went before them is.
@@ -148,6 +150,7 @@ class Writer:
             numbered=numbered,
             turn=turn,
             only=only,
+            noted=noted,
         )
         positions: list[Position] = await self._submit(request)
         return positions

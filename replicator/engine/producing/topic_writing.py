@@ -19,6 +19,9 @@ from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.publishing import PublishGate, check_entries
+from replicator.engine.producing.traced_entries import choose
+from replicator.tracing.notes import CarriedNotes
+from replicator.tracing.tracing import Tracing
 from snapshots.position import Position
 
 
@@ -35,7 +38,7 @@ class PublishingProducer(Protocol):
 class TopicWriting:
     """Appends to one topic. ``check_there`` raises when the topic is being deleted."""
 
-    __slots__ = ("_admission", "_check_there", "_policies", "_writer", "gate", "tail")
+    __slots__ = ("_admission", "_check_there", "_policies", "_tracing", "_writer", "gate", "tail")
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class TopicWriting:
         policies: LayeredPolicies,
         admission: Admission,
         check_there: Callable[[], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self.tail = tail
         """The writer's; passed on to it only."""
@@ -54,6 +58,7 @@ class TopicWriting:
         self._policies = policies
         self._admission = admission
         self._check_there = check_there
+        self._tracing = tracing
 
     async def publish(
         self, entries: Sequence[bytes], producer: PublishingProducer | None = None, turn: Turn | None = None
@@ -83,6 +88,9 @@ class TopicWriting:
             self._admission.check_entry(max(map(len, entries)))
         only = None if checked.only is None else self._admission.only(self.tail.name, checked.only)
         self._admission.check_producer()
+        noted = None
+        if self._tracing is not None and (chosen := choose(self._tracing, entries, checked.batch_sizes)):
+            noted = self._tracing.publication(self.tail.name, chosen).durable
         if not self.gate.open:
             await self.gate.enter(checked.size_bytes, producer)
             self._admission.check_producer()
@@ -92,7 +100,7 @@ class TopicWriting:
             producer.figures.messages += sum(checked.batch_sizes)
             producer.figures.bytes += checked.size_bytes
         return await self._writer.publish(
-            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn, only
+            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn, only, noted
         )
 
     async def marker(self, entry: bytes, *, local: bool = False) -> Position:
@@ -101,12 +109,17 @@ class TopicWriting:
         (position,) = await self._writer.publish(self.tail, kind, [entry], [0])
         return position
 
-    async def copy(self, blocks: Sequence[CopiedBlock]) -> list[Extent]:
-        """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new.
+    async def copy(self, blocks: Sequence[CopiedBlock], notes: Sequence[CarriedNotes] = ()) -> list[Extent]:
+        """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new. ``notes`` say
+        which of their messages are traced.
 
         Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
         """
-        return await self._writer.copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
+        copying = self._writer.copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
+        if not notes or self._tracing is None:
+            return await copying
+        with self._tracing.appending(self.tail.name, notes):
+            return await copying
 
     def check_takes(self) -> None:
         """Raises why publishes are refused; that they are held is no reason."""

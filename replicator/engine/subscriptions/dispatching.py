@@ -23,6 +23,7 @@ from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITION
 from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.types import LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
+from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
 
 CONSUMERS_MAX: Final = 10_000
@@ -45,6 +46,7 @@ class DispatchedSubscription(ConsumedSubscription, Protocol):
     durable: bool
     topic: SubscribedTopic
     cursor: Cursor
+    traces: SubscriptionTraces | None
 
     @property
     def deleting(self) -> Deleting: ...
@@ -69,6 +71,7 @@ class Dispatching:
         """What consumers got that are not here any more."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
         self.pump.handed_out = self._handed_out
+        self.pump.traces = subscription.traces
 
     @property
     def type(self) -> SubscriptionType | None:

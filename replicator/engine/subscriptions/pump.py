@@ -21,6 +21,7 @@ from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
+from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
 
 DISPATCH_ENTRIES_MAX: Final = 1000
@@ -61,6 +62,8 @@ class Pump:
         """Why dispatch stands still, such as a block that cannot be read."""
         self.paused: Callable[[], bool] = lambda: False
         """Whether nothing is to be dispatched for now; whoever ends that calls :meth:`schedule`."""
+        self.traces: SubscriptionTraces | None = None
+        """Told what was delivered; None where there are no traces."""
 
     @property
     def scheduled(self) -> bool:
@@ -105,6 +108,8 @@ class Pump:
         for consumer_id, batch in deliveries.items():
             consumer = self._consumers.get(consumer_id)
             if consumer is not None:  # not closed by a consumer that was served before it
+                if self.traces is not None:
+                    self.traces.delivered(consumer.name, batch)
                 self._deliver(consumer, batch)
         if deliveries and isinstance(plan, ReadTail):
             self.handed_out(next(entry for entry in entries if not entry.marker))

@@ -13,6 +13,7 @@ from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.topics.catalog_index import Namespace
+from replicator.tracing.tracing import Tracing
 
 
 class SubscribedTopic(Protocol):
@@ -30,6 +31,7 @@ class SubscribedTopic(Protocol):
     policies: LayeredPolicies
     reading: TopicReading
     compaction: Compaction
+    tracing: Tracing | None
 
     def check_there(self) -> None:
         """Raises why nothing is asked of the topic any more: it is being deleted."""

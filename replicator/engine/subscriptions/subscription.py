@@ -106,6 +106,8 @@ class Subscription:
             with_first_save=with_first_save,
         )
         self.deleting = SubscriptionDeleting(self, self._saver, owner.tombstones, partial(owner.forget, self))
+        tracing = topic.tracing
+        self.traces = None if tracing is None else tracing.subscription(topic.name, name)
         self.dispatching = Dispatching(self)
         self.consumers: Mapping[int, EngineConsumer] = self.dispatching.consumers
         self._pump = self.dispatching.pump
@@ -177,7 +179,10 @@ class Subscription:
                 dispatcher.partly_acknowledged(ack.position, size - len(acked))
         self.changed(before, local=True)
         self._pump.schedule()  # a consumer that had too much unacknowledged, or a key that was held, may go on
-        return self.saved()
+        durable = self.saved()
+        if self.traces is not None:
+            self.traces.acknowledged(acks, durable)
+        return durable
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]:
         """It counts at once, and is durable when the future is done.
@@ -194,7 +199,10 @@ class Subscription:
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self.backlog.moved()
         self.changed(before, local=True)
-        return self.saved()
+        durable = self.saved()
+        if self.traces is not None:
+            self.traces.acknowledged_through(position, batch_index, durable)
+        return durable
 
     def begin_acknowledge_before(
         self, positions: PositionSet, batches: Mapping[Position, BitMap]
@@ -203,7 +211,10 @@ class Subscription:
         here of it, and ``batches`` the messages of batches of which only a part is meant."""
         self._check_one_active()
         self.merging.acks(positions, batches, announce=True)
-        return self.saved()
+        durable = self.saved()
+        if self.traces is not None:
+            self.traces.acknowledged_among(positions, batches, durable)
+        return durable
 
     def _check_one_active(self) -> None:
         dispatcher = self._pump.dispatcher

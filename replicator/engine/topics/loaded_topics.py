@@ -18,6 +18,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Namespace
+from replicator.tracing.tracing import Tracing
 
 
 class LoadedTopics:
@@ -28,6 +29,7 @@ class LoadedTopics:
         "_failover",
         "_index",
         "_store",
+        "_tracing",
         "_writer",
         "by_id",
         "by_name",
@@ -44,11 +46,13 @@ class LoadedTopics:
         admission: Admission,
         cache: BlockCache,
         default_policies: TopicPolicies,
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
         self._index = index
         self._admission = admission
+        self._tracing = tracing
         self.cache = cache
         """The blocks of all topics that were read last."""
         self._failover = FailoverRegistry()
@@ -70,6 +74,7 @@ class LoadedTopics:
             self.default_policies,
             self._index.add_namespace(parse_topic(record.name).full_namespace),
             self._admission,
+            self._tracing,
         )
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic

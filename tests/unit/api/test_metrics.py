@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from replicator.api.metrics.bounded import Bounds, SubscriptionFigures, TopicFigures
-from replicator.api.metrics.catalogue import LINK_COUNTERS, METRICS, STAGING_COUNTERS, SYNC_COUNTERS
+from replicator.api.metrics.catalogue import LINK_COUNTERS, METRICS, STAGING_COUNTERS, SYNC_COUNTERS, TRACES_COUNTERS
 from replicator.api.metrics.collector import Scraped, StatusCollector
 from replicator.api.metrics.declared import PREFIX
 from replicator.api.metrics.reference import page
@@ -41,6 +41,7 @@ STATUS: dict[str, Any] = {
     "staging": {"staged_bytes": 1, "attempts": 1, "publishing": [], **dict.fromkeys(STAGING_COUNTERS, 8)},
     "counters": dict.fromkeys(SYNC_COUNTERS, 9),
     "apache": {"error": "", "topics": [], "refused": {}},
+    "traces": {"exported": 1, "dropped": 0, "refused": 0, "queued": 2, **dict.fromkeys(TRACES_COUNTERS, 7)},
 }  # fmt: skip
 """Of a worker that has a bit of everything."""
 TOPICS = [

@@ -16,11 +16,13 @@ from replicator.engine.log.arrow import (
     APPEND_SCHEMA,
     BLOCK_SCHEMA,
     JOINED_BYTES_MAX,
+    NOTES_KEY,
     PIECE_BYTES_MIN,
     Outgoing,
     decode_append,
     encode_append,
     encode_read,
+    notes_of,
 )
 from replicator.engine.log.block import read_header
 from replicator.engine.log.store import StoredBlock
@@ -144,3 +146,17 @@ def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
         "sys.exit('pandas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("block_bytes", [100, JOINED_BYTES_MAX + 1])
+def test_notes_of_traces_go_beside_the_blocks_of_a_frame(block_bytes: int) -> None:
+    blocks = [Outgoing("t", Position(1, 2), bytes(block_bytes)), Outgoing("u", Position(3, 4), b"x")]
+    notes = b"\x00any bytes\xff" * 4000
+    plain, noted = (b"".join(encode_append(blocks, each)) for each in (b"", notes))
+    assert (notes_of(plain), notes_of(memoryview(noted))) == (b"", notes)
+    assert decode_append(plain) == decode_append(noted)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff\xff\xff\x7f" + NOTES_KEY, bytes(8) + NOTES_KEY])
+def test_a_body_that_is_no_stream_has_no_notes(body: bytes) -> None:
+    assert notes_of(body) == b""

@@ -165,6 +165,8 @@ class PublishRun:
                     positions.append(Position(ledger, at) if stored else DUPLICATE)
                     at += stored
             results.append((request.future, positions))
+            if request.noted is not None:
+                self._committed.noted.append((request.noted, positions))
 
     def publish_staged(
         self, txn: lmdb.Transaction, request: PublishStagedRequest
