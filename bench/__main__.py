@@ -33,7 +33,7 @@ from bench.measurement import Measurement, results_json
 from bench.network import measure_case
 from bench.official_clients import measure_clients, measure_go
 from bench.patterns import measure_patterns
-from bench.peers import ROUNDS, measure_peers
+from bench.peers import ROUNDS, SYSTEM_NAMES, measure_peers
 from bench.security import measure_security
 from bench.shared_port import measure_shared_port
 from bench.spark import measure_spark
@@ -81,15 +81,20 @@ def main(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of group peers: how often each system is measured.")] = ROUNDS,
     scale: Annotated[float, typer.Option(min=0.001, help="Of group peers: part of the backlogs, for a trial.")] = 1.0,
+    system: Annotated[
+        list[str] | None, typer.Option(help=f"Of group peers: one system, again for each ({', '.join(SYSTEM_NAMES)}).")
+    ] = None,
 ) -> None:
     """Measure, print a table, and write bench/results.json. Without names: everything but group peers."""
     groups = set(names or GROUPS) - (frozenset() if names else BY_NAME_ONLY)
     if unknown := sorted(groups.difference(GROUPS)):
         raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
+    if unknown := sorted(set(system or ()).difference(SYSTEM_NAMES)):
+        raise typer.BadParameter(f"there is no system {', '.join(unknown)}; there are: {', '.join(SYSTEM_NAMES)}")
     err.print(machine_line(Path(tempfile.gettempdir())))
     err.print(page_cache_line(Path(tempfile.gettempdir())))
     try:
-        measurements = uvloop.run(_until_told(_measure(groups, rounds, scale)))
+        measurements = uvloop.run(_until_told(_measure(groups, rounds, scale, system or ())))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
     out = Console() if sys.stdout.isatty() else Console(width=TABLE_CHARS)
@@ -109,7 +114,7 @@ def _cancel(task: asyncio.Task[Any] | None) -> None:
         task.cancel()
 
 
-async def _measure(groups: Collection[str], rounds: int, scale: float) -> list[Measurement]:
+async def _measure(groups: Collection[str], rounds: int, scale: float, systems: Collection[str]) -> list[Measurement]:
     measured: list[Measurement] = []
     if not _NETWORK.isdisjoint(groups):
         measured += await _measure_network(groups)
@@ -177,7 +182,7 @@ async def _measure(groups: Collection[str], rounds: int, scale: float) -> list[M
     if "peers" in groups:
         with _directory("the copy beside Pulsar's geo-replication and MirrorMaker 2") as directory:
             directory.chmod(0o755)
-            results = await measure_peers(directory, err.print, rounds=rounds, scale=scale)
+            results = await measure_peers(directory, err.print, rounds=rounds, scale=scale, only=systems)
             measured += results.measurements()
             typer.echo(results.markdown())
     return sorted(measured, key=lambda measurement: GROUPS.index(measurement.group))

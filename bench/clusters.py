@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 import aiohttp
@@ -19,6 +20,7 @@ import aiohttp
 from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
+from replicator.topology.apache import PULSAR_KIND, ApacheSettings
 from replicator.topology.fields import PipelineSettings
 from replicator.topology.scalars import EMBEDDED
 from replicator.topology.traces import TracesSettings
@@ -30,14 +32,27 @@ DESTINATION: Final = "eu-west"
 class TwoClusters:
     """An async context manager; on leaving it the workers are stopped. ``directory`` belongs to the caller.
 
-    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers.
+    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers. Clusters that
+    are in ``beside`` are Apache Pulsar clusters, beside which their workers run.
     """
 
-    def __init__(self, directory: Path, *, engine: str = EMBEDDED, traces: TracesSettings | None = None) -> None:
-        pipeline = PipelineSettings(engine=engine, driver="external")
-        self._topology = replace(
-            default_topology(directory, free_ports(2)), pipeline=pipeline, traces=traces or TracesSettings()
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        engine: str = EMBEDDED,
+        traces: TracesSettings | None = None,
+        beside: Mapping[str, ApacheSettings] = MappingProxyType({}),
+    ) -> None:
+        made = default_topology(directory, free_ports(2))
+        clusters = tuple(
+            cluster.model_copy(update={"kind": PULSAR_KIND, "apache": beside[cluster.name]})
+            if cluster.name in beside
+            else cluster
+            for cluster in made.clusters
         )
+        pipeline = PipelineSettings(engine=engine, driver="external")
+        self._topology = replace(made, clusters=clusters, pipeline=pipeline, traces=traces or TracesSettings())
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {
@@ -97,7 +112,12 @@ class TwoClusters:
     async def empty(self, cluster: str) -> None:
         """Stop a worker and remove its log. Its database stays: making a new one takes longer than a run."""
         await self.stop(cluster)
-        shutil.rmtree(self._topology.cluster(cluster).data / "log", ignore_errors=True)
+        shutil.rmtree(self.data(cluster) / "log", ignore_errors=True)
+
+    async def forget(self, cluster: str) -> None:
+        """Stop a worker and remove all that it has."""
+        await self.stop(cluster)
+        shutil.rmtree(self.data(cluster), ignore_errors=True)
 
     async def messages(self, cluster: str, topic: str) -> int:
         """How many messages the cluster has of a topic, confirmed."""

@@ -44,5 +44,10 @@ async def _started(directory: Path) -> AsyncIterator[Pair]:
 
 
 OURS: Final = System(
-    "ours", "replicator, embedded engine", "synced in both clusters: each group commit", lambda: None, _started
+    "ours",
+    "replicator, embedded engine",
+    "synced in both clusters: each group commit",
+    lambda: None,
+    _started,
+    ours=True,
 )

@@ -40,3 +40,5 @@ class System:
     """Why it cannot run here, and how to get it; None if it can."""
     started: Callable[[Path], AbstractAsyncContextManager[Pair]]
     """Start it with its data in a directory, and end it."""
+    ours: bool = False
+    """Whether it is what is measured beside the others."""

@@ -24,6 +24,7 @@ class Name:
     key: str
     title: str
     promise: str
+    ours: bool
 
 
 @dataclass(slots=True)
@@ -38,7 +39,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class PeerResults:
-    """Of all rounds. The first of ``systems`` is ours; one without a figure is left out of what needs it."""
+    """Of all rounds. The table compares with the first of ``systems``, the figures compare each of ours with each peer;
+    one without a figure is left out of what needs it."""
 
     systems: Sequence[Name]
     cases: Sequence[Case]
@@ -49,9 +51,16 @@ class PeerResults:
     disk: DiskLimits
 
     def measurements(self) -> list[Measurement]:
-        """Ours, each beside each peer that has it, and beside the disk."""
-        ours, *peers = self.systems
+        """Ours, each beside each peer that has it, and beside the disk. One of ours that is not the first has its key
+        behind the group."""
         found = self.disk.measurements(GROUP)
+        peers = [system for system in self.systems if not system.ours]
+        for place, ours in enumerate(system for system in self.systems if system.ours):
+            found += self._of(ours, peers, GROUP if place == 0 else f"{GROUP}/{ours.key}")
+        return found
+
+    def _of(self, ours: Name, peers: Sequence[Name], prefix: str) -> list[Measurement]:
+        found: list[Measurement] = []
         columns: tuple[tuple[str, str, Callable[[Taken], Sequence[float]]], ...] = (
             ("copy", "MB/s", lambda taken: taken.mb_s),
             ("cpu", "s/GB", lambda taken: taken.cpu_s_a_gb),
@@ -61,11 +70,11 @@ class PeerResults:
             here = self.taken[case.name, ours.key]
             for column, unit, of in columns:
                 beside = {peer: of(self.taken[case.name, peer.key]) for peer in peers}
-                found += _beside(f"{GROUP}/{case.name}/{column}", unit, of(here), beside)
-            found += self.disk.beside(f"{GROUP}/{case.name}/copy/of-the-disk", tuple(here.mb_s))
+                found += _beside(f"{prefix}/{case.name}/{column}", unit, of(here), beside)
+            found += self.disk.beside(f"{prefix}/{case.name}/copy/of-the-disk", tuple(here.mb_s))
         for percent in (50, 99):
             beside = {peer: _lag_ms(self.lags[peer.key], percent) for peer in peers}
-            found += _beside(f"{GROUP}/lag/p{percent}", "ms", _lag_ms(self.lags[ours.key], percent), beside)
+            found += _beside(f"{prefix}/lag/p{percent}", "ms", _lag_ms(self.lags[ours.key], percent), beside)
         return found
 
     def markdown(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from confluent_kafka import KafkaException
 
 from bench import kafka_pair, pulsar_pair
 from bench.arrival import NotArrived
+from bench.bridge_pair import BRIDGE
 from bench.cases import CASES, Case
 from bench.cases import RUNS as PARTS
 from bench.disk import DiskLimits, measure_disk
@@ -33,7 +34,8 @@ from bench.usage import Usage
 from replicator.client.errors import PulsarException
 from replicator.drills.peers.jvm import PeerFailed
 
-SYSTEMS: Final = (OURS, *pulsar_pair.SYSTEMS, *kafka_pair.SYSTEMS)
+SYSTEMS: Final = (OURS, BRIDGE, *pulsar_pair.SYSTEMS, *kafka_pair.SYSTEMS)
+SYSTEM_NAMES: Final = tuple(system.name for system in SYSTEMS)
 ROUNDS: Final = 3
 RUNS: Final = 2
 UNCOUNTED: Final = 1
@@ -45,9 +47,13 @@ _GB: Final = 1e9
 Say = Callable[[str], None]
 
 
-async def measure_peers(directory: Path, say: Say, *, rounds: int = ROUNDS, scale: float = 1.0) -> PeerResults:
-    """``scale`` is a part of the backlogs, for a trial. A peer that fails is said, and has that run less."""
-    systems = [system for system in SYSTEMS if _is_here(system, say)]
+async def measure_peers(
+    directory: Path, say: Say, *, rounds: int = ROUNDS, scale: float = 1.0, only: Collection[str] = ()
+) -> PeerResults:
+    """``scale`` is a part of the backlogs, for a trial; ``only`` has keys of systems, all without it. A peer that fails
+    is said, and has that run less."""
+    wanted = [system for system in SYSTEMS if not only or system.name in only]
+    systems = [system for system in wanted if _is_here(system, say)]
     found = _Found.of(systems, _cases(scale))
     for number in range(rounds):
         limits = await asyncio.to_thread(measure_disk, directory)
@@ -91,7 +97,7 @@ class _Found:
         return cls(systems, cases, taken, {system.name: [] for system in systems}, [])
 
     def results(self) -> PeerResults:
-        names = [Name(system.name, system.title, system.promise) for system in self.systems]
+        names = [Name(system.name, system.title, system.promise, system.ours) for system in self.systems]
         disk = DiskLimits(
             tuple(rate for limits in self.limits for rate in limits.through_mb_s),
             tuple(rate for limits in self.limits for rate in limits.through_synced_mb_s),
@@ -107,7 +113,7 @@ async def _measure_one(system: System, case: Case, directory: Path, found: _Foun
         try:
             await _copies(system, case, directory, found.taken[case.name, system.name], lags, say)
         except (PeerFailed, NotArrived, PulsarException, KafkaException, OSError) as why:
-            if system is OURS:
+            if system.ours:
                 raise
             say(f"{system.title} failed: {why}")
 

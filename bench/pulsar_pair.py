@@ -86,14 +86,14 @@ class PulsarPair:
 
     async def fill(self, case: Case) -> None:
         await publish_rates(self._source.url, case)
-        self._entries = await _entries(self._source, case)
-        _check_messages(self._source, case)
+        self._entries = await entries(self._source, case)
+        check_messages(self._source, case)
 
     async def copy(self, case: Case) -> Arrival:
         await settle()
         self._replicate_to(SOURCE, DESTINATION)
-        arrived = await arrival(partial(_entries, self._destination, case), self._entries, LOOK_EVERY_SECONDS)
-        _check_messages(self._destination, case)
+        arrived = await arrival(partial(entries, self._destination, case), self._entries, LOOK_EVERY_SECONDS)
+        check_messages(self._destination, case)
         self._replicate_to(SOURCE)
         await self._forget(case)
         return arrived
@@ -107,24 +107,24 @@ class PulsarPair:
     async def _forget(self, case: Case) -> None:
         """Delete B's topic when A's replicator has ended, which would make it anew."""
         async with asyncio.timeout(CHANGE_SECONDS_MAX):
-            while self._source.admin("GET", f"{_path(case)}/stats")["replication"]:  # noqa: ASYNC110 - another process
+            while self._source.admin("GET", f"{topic_path(case)}/stats")["replication"]:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)
             while _of_topic(self._destination, case, "stats") is not None:
                 try:
-                    self._destination.admin("DELETE", f"{_path(case)}?force=true")
+                    self._destination.admin("DELETE", f"{topic_path(case)}?force=true")
                 except HTTPError as error:
                     error.close()  # it is still in use, or gone
                 await asyncio.sleep(0.1)
 
 
-def _path(case: Case) -> str:
+def topic_path(case: Case) -> str:
     return case.topic.replace("://", "/")
 
 
 def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
     """None if the broker does not have the topic."""
     try:
-        return broker.admin("GET", f"{_path(case)}/{what}")
+        return broker.admin("GET", f"{topic_path(case)}/{what}")
     except HTTPError as error:
         with error:
             if error.code != NOT_FOUND:
@@ -132,15 +132,15 @@ def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
         return None
 
 
-async def _entries(broker: PulsarBroker, case: Case) -> int:
-    """That are stored, as its journal promises it."""
+async def entries(broker: PulsarBroker, case: Case) -> int:
+    """Of a topic that are stored, as its journal promises it."""
     stats = _of_topic(broker, case, "internalStats")
     return 0 if stats is None else int(stats["numberOfEntries"])
 
 
-def _check_messages(broker: PulsarBroker, case: Case) -> None:
+def check_messages(broker: PulsarBroker, case: Case) -> None:
     """Raises :class:`NotArrived` if its entries are not all of the messages, and nothing else."""
-    messages = int(broker.admin("GET", f"{_path(case)}/stats")["msgInCounter"])
+    messages = int(broker.admin("GET", f"{topic_path(case)}/stats")["msgInCounter"])
     if messages != case.messages:
         raise NotArrived(f"{broker.cluster} has all entries, but {messages} of {case.messages} messages")
 
