@@ -141,10 +141,10 @@ class Outgoing:
         while True:
             flight.check()
             self._news.clear()
-            origins = self.origins()
+            await self._subscriptions_made(flight)
+            origins = self.origins()  # last: what comes of an origin that is not among them is passed over
             for origin in origins:
                 sent.setdefault(origin, self._entries.published_through(origin))
-            await self._subscriptions_made(flight)
             blocks, after = self._topic.reading.blocks(after, bytes_max=READ_BYTES, origins=origins)
             for stored in blocks:
                 number = await self._send_block(channel, flight, stored, sent, number)

@@ -310,6 +310,22 @@ def test_internal_stats_show_ledgers_and_cursors(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_internal_stats_show_all_ranges_of_a_cursor(tmp_path: Path) -> None:
+    """A bridge that reads them would take what a list lacks for put back."""
+
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(f"{FULL}/eu")
+            consumer, inbox = await subscribed(topic, "jobs")
+            await publish(admin, f"{FULL}/eu", 2_500)
+            await inbox.holds(2_500)
+            await consumer.acknowledge([Ack(each) for each in inbox.positions[1::2]])
+            stats = await admin.get(f"{NS}/eu/internalStats")
+            assert stats["cursors"]["jobs"]["individuallyDeletedMessages"].count("..") == 1_250
+
+    asyncio.run(main())
+
+
 def test_an_exclusive_producer_is_shown_as_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:

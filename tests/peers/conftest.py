@@ -9,6 +9,8 @@ from peers_support import pulsar_peer
 
 from replicator.drills.peers.pulsar.broker import PulsarBroker
 
+pytest.register_assert_rewrite("bridge_contract")
+
 
 @pytest.fixture(scope="session")
 def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarBroker]:

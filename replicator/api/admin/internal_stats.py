@@ -10,8 +10,8 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
-RANGES_SHOWN_MAX: Final = 1_000
-"""Of one cursor: it may have a hundred thousand, and listing them holds up the event loop."""
+RANGES_SHOWN_MAX: Final = 100_000
+"""Of one cursor: listing so many holds up the event loop for a tenth of a second. Brokers of Apache Pulsar show all."""
 NO_LEDGER: Final = -1
 """Cursors and schemas have no ledgers of their own: they are in the worker's store."""
 

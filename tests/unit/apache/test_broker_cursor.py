@@ -31,7 +31,7 @@ def test_a_cursor_before_the_first_entry_has_nothing() -> None:
     assert not cursor.beyond
 
 
-@pytest.mark.parametrize("ranges", ["[(3:3..3:4)]", "[(3:3..3:4],[3:5..3:7]]", "[(a:3..3:4]]"])
+@pytest.mark.parametrize("ranges", ["[(3:3..3:4)]", "[(3:3..3:4],[3:5..3:7]]", "[(a:3..3:4]]", "[(3:3..3:4],…]"])
 def test_what_cannot_be_read_is_an_error_and_no_guess(ranges: str) -> None:
     with pytest.raises(BridgeError, match="nobody can read"):
         parse_cursor(shown("3:1", ranges), {})

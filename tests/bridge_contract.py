@@ -1,0 +1,349 @@
+"""What holds of workers beside Apache Pulsar clusters (``kind: pulsar``), whoever plays the brokers: messages and the
+state of subscriptions travel between clusters whose clients know nothing but their brokers.
+
+A module of tests imports all of it, and has a fixture ``pair``: real brokers in ``tests/peers/test_apache_bridge.py``,
+workers of ours in ``tests/peers/test_bridge_at_gateways.py``. Where the two behave differently, real brokers are right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final
+
+import pulsar
+import pytest
+from peers.apache_support import (
+    WAIT_SECONDS,
+    Beside,
+    backlog,
+    bodies,
+    drain,
+    official,
+    partitions,
+    read_all,
+    until,
+)
+from pulsar import ConsumerType, InitialPosition
+
+from replicator.client import Client, NotAllowedError
+from replicator.client import ConsumerType as OurConsumerType
+from replicator.client import InitialPosition as OurInitialPosition
+
+LINKS: Final = "[{between: [A, B], forward: true}, {between: [A, C], forward: true}]"
+KILLS: Final = 6
+_topics = (f"persistent://public/default/bridged-{number}" for number in count())
+
+
+def publish(made: Beside, cluster: str, topic: str, messages: list[str], *, batched: bool = False) -> None:
+    with official(made.brokers[cluster]) as client:
+        producer = client.create_producer(topic, batching_enabled=batched, block_if_queue_full=True)
+        for body in messages:
+            producer.send_async(body.encode(), lambda *_: None)
+        producer.flush()
+
+
+def bridged(made: Beside, topic: str) -> list[Any]:
+    """What both workers say of a topic."""
+    return [each for name in "AB" for each in made.apache(name)["topics"] if each["topic"] == topic]
+
+
+def in_step(made: Beside, topic: str) -> bool:
+    """Whether the engines of both workers count the same backlog, and have done so for some time."""
+    counts = set()
+    for _ in range(5):
+        for name in "AB":
+            shown = made.get(name, "/admin/v2/" + topic.replace("://", "/") + "/stats")
+            counts.add(shown["subscriptions"]["work"]["msgBacklog"])
+        time.sleep(0.3)
+    return len(counts) == 1
+
+
+def test_messages_published_at_one_broker_appear_once_and_in_order_at_the_other(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("a", range(300)))
+    publish(pair, "A", topic, bodies("b", range(300)), batched=True)
+    assert read_all(pair.brokers["B"], topic, 600) == bodies("a", range(300)) + bodies("b", range(300)), pair.log("A")
+    assert read_all(pair.brokers["A"], topic, 600) == bodies("a", range(300)) + bodies("b", range(300))
+
+
+def test_acknowledgements_out_of_order_at_one_broker_are_exact_at_the_other(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(60)))
+        got = [consumer.receive(60_000) for _ in range(60)]
+        left = {3, 4, 17, 30, 59}
+        for number, message in enumerate(got):
+            if number not in left:
+                consumer.acknowledge(message)
+        until(lambda: backlog(pair.brokers["A"], topic, "work") == 5, "the broker of A counts them")
+    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 5, lambda: (pair.apache("A"), pair.apache("B")))
+    # Invariants 5 and 6: exactly these are left, in order.
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", sorted(left))
+    # What was acknowledged at B comes back to A.
+    until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: (pair.apache("A"), pair.apache("B")))
+
+
+def test_cumulative_acknowledgements_and_both_directions(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "fail", ConsumerType.Failover, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("a", range(40)))
+        until(lambda: backlog(pair.brokers["B"], topic, "fail") == 40, lambda: (pair.apache("A"), pair.apache("B")))
+        publish(pair, "B", topic, bodies("b", range(40)))  # the same topic of both clusters
+        got = [consumer.receive(60_000) for _ in range(80)]
+        assert [message.data().decode() for message in got] == bodies("a", range(40)) + bodies("b", range(40))
+        consumer.acknowledge_cumulative(got[54])
+    until(lambda: backlog(pair.brokers["B"], topic, "fail") == 25, lambda: (pair.apache("A"), pair.apache("B")))
+    assert drain(pair.brokers["B"], topic, "fail", ConsumerType.Failover) == bodies("b", range(15, 40))
+
+
+def test_messages_that_the_bridge_published_are_no_news_to_it(pair: Beside) -> None:
+    """Invariant 4: what came from A and lies at the broker of B does not come back, nor is it counted as B's."""
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("a", range(20)))
+    assert read_all(pair.brokers["B"], topic, 20) == bodies("a", range(20))
+    publish(pair, "B", topic, bodies("b", range(20)))
+    assert sorted(read_all(pair.brokers["A"], topic, 40)) == sorted(bodies("a", range(20)) + bodies("b", range(20)))
+    assert len(read_all(pair.brokers["B"], topic, 40)) == 40
+    for name in "AB":
+        (shown,) = [each for each in pair.apache(name)["topics"] if each["topic"] == topic]
+        assert shown["messages_published"] == 20
+        assert shown["doubled"] == 0
+        assert shown["errors"] == {}
+
+
+def test_a_worker_beside_brokers_serves_no_clients_and_says_where_they_are_served(pair: Beside) -> None:
+    async def subscribe() -> None:
+        async with Client(pair.client_url("A")) as client:
+            await client.subscribe(next(_topics), "work")
+
+    with pytest.raises(NotAllowedError, match="use the Apache Pulsar brokers"):
+        asyncio.run(subscribe())
+
+
+def test_an_embedded_cluster_behind_one_of_them_has_all_messages_and_the_same_state(pair: Beside) -> None:
+    """C is of kind embedded, and linked to A alone: B's messages come to it through A, and its own go on to B."""
+    topic = next(_topics)
+    publish(pair, "B", topic, bodies("b", range(30)))
+
+    async def at_c() -> None:
+        async with Client(pair.client_url("C")) as client:
+            consumer = await client.subscribe(
+                topic,
+                "mixed",
+                consumer_type=OurConsumerType.Shared,
+                initial_position=OurInitialPosition.Earliest,
+                replicate_subscription_state_enabled=True,
+            )
+            producer = await client.create_producer(topic, batching_enabled=False)
+            for body in bodies("c", range(30)):
+                await producer.send(body.encode())
+            got = {}
+            while len(got) < 60:
+                message = await consumer.receive(timeout_millis=60_000)
+                got[message.data().decode()] = message
+            for body in bodies("b", range(10, 30)) + bodies("c", range(5)):
+                await consumer.acknowledge(got[body])
+
+    asyncio.run(at_c())
+    for name in "AB":
+        found = read_all(pair.brokers[name], topic, 60)
+        assert [body for body in found if body[0] == "b"] == bodies("b", range(30))
+        assert [body for body in found if body[0] == "c"] == bodies("c", range(30))
+        until(
+            lambda name=name: backlog(pair.brokers[name], topic, "mixed") == 35,
+            lambda: (pair.apache("A"), pair.apache("B")),
+        )
+    left = drain(pair.brokers["B"], topic, "mixed", ConsumerType.Shared)
+    assert sorted(left) == sorted(bodies("b", range(10)) + bodies("c", range(5, 30)))
+    until(lambda: backlog(pair.brokers["A"], topic, "mixed") == 0, lambda: pair.apache("A"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments(pair: Beside, seed: int) -> None:
+    """Applications publish at both brokers and acknowledge at one, out of order, while both workers are killed."""
+    chance, topic = random.Random(seed), next(_topics)
+    stop = threading.Event()
+    published: dict[str, int] = {"A": 0, "B": 0}
+
+    def traffic(name: str) -> None:
+        with official(pair.brokers[name]) as client:
+            producer = client.create_producer(
+                topic, batching_enabled=False
+            )  # what is open of batches, brokers do not show
+            while not stop.is_set():
+                first = published[name]
+                for number in range(first, first + 20):
+                    producer.send_async(f"{name}-{number}".encode(), lambda *_: None)
+                producer.flush()
+                published[name] = first + 20
+                stop.wait(0.05)
+
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        threads = [threading.Thread(target=traffic, args=(name,)) for name in "AB"]
+        for thread in threads:
+            thread.start()
+        acknowledged: set[str] = set()
+        try:
+            for _ in range(KILLS):
+                deadline = time.monotonic() + chance.uniform(0.2, 3.0)
+                while time.monotonic() < deadline:
+                    with suppress(pulsar.Timeout):
+                        message = consumer.receive(100)
+                        if chance.random() < 0.8:
+                            consumer.acknowledge(message)
+                            acknowledged.add(message.data().decode())
+                victim = chance.choice("AB")
+                pair.kill(victim)
+                pair.start(victim)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    total = sum(published.values())
+    wanted = {name: bodies(name, range(published[name])) for name in "AB"}
+    for name in "AB":
+        found = read_all(pair.brokers[name], topic, total)
+        for origin in "AB":
+            assert [body for body in found if body[0] == origin] == wanted[origin], (name, pair.apache(name))
+    until(
+        lambda: all(each["state"]["errors"] == {} and not each["publishing_waits"] for each in bridged(pair, topic)),
+        lambda: bridged(pair, topic),
+    )
+    until(lambda: in_step(pair, topic), lambda: bridged(pair, topic))
+    open_at_b = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
+    assert set(open_at_b) == {*wanted["A"], *wanted["B"]} - acknowledged
+    assert len(open_at_b) == len(set(open_at_b))
+
+
+def test_a_seek_back_at_one_broker_is_heard_of_at_the_other(pair: Beside) -> None:
+    """Invariant 6: a seek begins the next generation, which wins over what was acknowledged before."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(20)))
+        got = [consumer.receive(60_000) for _ in range(20)]
+        for message in got:
+            consumer.acknowledge(message)
+        assert read_all(pair.brokers["B"], topic, 20) == bodies("m", range(20))
+        until(lambda: backlog(pair.brokers["B"], topic, "work") == 0, lambda: bridged(pair, topic))
+        consumer.seek(got[12].message_id())
+        until(lambda: backlog(pair.brokers["B"], topic, "work") >= 7, lambda: bridged(pair, topic))
+    left = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
+    assert left == bodies("m", range(20))[-len(left) :]
+    assert len(left) in (7, 8)  # a seek to a message delivers that message or not, as the client says
+    until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: bridged(pair, topic))
+
+
+def test_a_subscription_that_is_deleted_at_one_broker_is_deleted_at_the_other(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "gone", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(5)))
+        until(lambda: backlog(pair.brokers["B"], topic, "gone") == 5, lambda: bridged(pair, topic))
+        consumer.unsubscribe()
+    until(lambda: backlog(pair.brokers["B"], topic, "gone") == -1, lambda: bridged(pair, topic))
+    assert backlog(pair.brokers["A"], topic, "gone") == -1
+
+
+def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
+    topic = next(_topics)
+    pair.brokers["A"].admin("PUT", f"{topic.replace('://', '/')}/partitions", 3)
+    with official(pair.brokers["A"]) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for body in bodies("p", range(60)):
+            producer.send(body.encode(), partition_key=body)
+    at_a = [read_all(pair.brokers["A"], f"{topic}-partition-{index}", 1) for index in range(3)]
+    assert sum(map(len, at_a)) == 60
+    # Not before: a reader of a partition that is not there has its broker make it, as a topic without partitions.
+    until(lambda: partitions(pair.brokers["B"], topic) == 3, lambda: [pair.apache(name) for name in "AB"])
+    for index in range(3):
+        assert read_all(pair.brokers["B"], f"{topic}-partition-{index}", len(at_a[index])) == at_a[index]
+
+
+def test_a_topic_is_unloaded_again_and_again_under_traffic(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:  # without a subscription, brokers delete what they unload
+        client.subscribe(topic, "keep", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+    publish(pair, "A", topic, bodies("m", range(10)))
+    until(lambda: backlog(pair.brokers["B"], topic, "keep") == 10, lambda: bridged(pair, topic))
+    for round_number in range(1, 6):
+        publish(pair, "A", topic, bodies("m", range(10 * round_number, 10 * round_number + 10)))
+        for name in "AB":
+            pair.brokers[name].admin("PUT", f"{topic.replace('://', '/')}/unload")
+    assert read_all(pair.brokers["B"], topic, 60) == bodies("m", range(60))
+    assert read_all(pair.brokers["A"], topic, 60) == bodies("m", range(60))
+
+
+def test_messages_with_a_schema_halt_the_topic_where_they_would_be_published_and_the_status_says_why(
+    pair: Beside,
+) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        client.create_producer(topic, schema=pulsar.schema.StringSchema()).send("text")
+
+    def halted() -> bool:
+        return any(each["halted"] and "schema" in each["errors"].get("publishing", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+
+
+def test_a_topic_whose_reading_subscription_is_gone_halts_and_says_so(pair: Beside) -> None:
+    """Invariant 5 of copying: what was published meanwhile may be missing, so nobody goes on as if it were not."""
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    read_all(pair.brokers["B"], topic, 5)
+    pair.kill("A")
+    pair.brokers["A"].admin("DELETE", f"{topic.replace('://', '/')}/subscription/replicator.bridge.A?force=true")
+    pair.start("A")
+
+    def halted() -> bool:
+        return any(each["halted"] and "is gone" in each["errors"].get("reading", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+
+
+def test_a_topic_that_is_made_anew_at_a_broker_takes_no_subscription_away_elsewhere(pair: Beside) -> None:
+    """Its subscriptions are gone with it. That is no wish to delete them in other clusters, where messages wait."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
+    publish(pair, "A", topic, bodies("m", range(5)))
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 5, lambda: bridged(pair, topic))
+    pair.brokers["A"].admin("DELETE", f"{topic.replace('://', '/')}?force=true")
+    publish(pair, "A", topic, bodies("n", range(5)))
+
+    def halted() -> bool:
+        return any(each["halted"] and "is gone" in each["errors"].get("reading", "") for each in bridged(pair, topic))
+
+    until(halted, lambda: bridged(pair, topic))
+    until(
+        lambda: any("nothing is said" in each["errors"].get("subscriptions", "") for each in bridged(pair, topic)),
+        lambda: bridged(pair, topic),
+    )
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(5))
+
+
+def test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once(pair: Beside) -> None:
+    """The last test: a broker that starts again may take long."""
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("m", range(30)))
+        assert read_all(pair.brokers["B"], topic, 30) == bodies("m", range(30))
+        pair.brokers["B"].kill()
+        publish(pair, "A", topic, bodies("m", range(30, 60)))
+        for _ in range(50):
+            consumer.acknowledge(consumer.receive(60_000))
+        pair.brokers["B"].start()
+    assert read_all(pair.brokers["B"], topic, 60, 2 * WAIT_SECONDS) == bodies("m", range(60)), bridged(pair, topic)
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 10, lambda: bridged(pair, topic))
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(50, 60))
