@@ -316,7 +316,7 @@ def test_internal_stats_show_all_ranges_of_a_cursor(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             topic = await admin.engine.topic(f"{FULL}/eu")
-            consumer, inbox = await subscribed(topic, "jobs")
+            consumer, inbox = await subscribed(topic, "jobs", permits=2_500)
             await publish(admin, f"{FULL}/eu", 2_500)
             await inbox.holds(2_500)
             await consumer.acknowledge([Ack(each) for each in inbox.positions[1::2]])
