@@ -17,9 +17,10 @@ from urllib.error import HTTPError
 from bench.arrival import Arrival, arrival_during
 from bench.cases import Case
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.disk import settle
 from bench.lag import TOPIC, Lag, lag_between
 from bench.network import publish_rates
-from bench.pairs import Pair, System, settle
+from bench.pairs import Pair, System
 from bench.pulsar_pair import (
     BACKLOG_NAMESPACE,
     JAVA,
