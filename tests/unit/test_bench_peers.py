@@ -19,7 +19,8 @@ from bench.usage import Sample, Usage, cpu_seconds_until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, and writes past the page cache")
 CASE = Case("1kB", 1_000, True, 3_000)
-OURS, PEER, ABSENT = Name("ours", "Ours", "synced"), Name("peer", "Peer", "cached"), Name("absent", "Absent", "lost")
+OURS = Name("ours", "Ours", "synced", ours=True)
+PEER, ABSENT = Name("peer", "Peer", "cached", ours=False), Name("absent", "Absent", "lost", ours=False)
 NO_DISK = DiskLimits((), (), ())
 
 
@@ -98,6 +99,17 @@ def test_without_direct_writes_nothing_is_compared_with_them() -> None:
     assert NO_DISK.beside("copy/x", (1.0,)) == []
     (beside,) = DiskLimits((), (), (1_000.0,)).beside("copy/x", (250.0,))
     assert (beside.peer, beside.ratio) == (PAST_THE_CACHE, 0.25)
+
+
+def test_each_system_of_ours_stands_beside_each_peer_under_a_name_of_its_own() -> None:
+    found = results()
+    bridge = Name("bridge", "Ours beside it", "synced", ours=True)
+    taken = {**found.taken, (CASE.name, "bridge"): Taken([100.0], [9.0], [500.0], [400.0])}
+    both = PeerResults([OURS, bridge, PEER], [CASE], taken, {**found.lags, "bridge": []}, NO_DISK)
+    ratios = {measurement.name: measurement.ratio for measurement in both.measurements()}
+    assert ratios["peers/1kB/batched/copy/peer"] == 8.0
+    assert ratios["peers/bridge/1kB/batched/copy/peer"] == 2.0
+    assert not [name for name in ratios if name.endswith("/bridge")]
 
 
 def test_ours_stands_beside_each_peer_that_has_a_figure() -> None:
