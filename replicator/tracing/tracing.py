@@ -183,6 +183,27 @@ class Publication:
                 attributes = tracing.attributes(topic, position, index, tracing.cluster)
             tracing.add(Span(f"publish {topic}", Kind.SERVER, context, parent, self._start_ns, end_ns, attributes))
 
+    def refused(self, reason: str) -> None:
+        """They were not stored, and there is no message that the trace could go on with."""
+        tracing, topic = self._tracing, self._topic
+        end_ns = tracing.now_ns()
+        for _, index, parent in self._chosen:
+            attributes = tracing.attributes(topic, BEFORE_ALL, index, tracing.cluster)
+            del attributes["messaging.message.id"]
+            context = tracing.span_within(parent)
+            tracing.add(
+                Span(
+                    f"publish {topic}",
+                    Kind.SERVER,
+                    context,
+                    parent,
+                    self._start_ns,
+                    end_ns,
+                    attributes,
+                    error=reason,
+                )
+            )
+
 
 class _BlockSpan(NamedTuple):
     """A block that a link carries, from when it was read."""

@@ -88,20 +88,26 @@ class TopicWriting:
             self._admission.check_entry(max(map(len, entries)))
         only = None if checked.only is None else self._admission.only(self.tail.name, checked.only)
         self._admission.check_producer()
-        noted = None
+        publication = None
         if self._tracing is not None and (chosen := choose(self._tracing, entries, checked.batch_sizes)):
-            noted = self._tracing.publication(self.tail.name, chosen).durable
-        if not self.gate.open:
-            await self.gate.enter(checked.size_bytes, producer)
-            self._admission.check_producer()
+            publication = self._tracing.publication(self.tail.name, chosen)
+        try:
+            if not self.gate.open:
+                await self.gate.enter(checked.size_bytes, producer)
+                self._admission.check_producer()
+                if producer is not None:
+                    producer.check_open()
             if producer is not None:
-                producer.check_open()
-        if producer is not None:
-            producer.figures.messages += sum(checked.batch_sizes)
-            producer.figures.bytes += checked.size_bytes
-        return await self._writer.publish(
-            self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn, only, noted
-        )
+                producer.figures.messages += sum(checked.batch_sizes)
+                producer.figures.bytes += checked.size_bytes
+            noted = None if publication is None else publication.durable
+            return await self._writer.publish(
+                self.tail, BlockKind.MESSAGES, entries, checked.batch_sizes, checked.numbered, turn, only, noted
+            )
+        except EngineError as error:
+            if publication is not None:
+                publication.refused(str(error))
+            raise
 
     async def marker(self, entry: bytes, *, local: bool = False) -> Position:
         """Append one marker; a ``local`` one is not carried by links."""

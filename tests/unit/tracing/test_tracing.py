@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from asynchronous import asynchronous
 from engine_support import batch, message
 from pyroaring import BitMap
 
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import TopicTerminated
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.producing.traced_entries import LOOKED_AT_BYTES, choose
@@ -244,3 +247,22 @@ def test_a_message_of_another_origin_at_the_same_position_is_another() -> None:
     made.notes.put(T, "elsewhere", Note(Position(5, 1), 0, PRODUCED))
     made.subscription(T, "s").delivered("c", [delivery(1)])
     assert sink.spans == []
+
+
+@asynchronous
+async def test_a_publish_that_is_refused_is_a_span_with_the_reason(tmp_path: Path) -> None:
+    made, sink = traced()
+    engine = await Engine.open(tmp_path / "data", cluster="us-east", settings=EngineSettings(tracing=made))
+    try:
+        topic = await engine.topic(T)
+        await topic.publish([single({"traceparent": traceparent(PRODUCED)})])
+        await topic.terminate()
+        with pytest.raises(TopicTerminated):
+            await topic.publish([single({"traceparent": traceparent(PRODUCED)}), single({})])
+    finally:
+        await engine.close()
+    stored, refused = sink.named("publish")
+    assert (stored.error, stored.parent, refused.parent) == (None, PRODUCED, PRODUCED)
+    assert "terminated" in str(refused.error)
+    assert "messaging.message.id" in stored.attributes.keys() - refused.attributes.keys()
+    assert len(made.notes) == 1
