@@ -496,12 +496,13 @@ def test_invariant_11_what_is_in_flight_stays_within_the_window(
         nonlocal largest
         async with pair(tmp_path) as both:
             both.link._copier._window_bytes_max = window
-            note_sent: Callable[[int], Any] = both.link._copier.on_sent
+            note_sent: Callable[..., int] = both.link._copier.on_sent
 
-            def on_sent(size_bytes: int) -> None:
+            def on_sent(size_bytes: int, **more: Any) -> int:
                 nonlocal largest
-                note_sent(size_bytes)
+                number = note_sent(size_bytes, **more)
                 largest = max(largest, both.link._copier.in_flight_bytes)
+                return number
 
             monkeypatch.setattr(both.link._copier, "on_sent", on_sent)
             topic = await both.source.topic(TOPIC)
