@@ -25,7 +25,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.timeout(SECONDS_MAX + 60)
+@pytest.mark.timeout(2 * SECONDS_MAX)  # removing what was installed takes its time too
 def test_the_tutorial_takes_less_than_ten_minutes_from_a_fresh_clone(source: Path, folder: Path) -> None:
     shutil.copytree(source, folder / "clone", symlinks=True)
     first, second = map(str, free_ports(2))
