@@ -3,8 +3,8 @@
 Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. So a copy takes the place of a damaged block only
 if its head is the same, with both checksums: then it is what lay there.
 
-1. The worker does not run. Each block is read; of one that is damaged its head tells what it was, as long as the head
-   itself is sound.
+1. The worker does not run. A head that is damaged is put back from the block's segment, or named
+   (:mod:`replicator.engine.log.damaged_heads`). Then each block is read; of a damaged one its head tells what it was.
 2. Each other cluster is asked where it has those entries of that origin, and for the block there.
 3. The writer puts the copy in its place; its position, and all that refers to it, stays.
 """
@@ -21,7 +21,8 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.block_heads import BlockHead, checksums_of
-from replicator.engine.log.store_check import damaged_blocks
+from replicator.engine.log.damaged_heads import damaged_heads, row_by_segment
+from replicator.engine.log.store_check import BY_A_BACKUP, damaged_blocks
 from replicator.engine.log.store_files import check_there
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
@@ -63,9 +64,16 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> 
     asking = _Asking(peers, tell)
     try:
         for record in engine.store.topics():
+            for head in damaged_heads(engine.store, record.topic_id):
+                if head.row is None:
+                    done.left.append(f"topic {record.name}: {head.reason}; {BY_A_BACKUP}")
+                    continue
+                await engine.writer.put("blocks", *head.row)
+                done.blocks += 1
             for damaged, reason in damaged_blocks(engine.store, record.topic_id):
-                if damaged is None:
-                    done.left.append(f"topic {record.name}: {reason}")
+                if (row := row_by_segment(engine.store, record.topic_id, damaged.first)) is not None:
+                    await engine.writer.put("blocks", *row)
+                    done.blocks += 1
                     continue
                 block, why = await asyncio.to_thread(asking.copy_of, damaged, record.name)
                 if block is None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block_heads import BlockHead
+from replicator.engine.log.damaged_heads import END, DamagedHead, damaged_heads
 from replicator.engine.log.segments.places import place_in, read_placed
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_copy import DamagedBlock
@@ -18,12 +19,16 @@ from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
 HEADS: Final = 1_000
-END: Final = Position((1 << 63) - 1, 0)
+BY_ITS_SEGMENT: Final = "`replicator store repair` puts it back from its segment"
+BY_A_BACKUP: Final = (
+    "nobody can say what it was: restore the newest whole backup (docs/backup.md), and what came since comes back from "
+    "the other clusters"
+)
 
 
 @dataclass(slots=True)
 class StoreCheck:
-    """What was found. A topic with a damaged head is read no further: it does not say where the next block begins."""
+    """What was found."""
 
     damaged: list[DamagedBlock] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -48,31 +53,36 @@ def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) 
 
 
 def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> None:
+    for after, upto, head in _stretches(store, topic_id):
+        while True:
+            try:
+                blocks, reached = store.read_blocks(topic_id, after, upto, bytes_max=PAGE_BYTES)
+            except BlockCorrupt:
+                after = _past_damaged(store, topic_id, name, after, upto, found)
+                continue
+            found.blocks += len(blocks)
+            if not blocks:
+                break
+            after = reached
+        if head is not None:
+            found.others.append(f"topic {name}: {head.reason}; {BY_ITS_SEGMENT if head.row else BY_A_BACKUP}")
+
+
+def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position, DamagedHead | None]]:
+    """Ranges of a topic in which all heads can be read, each with the damaged one that follows it."""
     after = BEFORE_ALL
-    while True:
-        try:
-            blocks, reached = store.read_blocks(topic_id, after, END, bytes_max=PAGE_BYTES)
-        except BlockCorrupt:
-            past = _past_damaged(store, topic_id, name, after, found)
-            if past is None:
-                return
-            after = past
-            continue
-        found.blocks += len(blocks)
-        if not blocks:
-            return
-        after = reached
+    for head in damaged_heads(store, topic_id):
+        yield after, head.upto, head
+        after = head.after
+    yield after, END, None
 
 
-def _past_damaged(store: Store, topic_id: int, name: str, after: Position, found: StoreCheck) -> Position | None:
-    """Look block by block for the first damaged one, note it, and return its last position; None if its head is
-    damaged."""
+def _past_damaged(
+    store: Store, topic_id: int, name: str, after: Position, upto: Position, found: StoreCheck
+) -> Position:
+    """Look block by block for the first damaged one, note it, and return its last position."""
     while True:
-        try:
-            heads = store.block_heads(topic_id, after, END, blocks_max=HEADS)
-        except BlockCorrupt as error:
-            found.others.append(f"topic {name}: {error}")
-            return None
+        heads = store.block_heads(topic_id, after, upto, blocks_max=HEADS)
         if not heads:
             return after
         for head in heads:
@@ -86,25 +96,18 @@ def _past_damaged(store: Store, topic_id: int, name: str, after: Position, found
             after = last
 
 
-def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead | None, str]]:
-    """The head of each damaged block of a topic, and what is wrong with it; None if the head itself is damaged, which
-    is the last that is found then."""
-    after = BEFORE_ALL
-    while True:
-        try:
-            heads = store.block_heads(topic_id, after, END, blocks_max=HEADS)
-        except BlockCorrupt as error:
-            yield None, f"after {after}: {error}"
-            return
-        for head in heads:
-            last = Position(head.first.ledger, head.first.entry + head.header.entries - 1)
-            try:
-                store.read_blocks(topic_id, Position(last.ledger, last.entry - 1), last, bytes_max=0)
-            except BlockCorrupt as error:
-                yield head, str(error)
-            after = last
-        if not heads:
-            return
+def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead, str]]:
+    """The head of each damaged block of a topic whose head is whole, and what is wrong with it."""
+    for start, upto, _ in _stretches(store, topic_id):
+        after = start
+        while heads := store.block_heads(topic_id, after, upto, blocks_max=HEADS):
+            for head in heads:
+                last = Position(head.first.ledger, head.first.entry + head.header.entries - 1)
+                try:
+                    store.read_blocks(topic_id, Position(last.ledger, last.entry - 1), last, bytes_max=0)
+                except BlockCorrupt as error:
+                    yield head, str(error)
+                after = last
 
 
 def _check_places(store: Store, found: StoreCheck) -> None:
