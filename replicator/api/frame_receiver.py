@@ -31,8 +31,8 @@ SILENCE_SECONDS_MAX: Final = 60.0
 LINGER_SECONDS_MAX: Final = 10.0
 """How long a link may take to read why its stream has ended."""
 FRAMES_AHEAD_MAX: Final = 2
-SPARE_MAX: Final = 12
-"""Buffers of a stream that wait to be used again: a commit lets go of all frames that it holds at once."""
+SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
+"""Of a stream, what waits to be used again: a commit lets go of all frames that it holds at once."""
 
 
 async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, FrameReceiver]:
@@ -55,7 +55,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._before = transport.get_protocol()
-        self._buffers = Buffers(SPARE_MAX)
+        self._buffers = Buffers(SPARE_BYTES_MAX)
         self._parser = FrameParser(self._buffers)
         self._frames: deque[RawFrame] = deque()
         self._changed = asyncio.Event()

@@ -3,7 +3,7 @@
 Memory that is new is slow: its first touch takes longer than what is copied there. So what bytes of blocks are read
 to, received in and gathered in is given back by itself, when the last view of it has gone, and handed out again.
 
-Invariant (DESIGN §3): 11, a bounded number of buffers waits to be used again, and none that is very large.
+Invariant (DESIGN §3): 11, no more than ``spare_bytes_max`` waits to be used again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ STEP_BYTES: Final = 1024 * 1024
 the next one, which may be a little larger."""
 REUSED_BYTES_MIN: Final = 256 * 1024
 """Smaller pieces come from the allocator, which uses its own memory again."""
-KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A larger buffer does not wait to be used again."""
 
 
 class Buffers:
-    """``spare_max`` of them wait to be used again. Safe for several threads, and for what is given back by a garbage
-    collection in the middle of a call: each step on the queue is one that nothing comes between."""
+    """Safe for several threads, and for what is given back by a garbage collection in the middle of a call: each step
+    on the queue is one that nothing comes between."""
 
-    def __init__(self, spare_max: int) -> None:
-        self._spare: deque[mmap.mmap] = deque(maxlen=spare_max)
+    def __init__(self, spare_bytes_max: int) -> None:
+        self._spare_bytes_max = spare_bytes_max
+        self._spare: deque[mmap.mmap] = deque()
 
     def take(self, size: int) -> memoryview:
         """``size`` bytes, with whatever stood there before."""
@@ -44,6 +43,15 @@ class Buffers:
         array = np.frombuffer(memory, np.uint8, count=size)  # lives as long as anything that refers to a part of it
         weakref.finalize(array, self._give_back, memory).atexit = False
         return array.data
+
+    @property
+    def spare_bytes(self) -> int:
+        """What waits to be used again; about that, while others take and give."""
+        total = 0
+        for index in range(len(self._spare)):
+            with suppress(IndexError):
+                total += len(self._spare[index])
+        return total
 
     def clear(self) -> None:
         """Nothing waits any more: there may be nothing to do for a while."""
@@ -61,8 +69,11 @@ class Buffers:
         return None
 
     def _give_back(self, memory: mmap.mmap) -> None:
-        if len(memory) <= KEPT_BYTES_MAX:
-            self._spare.append(memory)
+        """What has waited longest goes where there is too much."""
+        self._spare.append(memory)
+        while self.spare_bytes > self._spare_bytes_max:
+            with suppress(IndexError):
+                self._spare.popleft()
 
 
 def _rounded(size: int) -> int:

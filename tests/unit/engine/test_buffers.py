@@ -7,7 +7,7 @@ import mmap
 
 import numpy as np
 
-from replicator.engine.log.buffers import KEPT_BYTES_MAX, REUSED_BYTES_MIN, STEP_BYTES, Buffers
+from replicator.engine.log.buffers import REUSED_BYTES_MIN, STEP_BYTES, Buffers
 
 MARK = b"used before"
 
@@ -27,7 +27,7 @@ def used(buffers: Buffers, size: int) -> int:
 
 
 def test_memory_is_used_again_when_the_last_slice_of_it_has_gone_and_not_before() -> None:
-    buffers = Buffers(4)
+    buffers = Buffers(16 * STEP_BYTES)
     memory = buffers.take(STEP_BYTES)
     memory[: len(MARK)] = MARK
     where = address(memory)
@@ -44,22 +44,25 @@ def test_memory_is_used_again_when_the_last_slice_of_it_has_gone_and_not_before(
     assert (address(again), bytes(again[: len(MARK)])) == (where, MARK)
 
 
-def test_invariant_11_no_more_waits_than_is_said_and_nothing_very_large() -> None:
-    buffers = Buffers(3)
+def test_invariant_11_no_more_waits_than_is_said() -> None:
+    buffers = Buffers(3 * STEP_BYTES)
     several = [buffers.take(STEP_BYTES) for _ in range(10)]
     places = {address(memory) for memory in several}
     assert len(places) == 10
     several.clear()
     gc.collect()
-    assert len(buffers._spare) == 3
-    used(buffers, KEPT_BYTES_MAX + 1)
-    assert len(buffers._spare) == 3
+    assert buffers.spare_bytes == 3 * STEP_BYTES
+    used(buffers, 2 * STEP_BYTES)
+    assert buffers.spare_bytes == 3 * STEP_BYTES, "those that waited longest went"
+    used(buffers, 4 * STEP_BYTES)
+    assert buffers.spare_bytes == 0
+    used(buffers, STEP_BYTES)
     buffers.clear()
-    assert not buffers._spare
+    assert buffers.spare_bytes == 0
 
 
 def test_what_is_too_small_or_far_too_large_is_not_used_for_another_size() -> None:
-    buffers = Buffers(4)
+    buffers = Buffers(16 * STEP_BYTES)
     small = used(buffers, STEP_BYTES)
     larger = buffers.take(STEP_BYTES + 1)
     assert address(larger) != small
@@ -70,7 +73,7 @@ def test_what_is_too_small_or_far_too_large_is_not_used_for_another_size() -> No
 
 
 def test_memory_has_the_size_that_was_asked_for_and_begins_with_a_page_where_that_is_wanted() -> None:
-    buffers = Buffers(4)
+    buffers = Buffers(16 * STEP_BYTES)
     for size in (1, 100, 4096, REUSED_BYTES_MIN - 1, REUSED_BYTES_MIN, STEP_BYTES - 1, STEP_BYTES + 1):
         assert len(buffers.take(size)) == size
         aligned = buffers.take_aligned(size)

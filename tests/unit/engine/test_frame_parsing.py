@@ -18,7 +18,7 @@ class CountingBuffers(Buffers):
     """Remembers what was taken."""
 
     def __init__(self) -> None:
-        super().__init__(4)
+        super().__init__(1024**2)
         self.taken: list[int] = []
 
     def take(self, size: int) -> memoryview:
@@ -57,7 +57,7 @@ contents = st.lists(
 def test_any_split_of_the_bytes_gives_the_same_frames(sent: list[bytes], sizes: list[int]) -> None:
     if sum(map(len, sent)) > 10_000:
         sizes = [*sizes, 4_096]
-    parser = FrameParser(Buffers(2))
+    parser = FrameParser(Buffers(1024**2))
     assert feed(parser, framed(*sent), sizes) == sent
     parser.end()
     assert not parser.inside
@@ -104,13 +104,13 @@ def test_invariant_11_an_oversized_frame_is_refused_before_memory_is_taken(lengt
 )
 def test_what_is_no_header_is_named(sent: bytes, error: str) -> None:
     with pytest.raises((BlockCorrupt, FrameTooLarge), match=error):
-        feed(FrameParser(Buffers(2)), sent, [100])
+        feed(FrameParser(Buffers(1024**2)), sent, [100])
 
 
 @given(st.integers(1, 2_000))
 def test_an_end_inside_a_frame_is_an_error(cut: int) -> None:
     sent = framed(b"x" * 1_000, b"y" * 1_000)
-    parser = FrameParser(Buffers(2))
+    parser = FrameParser(Buffers(1024**2))
     feed(parser, sent[:cut], [10_000])
     if cut == 1_000 + HEADER_BYTES:
         parser.end()
@@ -120,7 +120,7 @@ def test_an_end_inside_a_frame_is_an_error(cut: int) -> None:
 
 
 def test_a_large_frame_is_received_into_the_memory_that_it_is_handed_out_in() -> None:
-    parser = FrameParser(Buffers(2))
+    parser = FrameParser(Buffers(1024**2))
     sent = framed(b"x" * 1_000_000)
     at_hand = parser.buffer()
     at_hand[:] = sent[:AT_HAND_BYTES]

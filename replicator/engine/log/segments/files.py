@@ -122,6 +122,8 @@ class SegmentFile:
     def __init__(self, directory: Path, number: int, *, direct: bool) -> None:
         self.number = number
         self.path = directory / segment_name(number)
+        self._asked_ahead = (0, 0)
+        """From where to where the kernel was asked to read, last."""
         self._writing = os.open(self.path, os.O_RDWR | (os.O_DIRECT if direct else 0))
         try:
             self._identity = identity(self._writing)
@@ -169,6 +171,14 @@ class SegmentFile:
                 if not read:
                     raise BlockCorrupt(f"{self.path} is cut short: it ends before byte {offset + size}")
                 done += read
-            os.posix_fadvise(self._reading, offset + size, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            self._read_ahead(offset, offset + size)
         except OSError as error:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
+
+    def _read_ahead(self, begin: int, end: int) -> None:
+        """Ask anew when half of what was asked for is read: to ask costs nearly as much as to read what is there."""
+        asked_begin, asked_end = self._asked_ahead
+        if asked_begin <= begin and end + READ_AHEAD_BYTES // 2 <= asked_end:
+            return
+        self._asked_ahead = begin, end + READ_AHEAD_BYTES
+        os.posix_fadvise(self._reading, end, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)

@@ -22,8 +22,8 @@ from typing import Any, Final
 from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.segments.places import Place
 
-SPARE_MAX: Final = 2
-"""Buffers that wait to be used again."""
+SPARE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What waits to be used again: two buffers."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class RecentBytes:
         self._bytes = 0
         self._order: deque[Span] = deque()
         self._segments: dict[int, _OfSegment] = {}
-        self._buffers = Buffers(SPARE_MAX)
+        self._buffers = Buffers(SPARE_BYTES_MAX)
         self._lent: list[tuple[weakref.ref[Any], int]] = []
         """What has left here and is still alive, with its size."""
         self._lent_bytes = 0

@@ -40,8 +40,8 @@ WRITE_BYTES: Final = 2 * 1024 * 1024
 ON_THEIR_WAY_MAX: Final = 3
 ASIDE_BYTES_MIN: Final = 1024 * 1024
 """Less is written by the writer's thread itself: waking another one takes longer."""
-READ_SPARE_MAX: Final = 8
-"""Buffers for blocks that were read: a link has some megabytes of them on their way."""
+READ_SPARE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of blocks that were read: a link has three frames of them on their way."""
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Segments:
         self.medium = files.Medium(True, files.PAGE_BYTES)
         self._probed = False
         self._files = OpenFiles(directory)
-        self._buffers = Buffers(READ_SPARE_MAX)
+        self._buffers = Buffers(READ_SPARE_BYTES_MAX)
         self._touching = ExitStack()
         """What is written is not closed before it is synced."""
         self._written: list[Place] = []
