@@ -1,14 +1,12 @@
-"""What the commands of administration share: which worker to ask, running a request, and printing the answer.
+"""What the commands of administration share: which worker to ask, running a request, and tables of answers.
 
 The commands are thin: they read their arguments, ask the worker over HTTP (:mod:`replicator.operating.admin_client`),
-and print. One that has nothing to show prints nothing.
+and return what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,16 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from rich.console import Console, RenderableType
 from rich.table import Table
+
+from replicator.cli.output import Command, Shown
 
 if TYPE_CHECKING:
     from replicator.operating.admin_client import AdminClient
     from replicator.security.access import Access
     from replicator.topology import Topology
-
-OUTPUT_COLUMNS: Final = 120
-"""Width of the output without a terminal. No table breaks its words at this width."""
 
 DIGITS_MAX: Final = 18
 
@@ -43,7 +39,6 @@ TopologyFile = Annotated[
 ClusterName = Annotated[
     str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker to ask; with -f.")
 ]
-OutputFormat = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected: they are disconnected.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/name, or short.")]
 Switch = Annotated[str, typer.Argument(metavar="on|off")]
@@ -79,12 +74,12 @@ class AskedWorker:
         return self.ask(lambda client: client.call(method, path, body, **parameters))
 
 
-def asks_a_worker(command: Callable[..., None]) -> Callable[..., None]:
+def asks_a_worker(command: Command) -> Command:
     """Give a command the options ``--url``, ``-f`` and ``-c`` in the place of its parameter ``worker``."""
 
     @wraps(command)
-    def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> None:
-        command(worker=AskedWorker(url, file, cluster), **given)
+    def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> Shown | None:
+        return command(worker=AskedWorker(url, file, cluster), **given)
 
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -134,22 +129,6 @@ def opened_topology(file: Path) -> Topology:
     topology = load_topology(file)
     use_in_process(with_topology(shown_by_options(), topology))
     return topology
-
-
-def check_output(output: str) -> None:
-    """Refuse a format that there is not, before anything is asked."""
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
-
-
-def show(output: str, answer: Any, table: RenderableType) -> None:
-    """Print an answer as JSON, or as the table that was made of it."""
-    if output == "json":
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
-    elif isinstance(table, str):
-        print(table, end="\n" if table else "")
-    else:
-        Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False, markup=False).print(table)
 
 
 def names_table(names: Iterable[str]) -> str:

@@ -11,15 +11,13 @@ import typer
 
 from replicator.cli.admin import (
     ClusterName,
-    OutputFormat,
     TopologyFile,
-    check_output,
     opened_topology,
     rows_table,
-    show,
 )
+from replicator.cli.output import Commands, Shown
 
-app = typer.Typer(help="The audit log: what operators changed.", no_args_is_help=True)
+app = Commands(help="The audit log: what operators changed.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -27,12 +25,10 @@ def list_entries(
     file: TopologyFile,
     cluster: ClusterName = None,
     newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
     from replicator.operating.admin_client import AdminClient, WorkerUnavailable
 
-    check_output(output)
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
@@ -49,13 +45,15 @@ def list_entries(
         return sorted(entries, key=lambda entry: -entry["at_ms"]), problems
 
     entries, problems = asyncio.run(ask())
-    for problem in problems:
-        typer.echo(f"warning: {problem}", err=True)
     if problems and not entries:
-        raise WorkerUnavailable("no worker answered")
-    show(output, entries, rows_table(("when", "cluster", "who", "from", "what", "of", "detail"), map(_row, entries)))
-    if problems:
-        raise typer.Exit(3)  # as `status`: what is shown is not all
+        raise WorkerUnavailable("; ".join(problems))
+    columns = ("when", "cluster", "who", "from", "what", "of", "detail")
+    return Shown(
+        entries,
+        rows_table(columns, map(_row, entries)),
+        status=3 if problems else 0,  # as `status`: what is shown is not all
+        notes=[f"warning: {problem}" for problem in problems],
+    )
 
 
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:

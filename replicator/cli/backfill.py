@@ -9,16 +9,16 @@ subscription's state; 1 if not, or where another backfill has the link; 2 wrong 
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology, spark_master
+from replicator.cli.admin import TopologyFile, opened_topology, spark_master
+from replicator.cli.output import Shown, side_console
+from replicator.cli.program import STOPPED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 LOG_SECONDS: Final = 10.0
 """Pause between two lines of progress, where the output is no terminal."""
-STOPPED: Final = 130
-"""The exit status that shells give to a command that Ctrl-C ended."""
 
 
 def backfill(
@@ -53,21 +51,17 @@ def backfill(
     link_name: Annotated[
         str | None, typer.Option("--link", metavar="NAME", help="Which link, where several lead there.")
     ] = None,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Bring a cluster that joins up from another one's history, with Spark, and hand over to their link.
 
     Run it again to go on with one that was stopped or killed. One topic is carried by one task at a time.
     """
-    from rich.console import Console
-
     from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
     from replicator.pipeline.errors import BadOption
     from replicator.topology.links import RATE_BYTES_MIN
     from replicator.topology.patterns import parse_patterns
     from replicator.topology.scalars import parse_size
 
-    check_output(output)
     master = spark_master(master)
     topology = opened_topology(file)
     rate_bytes = None
@@ -96,7 +90,7 @@ def backfill(
         signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own calls Spark, whatever is going on
         return session
 
-    progress = Console(stderr=True, highlight=False, emoji=False)
+    progress = side_console()
     try:
         with _showing(progress) as show, _terminated_as_interrupted():
             report = BackfillRun(request, spark, show).run()
@@ -105,19 +99,14 @@ def backfill(
         for session in started:
             with contextlib.suppress(Exception):
                 session.sparkContext.setLogLevel("OFF")  # that its tasks are cut off is what was asked for
-        progress.print("stopped, and the link is given back; the same command goes on from here", markup=False)
+        progress.print("stopped, and the link is given back; the same command goes on from here")
         raise typer.Exit(STOPPED) from None
     finally:
         for session in started:
             with contextlib.suppress(Exception):  # its JVM may have been killed
                 session.stop()
-    if output == "json":
-        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
-    else:
-        width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
-        Console(width=width, highlight=False).print(report.render())
-    if not report.done:
-        raise typer.Exit(3 if report.unavailable else 1)
+    status = 0 if report.done else 3 if report.unavailable else 1
+    return Shown(report.as_json(), report.render(), status=status)
 
 
 @contextlib.contextmanager
@@ -134,7 +123,7 @@ def _showing(console: Console) -> Iterator[Callable[[str], None]]:
         phase = line.partition(":")[0]
         if phase != said or time.monotonic() - said_at >= LOG_SECONDS:
             said, said_at = phase, time.monotonic()
-            console.print(f"backfill: {line}", markup=False, soft_wrap=True)
+            console.print(f"backfill: {line}", soft_wrap=True)
 
     yield say
 

@@ -11,22 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
-from replicator.cli.admin import OutputFormat, TopologyFile, check_output, opened_topology, rows_table, show
+from replicator.cli.admin import TopologyFile, opened_topology, rows_table
+from replicator.cli.output import Commands, Shown, tell
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest
     from replicator.backup.reclaiming import Reclaimed
 
-app = typer.Typer(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
-
-err = Console(stderr=True, highlight=False, emoji=False)
+app = Commands(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
 NOT_WHOLE: Final = 4
 """The exit status where a backup is as good as the store was, and that had damaged blocks."""
 NAMED_MAX: Final = 10
 """Damaged blocks that a warning names; the manifest has all."""
+
+GONE: Final = (
+    "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
+    "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; "
+    "sequence ids of producers and Spark writers, so that what they send again may be stored twice. The audit log "
+    "and drill reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are "
+    "back. See docs/backup.md."
+)
 
 At = Annotated[
     str,
@@ -55,8 +61,7 @@ def create(
     offline: Annotated[
         bool, typer.Option("--offline", help="Read the directory itself, of a worker that does not run.")
     ] = False,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Make a backup of a cluster's store. The worker goes on meanwhile.
 
     What the destination has already is not sent again. Everything that was confirmed before the command began is in it.
@@ -68,28 +73,22 @@ def create(
     from replicator.backup.destination import Destination
     from replicator.backup.sources import of_directory, of_worker
 
-    check_output(output)
     of = opened_topology(file).cluster(cluster)
     source: Any = partial(of_directory, of.data, cluster) if offline else partial(of_worker, of.url)
     manifest = make(Destination(at), cluster, source, _progress("copied"))
-    _show(output, [manifest])
-    _warn_of_damage([manifest])
-    if manifest.damaged:
-        raise typer.Exit(NOT_WHOLE)
+    return _shown([manifest], _damage([manifest]), NOT_WHOLE if manifest.damaged else 0)
 
 
 @app.command("list")
 def list_backups(
     at: At,
     cluster: Annotated[str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only of this one.")] = None,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """The backups that are there, the newest first. Exit status 1 if one of them is damaged."""
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupDamaged
     from replicator.backup.manifest import Manifests, clusters_at
 
-    check_output(output)
     destination = Destination(at)
     found, problems = [], []
     for each in [cluster] if cluster else clusters_at(destination):
@@ -99,8 +98,7 @@ def list_backups(
                 found.append(manifests.read(backup))
             except BackupDamaged as error:
                 problems.append(str(error))
-    _show(output, found)
-    _tell(problems)
+    return _shown(found, [f"damaged: {problem}" for problem in problems], 1 if problems else 0)
 
 
 @app.command()
@@ -112,7 +110,7 @@ def verify(
     scratch: Annotated[
         Path | None, typer.Option("--scratch", metavar="DIR", help="Where the store is put together; needs its size.")
     ] = None,
-) -> None:
+) -> Shown:
     """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong.
 
     4 if it is as it was made, of a store with damaged blocks.
@@ -130,6 +128,8 @@ def verify(
     if not chosen:
         raise typer.BadParameter(f"there is no backup of {cluster} at {destination.url}")
     problems: list[str] = []
+    sound: list[dict[str, Any]] = []
+    lines: list[str] = []
     not_whole: list[Manifest] = []
     for each in chosen:
         with tempfile.TemporaryDirectory(dir=scratch, prefix="replicator-verify-") as directory:
@@ -143,12 +143,18 @@ def verify(
             problems += [f"{manifest.id}: {problem}" for problem in checked.problems]
             continue
         damage = f"sound but for {len(manifest.damaged)} blocks" if manifest.damaged else "sound"
-        typer.echo(f"{manifest.id}: {checked.topics} topics, {checked.blocks} blocks, {manifest.size} bytes: {damage}")
+        lines.append(
+            f"{manifest.id}: {checked.topics} topics, {checked.blocks} blocks, {manifest.size} bytes: {damage}"
+        )
+        sound.append({"id": manifest.id, "topics": checked.topics, "blocks": checked.blocks, "bytes": manifest.size,
+                      "damaged_blocks": len(manifest.damaged)})  # fmt: skip
         not_whole += [manifest] if manifest.damaged else []
-    _warn_of_damage(not_whole)
-    _tell(problems)
-    if not_whole:
-        raise typer.Exit(NOT_WHOLE)
+    return Shown(
+        {"sound": sound, "problems": problems},
+        "\n".join(lines),
+        status=1 if problems else NOT_WHOLE if not_whole else 0,
+        notes=[*_damage(not_whole), *(f"damaged: {problem}" for problem in problems)],
+    )
 
 
 @app.command()
@@ -168,7 +174,7 @@ def restore(
         bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
     ] = False,
     without: Without = None,
-) -> None:
+) -> Shown:
     """Restore a backup into a cluster's directory, and take back what other clusters have of it since.
 
     The worker must not run. With --into the other clusters are not asked. Exit status 4 if the backup was made of a
@@ -184,44 +190,46 @@ def restore(
     manifest, _, aside = put_back(
         Destination(at), cluster, data, backup=backup, replace=replace, progress=_progress("restored")
     )
-    typer.echo(f"restored {cluster} into {data} from backup {manifest.id}, made at {manifest.made_at}")
+    lines = [f"restored {cluster} into {data} from backup {manifest.id}, made at {manifest.made_at}"]
     if aside is not None:
-        typer.echo(f"the store that was there is in {aside}: delete it when you do not need it any more")
-    typer.echo(
-        "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
-        "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; "
-        "sequence ids of producers and Spark writers, so that what they send again may be stored twice. The audit log "
-        "and drill reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are "
-        "back. See docs/backup.md."
-    )
+        lines.append(f"the store that was there is in {aside}: delete it when you do not need it any more")
+    lines.append(GONE)
+    value: dict[str, Any] = {
+        "cluster": cluster,
+        "into": str(data),
+        "backup": manifest.id,
+        "aside": None if aside is None else str(aside),
+        "damaged_blocks": len(manifest.damaged),
+        "reclaimed": None,
+    }
     if file is not None and not no_reclaim:
-        _reclaim(file, cluster, without)
+        done = _reclaimed(file, cluster, without)
+        lines += _reclaimed_lines(cluster, done)
+        value["reclaimed"] = _reclaimed_json(done)
     else:
-        typer.echo(
+        lines.append(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
             "clusters have)"
         )
-    if manifest.damaged:
-        _warn_of_damage([manifest])
-        name = file or "FILE"
-        err.print(
-            "They are not served. The worker asks other clusters for each that is read; "
-            f"`replicator verify --fix -f {name}` has all of them mended when it runs, and "
-            f"`replicator store repair -f {name} -c {cluster}` before.",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(NOT_WHOLE)
+    if not manifest.damaged:
+        return Shown(value, "\n".join(lines))
+    name = file or "FILE"
+    mending = (
+        "They are not served. The worker asks other clusters for each that is read; "
+        f"`replicator verify --fix -f {name}` has all of them mended when it runs, and "
+        f"`replicator store repair -f {name} -c {cluster}` before."
+    )
+    return Shown(value, "\n".join(lines), status=NOT_WHOLE, notes=[*_damage([manifest]), mending])
 
 
 @app.command()
-def reclaim(file: TopologyFile, cluster: Of, without: Without = None, output: OutputFormat = "table") -> None:
+def reclaim(file: TopologyFile, cluster: Of, without: Without = None) -> Shown:
     """Take back what a restored cluster lost of its own messages, from the clusters that have copies.
 
     `restore` does it by itself. The worker must not run, and the others must. Run it again if it was cut off.
     """
-    check_output(output)
-    _reclaim(file, cluster, without, output)
+    done = _reclaimed(file, cluster, without)
+    return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)))
 
 
 @app.command()
@@ -229,36 +237,42 @@ def prune(
     at: At,
     cluster: Of,
     keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="How many of the newest backups stay.")],
-) -> None:
+) -> Shown:
     """Delete old backups, and what no backup needs any more."""
     from replicator.backup.destination import Destination
     from replicator.backup.pruning import prune as delete_old
 
     done = delete_old(Destination(at), cluster, keep)
-    typer.echo(f"deleted {len(done.backups)} backups and {done.chunks} chunks: {done.freed_bytes} bytes")
+    return Shown(
+        {"backups": list(done.backups), "chunks": done.chunks, "freed_bytes": done.freed_bytes},
+        f"deleted {len(done.backups)} backups and {done.chunks} chunks: {done.freed_bytes} bytes",
+    )
 
 
-def _reclaim(file: Path, cluster: str, without: list[str] | None, output: str = "table") -> None:
+def _reclaimed(file: Path, cluster: str, without: list[str] | None) -> Reclaimed:
     from replicator.backup.reclaiming import reclaim as take_back
 
-    done = asyncio.run(take_back(opened_topology(file), cluster, without=frozenset(without or ())))
-    if output == "json":
-        show(output, _reclaimed_json(done), "")
-        return
+    return asyncio.run(take_back(opened_topology(file), cluster, without=frozenset(without or ())))
+
+
+def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
+    lines: list[str] = []
     for topic in done.topics:
         anew = " (made since the backup)" if topic.made_anew else ""
-        typer.echo(f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}")
+        lines.append(
+            f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}"
+        )
     if not done.topics:
-        typer.echo(f"the other clusters have nothing of {cluster}'s messages that it lacks")
+        lines.append(f"the other clusters have nothing of {cluster}'s messages that it lacks")
     if done.epoch != done.epoch_before:
-        typer.echo(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")
-    for lost in done.lost:
-        typer.echo(f"lost: {lost}")
-    typer.echo(
+        lines.append(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")
+    lines += [f"lost: {lost}" for lost in done.lost]
+    lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
         f"Consumers that connect to {cluster} before that are given again what they had acknowledged since the backup. "
         "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
     )
+    return lines
 
 
 def _reclaimed_json(done: Reclaimed) -> dict[str, Any]:
@@ -266,7 +280,7 @@ def _reclaimed_json(done: Reclaimed) -> dict[str, Any]:
     return {"topics": topics, "epoch_before": done.epoch_before, "epoch": done.epoch, "lost": done.lost}
 
 
-def _show(output: str, manifests: list[Manifest]) -> None:
+def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown:
     rows = [
         {
             "id": each.id,
@@ -285,41 +299,33 @@ def _show(output: str, manifests: list[Manifest]) -> None:
         (m.id, m.cluster, m.made_at, m.size, m.written_bytes, len(m.topics), len(m.damaged), m.version)
         for m in manifests
     ]
-    show(output, rows, rows_table(columns, shown))
+    return Shown(rows, rows_table(columns, shown), status=status, notes=notes)
 
 
-def _warn_of_damage(manifests: list[Manifest]) -> None:
-    """One warning for each backup that is not whole."""
+def _damage(manifests: list[Manifest]) -> list[str]:
+    """What is said of each backup that is not whole."""
+    said: list[str] = []
     for manifest in manifests:
         if not manifest.damaged:
             continue
         named = ", ".join(map(str, manifest.damaged[:NAMED_MAX]))
         more = len(manifest.damaged) - NAMED_MAX
-        err.print(
+        said.append(
             f"not whole: backup {manifest.id} lacks {len(manifest.damaged)} blocks that were damaged in the store: "
             f"{named}{f' and {more} more' if more > 0 else ''} ({manifest.damaged[0].reason}). All else is in it. "
-            "Mend the store (docs/store.md), and make another one.",
-            style="red",
-            markup=False,
-            soft_wrap=True,
+            "Mend the store (docs/store.md), and make another one."
         )
-
-
-def _tell(problems: list[str]) -> None:
-    for problem in problems:
-        err.print(f"damaged: {problem}", style="red", markup=False, soft_wrap=True)
-    if problems:
-        raise typer.Exit(1)
+    return said
 
 
 def _progress(what: str) -> Callable[[int], None]:
     """At a terminal, every 256 MB."""
     shown = 0
 
-    def tell(done: int) -> None:
+    def told(done: int) -> None:
         nonlocal shown
         if sys.stderr.isatty() and done - shown >= 256_000_000:
             shown = done
-            err.print(f"{what} {done / 1e6:.0f} MB")
+            tell(f"{what} {done / 1e6:.0f} MB")
 
-    return tell
+    return told

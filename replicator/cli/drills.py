@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, check_output, opened_topology
+from replicator.cli.admin import opened_topology
+from replicator.cli.output import Commands, Shown, side_console
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from snapshots.repository import SnapshotRepository
 
-app = typer.Typer(help="What drills found: kept in Postgres.", no_args_is_help=True)
+app = Commands(help="What drills found: kept in Postgres.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -141,7 +138,7 @@ def drill(
         bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
-) -> None:
+) -> Shown:
     """Run a failover drill on real processes, and report what was lost, repeated and late.
 
     Publishes messages at one cluster, does to clusters, links or databases what the scenario says, moves producers
@@ -151,7 +148,7 @@ def drill(
     from replicator.drills.drill import run_drill
     from replicator.drills.jobs import DrillOptions
 
-    report = run_drill(
+    report, shown = run_drill(
         DrillOptions(
             messages=messages,
             system=system,
@@ -176,10 +173,9 @@ def drill(
             keep_data=keep_data,
             quiet=quiet,
         ),
-        _console(),
+        side_console(),
     )
-    if not report["passed"]:
-        raise typer.Exit(1)
+    return Shown(report, "" if quiet else shown, status=0 if report["passed"] else 1)
 
 
 @app.command("list")
@@ -188,24 +184,21 @@ def list_runs(
     topology: StoredTopology = None,
     scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this scenario.")] = None,
     newest: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """List the drills that are kept, the newest first."""
-    check_output(output)
     runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))
     from replicator.drills.compare import kept_as_json, render_kept
 
-    _print(output, [kept_as_json(run) for run in runs], lambda: render_kept(runs))
+    return Shown([kept_as_json(run) for run in runs], render_kept(runs))
 
 
 @app.command()
-def show(wanted: RunId, store: Store = None, topology: StoredTopology = None, output: OutputFormat = "table") -> None:
+def show(wanted: RunId, store: Store = None, topology: StoredTopology = None) -> Shown:
     """Show the report of one drill."""
-    check_output(output)
     report = _report(_ask(store, topology, _finder(wanted)))
     from replicator.drills.report import render_table
 
-    _print(output, report, lambda: render_table(report))
+    return Shown(report, render_table(report))
 
 
 @app.command()
@@ -214,10 +207,8 @@ def compare(
     second: RunId,
     store: Store = None,
     topology: StoredTopology = None,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Put the figures of two drills side by side."""
-    check_output(output)
 
     async def find_both(repository: SnapshotRepository) -> tuple[Any, Any]:
         return await _finder(first)(repository), await _finder(second)(repository)
@@ -230,7 +221,7 @@ def compare(
     names = runs[0].id, runs[1].id
     as_json = {figure: {"first": one, "second": other} for figure, one, other in rows}
     body = {"first": names[0], "second": names[1], "figures": as_json}
-    _print(output, body, lambda: render_comparison(reports, names))
+    return Shown(body, render_comparison(reports, names))
 
 
 def _finder(wanted: str) -> Callable[[SnapshotRepository], Awaitable[Any]]:
@@ -257,16 +248,3 @@ def _ask(store: str | None, topology_file: Path | None, question: Callable[[Snap
             return await question(repository)
 
     return asyncio.run(ask())
-
-
-def _print(output: str, as_json: Any, as_table: Callable[[], RenderableType]) -> None:
-    if output == "json":
-        print(json.dumps(as_json, indent=2, ensure_ascii=False))
-    else:
-        _console().print(as_table())
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)

@@ -7,15 +7,14 @@ done, 1 refused by a check, 2 wrong usage, 3 a cluster that is needed does not a
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology
+from replicator.cli.admin import TopologyFile, opened_topology
+from replicator.cli.output import Shown, tell
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport
@@ -58,12 +57,10 @@ def failover(
     keep_consumers: KeepConsumers = False,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Move the clients of one cluster to another, and report what was not received and what may be repeated."""
-    _run(
+    return _switched(
         file,
-        output,
         lambda switch: switch.failover(
             source,
             target,
@@ -80,10 +77,9 @@ def failback(
     target: Home,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Give a cluster its own clients back, planned, from the one that serves them."""
-    _run(file, output, lambda switch: switch.failback(target, dry_run=dry_run, timeout_seconds=timeout))
+    return _switched(file, lambda switch: switch.failback(target, dry_run=dry_run, timeout_seconds=timeout))
 
 
 def promote(
@@ -93,48 +89,38 @@ def promote(
         str | None, typer.Option("--for", metavar="CLUSTER", help="Whose clients; needed where several could be meant.")
     ] = None,
     dry_run: DryRun = False,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Let a cluster serve the clients of another at once, without asking the one that serves them."""
-    _run(file, output, lambda switch: switch.promote(target, home, dry_run=dry_run))
+    return _switched(file, lambda switch: switch.promote(target, home, dry_run=dry_run))
 
 
-def failover_status(file: TopologyFile, output: OutputFormat = "table") -> None:
+def failover_status(file: TopologyFile) -> Shown:
     """Show who serves whom, and what came of the newest switch. Exit status 3 if a cluster does not answer."""
-    report = _run(file, output, lambda switch: switch.status())
-    if any("error" in state for state in report.states.values()):
-        raise typer.Exit(3)
+    report: StatusReport = _run(file, lambda switch: switch.status())
+    away = any("error" in state for state in report.states.values())
+    return Shown(report.as_json(), report.render(), status=3 if away else 0)
 
 
-def _run(file: Path, output: str, work: Callable[[Switch], Awaitable[Any]]) -> Any:
-    from rich.console import Console
+def _switched(file: Path, work: Callable[[Switch], Awaitable[SwitchReport]]) -> Shown:
+    report: SwitchReport = _run(file, work)
+    return Shown(report.as_json(), report.render(), status=1 if report.outcome == "refused" else 0)
 
+
+def _run(file: Path, work: Callable[[Switch], Awaitable[Any]]) -> Any:
     from replicator.failover.peers import Peers
-    from replicator.failover.report import SwitchReport
     from replicator.failover.switch import Switch
 
-    check_output(output)
     topology = opened_topology(file)
-    progress = Console(stderr=True, highlight=False, emoji=False)
     shown = ""
 
     def show_progress(text: str) -> None:
         nonlocal shown
         if text != shown:
             shown = text
-            progress.print(text, style="dim", markup=False)
+            tell(text, style="dim")
 
-    async def run() -> SwitchReport | StatusReport:
+    async def run() -> Any:
         async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
-            done: SwitchReport | StatusReport = await work(Switch(topology, peers, progress=show_progress))
-            return done
+            return await work(Switch(topology, peers, progress=show_progress))
 
-    report = asyncio.run(run())
-    if output == "json":
-        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
-    else:
-        width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
-        Console(width=width, highlight=False).print(report.render())
-    if isinstance(report, SwitchReport) and report.outcome == "refused":
-        raise typer.Exit(1)
-    return report
+    return asyncio.run(run())

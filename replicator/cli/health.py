@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
+from replicator.cli.output import Shown
 
 Cluster = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Whose worker is asked.")
@@ -30,7 +31,7 @@ def health(
     ready: Annotated[
         bool, typer.Option("--ready", help="Ask whether it serves clients, and not only whether it is alive.")
     ] = False,
-) -> None:
+) -> Shown:
     """Ask the worker of this host, where it listens, whether it is alive. Exit status 0 if so, else 3.
 
     For probes that cannot ask by HTTP themselves, as where clients must show a certificate: it shows the worker's own.
@@ -40,7 +41,7 @@ def health(
 
     topology = load_topology(file)
     answer = asyncio.run(ask_health(topology, topology.cluster(cluster), ready=ready))
-    typer.echo(answer)
+    return Shown({"cluster": cluster, "answer": answer}, answer)
 
 
 def roundtrip(
@@ -56,7 +57,7 @@ def roundtrip(
     seconds: Annotated[
         float, typer.Option("--timeout", min=1, max=3600, metavar="SECONDS", help="How long it may take at most.")
     ] = 120,
-) -> None:
+) -> Shown:
     """Publish messages at a cluster, consume them there and where its links lead, and remove them again.
 
     Exit status 0 if every message came, 1 if not in time, 3 if a worker does not answer. No other topic is touched.
@@ -73,5 +74,4 @@ def roundtrip(
             seconds_max=seconds,
         )
     )
-    for line in lines:
-        typer.echo(line)
+    return Shown({"cluster": cluster, "messages": messages, "seen": lines}, "\n".join(lines))

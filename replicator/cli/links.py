@@ -12,15 +12,13 @@ import typer
 
 from replicator.cli.admin import (
     ClusterName,
-    OutputFormat,
     TopologyFile,
-    check_output,
     opened_topology,
     rows_table,
-    show,
 )
+from replicator.cli.output import Commands, Shown
 
-app = typer.Typer(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
+app = Commands(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 
 Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
 Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
@@ -36,12 +34,10 @@ def list_links(
     file: TopologyFile,
     cluster: ClusterName = None,
     topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
     from replicator.operating.admin_client import WorkerUnavailable
 
-    check_output(output)
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
@@ -58,37 +54,36 @@ def list_links(
 
     found = asyncio.run(ask())
     links = [each for each in found if isinstance(each, dict)]
-    for problem in (each for each in found if isinstance(each, str)):
-        typer.echo(f"warning: {problem}", err=True)
-    if not links and any(isinstance(each, str) for each in found):
-        raise WorkerUnavailable("no worker answered")
+    problems = [each for each in found if isinstance(each, str)]
+    if not links and problems:
+        raise WorkerUnavailable("; ".join(problems))
     columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
-    show(output, links, rows_table(columns, [_row(link) for link in links]))
-    if len(links) < len(found):
-        raise typer.Exit(3)  # as `status`: what is shown is not all
+    table = rows_table(columns, [_row(link) for link in links])
+    warnings = [f"warning: {problem}" for problem in problems]
+    return Shown(links, table, status=3 if warnings else 0, notes=warnings)  # as `status`: what is shown is not all
 
 
 @app.command("pause")
-def pause(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> None:
+def pause(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown:
     """Copy nothing over a link until it is resumed, also after a restart; what is not copied is kept."""
     link = _post(file, source, to, name, "pause")
-    typer.echo(f"{link['key']} is paused; {link['backlog_entries']} entries wait")
+    return Shown(link, f"{link['key']} is paused; {link['backlog_entries']} entries wait")
 
 
 @app.command("resume")
-def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> None:
+def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown:
     """Let a link that was paused go on."""
     link = _post(file, source, to, name, "resume")
-    typer.echo(f"{link['key']} goes on; {link['backlog_entries']} entries wait")
+    return Shown(link, f"{link['key']} goes on; {link['backlog_entries']} entries wait")
 
 
 @app.command("resolve")
 def resolve(
     file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
-) -> None:
+) -> Shown:
     """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
-    typer.echo(f"{link['key']} goes on with {topic} ({policy})")
+    return Shown(link, f"{link['key']} goes on with {topic} ({policy})")
 
 
 def _post(file: Path, source: str, to: str, name: str, action: str, body: Mapping[str, str] | None = None) -> Any:

@@ -4,15 +4,12 @@ is unavailable."""
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 import typer
-from rich.console import Console
-from typer.core import TyperGroup
 
 from replicator import __version__
 from replicator.cli import (
@@ -35,29 +32,13 @@ from replicator.cli import (
     topics,
     verify,
 )
-from replicator.cli.admin import (
-    OUTPUT_COLUMNS,
-    OutputFormat,
-    TokenFile,
-    TopologyFile,
-    opened_topology,
-    use_token_file,
-)
+from replicator.cli.admin import TokenFile, TopologyFile, opened_topology, use_token_file
+from replicator.cli.output import DONE, Commands, Shown, side_console
+from replicator.cli.program import Program
 
-FIRST_COMMANDS = ("up", "worker", "plan", "apply", "status", "verify")
-"""Who reads the help for the first time needs these; the others follow as they were registered."""
-
-
-class FirstThingsFirst(TyperGroup):
-    """Lists in the help first what is needed first."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=lambda name: (*FIRST_COMMANDS, name).index(name))
-
-
-app = typer.Typer(
+app = Commands(
     name="replicator",
-    cls=FirstThingsFirst,
+    cls=Program,
     help="Geo-replication and subscription sync between clusters, with failover drills.",
     no_args_is_help=True,
     add_completion=False,
@@ -80,13 +61,10 @@ failover.register(app)
 health.register(app)
 drills.register(app)
 
-out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS)
-err = Console(stderr=True)
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"replicator {__version__}")
+        print(f"replicator {__version__}")
         raise typer.Exit
 
 
@@ -124,15 +102,15 @@ def worker(
 
 
 @app.command()
-def up(file: TopologyFile) -> None:
+def up(file: TopologyFile) -> Shown:
     """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
     from replicator.operating.local import run_all
 
-    raise typer.Exit(asyncio.run(run_all(opened_topology(file), file, err)))
+    return Shown(DONE, status=asyncio.run(run_all(opened_topology(file), file, side_console())))
 
 
 @app.command()
-def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
+def plan(file: TopologyFile) -> Shown:
     """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
     from replicator.failover.rules import Rules
     from replicator.operating.plan import Probe, ask_rules, probe_workers
@@ -145,7 +123,7 @@ def plan(file: TopologyFile, output: OutputFormat = "table") -> None:
         return await asyncio.gather(probe_workers(topology), ask_workers(topology), ask_rules(topology))
 
     result = make_plan(topology, *asyncio.run(look()))
-    _print(output, result.as_json(), result.render())
+    return Shown(result.as_json(), result.render())
 
 
 app.command()(apply.apply)
@@ -155,7 +133,7 @@ app.command()(backfill.backfill)
 
 
 @app.command()
-def status(file: TopologyFile, output: OutputFormat = "table") -> None:
+def status(file: TopologyFile) -> Shown:
     """Show what the workers of a topology say of their topics, subscriptions and links.
 
     Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
@@ -163,18 +141,7 @@ def status(file: TopologyFile, output: OutputFormat = "table") -> None:
     from replicator.operating.status import exit_status, fetch_all, render
 
     answers = asyncio.run(fetch_all(opened_topology(file)))
-    _print(output, answers, render(answers))
-    if code := exit_status(answers):
-        raise typer.Exit(code)
-
-
-def _print(output: str, as_json: Any, as_table: Any) -> None:
-    if output == "json":
-        out.print_json(json.dumps(as_json))
-    elif output == "table":
-        out.print(as_table)
-    else:
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
+    return Shown(answers, render(answers), status=exit_status(answers))
 
 
 def _set_up_log() -> None:
@@ -195,17 +162,5 @@ def _set_up_log() -> None:
 
 
 def main() -> None:
-    """Entry point: typed errors become one message and an exit status."""
-    from replicator.cli.exit_status import exit_status_of
-    from replicator.running.extras import extra_missing, extra_of
-
-    try:
-        app()
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error)):
-            error = extra_missing(extra, "this")
-        status = exit_status_of(error)
-        if status is None:
-            raise
-        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(status)
+    """Entry point."""
+    app()

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from replicator.cli.admin import OUTPUT_COLUMNS, OutputFormat, TopologyFile, check_output, opened_topology
+from replicator.cli.admin import TopologyFile, opened_topology, rows_table
+from replicator.cli.output import Commands, Shown, tell
 from replicator.engine.topic_name import parse_topic
 from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
 from snapshots.errors import InvalidPosition
 from snapshots.position import Position
 
-app = typer.Typer(help="The exact mapping between the positions of clusters.", no_args_is_help=True)
+app = Commands(help="The exact mapping between the positions of clusters.", no_args_is_help=True)
 
 POLL_SECONDS: Final = 0.2
 NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"})
 """Codes that mean "not in that cluster": exit status 1. Other refusals are mistakes in the request: 2."""
-
-
-out = Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False)
-err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def translate(
@@ -35,24 +29,19 @@ def translate(
     source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the position.")],
     destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where the same entry is looked for.")],
     position: Annotated[str, typer.Option(metavar="LEDGER:ENTRY", help="As a message id without the batch index.")],
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Where the entry that has a position in one cluster lies in another one.
 
     Exit status 1 if it is not there: not copied yet, left out, or trimmed. Looked up in Postgres, or in the workers'
     stores while it is away; the answer says in which.
     """
-    check_output(output)
     found = asyncio.run(_translate(file, str(parse_topic(topic)), source, destination, _position(position)))
-    if output == "json":
-        typer.echo(json.dumps(found, indent=2))
-        return
-    table = Table("", "cluster", "position", "looked up in")
-    table.add_row("from", found["from"]["cluster"], found["from"]["position"], found["from"]["source"])
-    identity = found["identity"]
-    table.add_row("published", identity["origin"], identity["position"], "")
-    table.add_row("to", found["to"]["cluster"], found["to"]["position"], found["to"]["source"])
-    out.print(table)
+    rows = [
+        ("from", found["from"]["cluster"], found["from"]["position"], found["from"]["source"]),
+        ("published", found["identity"]["origin"], found["identity"]["position"], ""),
+        ("to", found["to"]["cluster"], found["to"]["position"], found["to"]["source"]),
+    ]
+    return Shown(found, rows_table(("", "cluster", "position", "looked up in"), rows))
 
 
 @app.command()
@@ -62,30 +51,26 @@ def rebuild(
         str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's index.")
     ] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Make the rows of extents, snapshot mappings and subscription states again from the logs.
 
     The workers do it beside their traffic, and check the extents in their stores by the way. Doing it again changes
     nothing.
     """
-    check_output(output)
     name = None if topic is None else str(parse_topic(topic))
     progress = asyncio.run(_rebuild(file, cluster, name))
-    if output == "json":
-        typer.echo(json.dumps(progress, indent=2))
-    else:
-        table = Table("cluster", "state", "topics", "blocks", "segments", "mappings", "states", "repaired")
-        for of, done in progress.items():
-            table.add_row(
-                of,
-                done["state"] + (f": {done['detail']}" if done["detail"] else ""),
-                *(str(done[field]) for field in ("topics_done", "blocks", "segments", "mappings", "states")),
-                str(done["store_rows_repaired"]),
-            )
-        out.print(table)
-    if any(done["state"] != "done" for done in progress.values()):
-        raise typer.Exit(1)
+    columns = ("cluster", "state", "topics", "blocks", "segments", "mappings", "states", "repaired")
+    counts = ("topics_done", "blocks", "segments", "mappings", "states", "store_rows_repaired")
+    rows = [
+        (
+            of,
+            done["state"] + (f": {done['detail']}" if done["detail"] else ""),
+            *(done[count] for count in counts),
+        )
+        for of, done in progress.items()
+    ]
+    whole = all(done["state"] == "done" for done in progress.values())
+    return Shown(progress, rows_table(columns, rows), status=0 if whole else 1)
 
 
 async def _translate(file: Path, topic: str, source: str, destination: str, position: Position) -> dict[str, Any]:
@@ -117,7 +102,7 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
         except RequestRefused as error:
             if error.code != "TopicNotFound" or cluster is not None:
                 raise
-            err.print(f"{each.name}: {error}")  # a topic need not be in every cluster
+            tell(f"{each.name}: {error}")  # a topic need not be in every cluster
     if not progress and topic is not None:
         raise RequestRefused(404, "TopicNotFound", f"no cluster has {topic}")
     while running := [name for name, done in progress.items() if done["state"] == "running"]:
@@ -126,7 +111,7 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
             progress[name] = await _ask("GET", topology.cluster(name).url, "mapping/rebuild")
             if sys.stderr.isatty():
                 done = progress[name]
-                err.print(f"{name}: {done['topics_done']} of {done['topics']} topics, {done['blocks']} blocks")
+                tell(f"{name}: {done['topics_done']} of {done['topics']} topics, {done['blocks']} blocks")
     return progress
 
 

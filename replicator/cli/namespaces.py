@@ -9,16 +9,14 @@ import typer
 from replicator.cli.admin import (
     AskedWorker,
     NamespaceArgument,
-    OutputFormat,
     asks_a_worker,
-    check_output,
     names_table,
-    show,
 )
+from replicator.cli.output import Commands, Shown
 from replicator.cli.policies import Kind, add_policy_commands, set_auto_topic_creation, set_replication_clusters
 
-app = typer.Typer(no_args_is_help=True)
-tenants = typer.Typer(help="Tenants of a cluster: what namespaces belong to.", no_args_is_help=True)
+app = Commands(no_args_is_help=True)
+tenants = Commands(help="Tenants of a cluster: what namespaces belong to.", no_args_is_help=True)
 
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
 
@@ -35,19 +33,16 @@ def list_namespaces(
     tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: of every tenant.")] = None,
     *,
     worker: AskedWorker,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """The namespaces of a tenant, or all of them."""
     from replicator.operating.admin_client import AdminClient, namespaces_path
-
-    check_output(output)
 
     async def work(client: AdminClient) -> list[str]:
         of_tenants = [tenant] if tenant is not None else await client.call("GET", "tenants")
         return [name for each in of_tenants for name in await client.call("GET", namespaces_path(each))]
 
     names = worker.ask(work)
-    show(output, names, names_table(names))
+    return Shown(names, names_table(names))
 
 
 @app.command("create")
@@ -77,11 +72,10 @@ def delete(
 
 @tenants.command("list")
 @asks_a_worker
-def list_tenants(*, worker: AskedWorker, output: OutputFormat = "table") -> None:
+def list_tenants(*, worker: AskedWorker) -> Shown:
     """The tenants of a cluster."""
-    check_output(output)
     names = worker.call("GET", "tenants")
-    show(output, names, names_table(names))
+    return Shown(names, names_table(names))
 
 
 @tenants.command("create")

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import spark_master
+from replicator.cli.output import DONE, Commands, Shown
 
-app = typer.Typer(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
+app = Commands(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
 
 ArchivePath = Annotated[
     Path, typer.Argument(metavar="FILE", help="Where to write it: a name that ends with .tar.gz, .tgz or .zip.")
@@ -17,7 +18,7 @@ ArchivePath = Annotated[
 
 
 @app.command("package")
-def package(archive: ArchivePath) -> None:
+def package(archive: ArchivePath) -> Shown:
     """Write an archive of what Spark's executors need of this installation; docs/spark-clusters.md shows its use.
 
     Nodes need a Python of the same minor version, on the same platform, and nothing installed in it.
@@ -25,11 +26,21 @@ def package(archive: ArchivePath) -> None:
     from replicator.pipeline.spark.shipping import UNPACKED_AS, write_archive
 
     written = write_archive(archive)
-    typer.echo(
+    archives = f"{written.path.resolve()}#{UNPACKED_AS}"
+    value = {
+        "path": str(written.path),
+        "size_bytes": written.size_bytes,
+        "distributions": list(written.distributions),
+        "python": written.python,
+        "platform": written.platform,
+        "spark_archives": archives,
+    }
+    return Shown(
+        value,
         f"{written.path}: {written.size_bytes / 1e6:.0f} MB, {len(written.distributions)} distributions, "
-        f"for Python {written.python} on {written.platform}"
+        f"for Python {written.python} on {written.platform}\n"
+        f'In the topology: pipeline: {{conf: {{"spark.archives": "{archives}"}}}}',
     )
-    typer.echo(f'In the topology: pipeline: {{conf: {{"spark.archives": "{written.path.resolve()}#{UNPACKED_AS}"}}}}')
 
 
 @app.command("run")
@@ -38,11 +49,11 @@ def run(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
     ] = None,
-) -> None:
+) -> Shown:
     """Run the driver of live copy for a worker, here instead of beside it; docs/live-copy.md says when.
 
     For a topology with `pipeline: {driver: external}`. Ends on SIGTERM and Ctrl-C.
     """
     from replicator.pipeline.live.driver import run_until_told
 
-    raise typer.Exit(run_until_told(worker, spark_master(master)))
+    return Shown(DONE, status=run_until_told(worker, spark_master(master)))

@@ -14,16 +14,14 @@ import typer
 
 from replicator.cli.admin import (
     AskedWorker,
-    OutputFormat,
     Switch,
     asks_a_worker,
-    check_output,
     duration_seconds,
     fields_table,
     on_off,
-    show,
     size_bytes,
 )
+from replicator.cli.output import DONE, Command, Shown
 
 UNLIMITED: Final = "unlimited"
 MINUTE: Final = 60
@@ -84,15 +82,13 @@ def add_policy_commands(app: typer.Typer) -> None:
 
 
 @asks_a_worker
-def policies(context: typer.Context, target: Target, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
+def policies(context: typer.Context, target: Target, *, worker: AskedWorker) -> Shown:
     """The policies that count for a topic, or that were set for a namespace."""
-    check_output(output)
     if context.obj is Kind.TOPIC:
         answer = worker.call("GET", _path(context, target, "policies"))
-        show(output, answer, fields_table({"own": answer["own"], **answer["policies"]}))
-    else:
-        answer = worker.call("GET", _path(context, target))
-        show(output, answer, fields_table(answer))
+        return Shown(answer, fields_table({"own": answer["own"], **answer["policies"]}))
+    answer = worker.call("GET", _path(context, target))
+    return Shown(answer, fields_table(answer))
 
 
 @asks_a_worker
@@ -208,16 +204,19 @@ def set_replication_clusters(
     clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="To which clusters.")],
     *,
     worker: AskedWorker,
-) -> None:
+) -> Shown | None:
     """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
     worker.call("POST", _path(context, target, "replication"), clusters)
     if (linked := worker.ask(lambda client: client.linked())) is None:
-        return
+        return None
     here, others = linked
     leads = f"its links lead to {', '.join(sorted(others))}" if others else "it has no links"
-    for name in clusters:
-        if name not in {here, *others}:  # it may be linked later, but most often it is a typo, and nothing is copied
-            typer.echo(f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does", err=True)
+    warnings = [  # it may be linked later, but most often it is a typo, and nothing is copied
+        f"warning: {here} has no link to {name!r}, {leads}: nothing goes there until one does"
+        for name in clusters
+        if name not in {here, *others}
+    ]
+    return Shown(DONE, notes=warnings)
 
 
 @asks_a_worker
@@ -238,7 +237,7 @@ def set_auto_topic_creation(
     worker.call("POST", _path(context, target, "autoTopicCreation"), body)
 
 
-def _limit_command(policy: str, parse: Callable[[str], int]) -> Callable[..., None]:
+def _limit_command(policy: str, parse: Callable[[str], int]) -> Command:
     @asks_a_worker
     def set_limit(context: typer.Context, target: Target, limit: Limit, *, worker: AskedWorker) -> None:
         worker.call("POST", _path(context, target, policy), _limited(limit, parse))

@@ -10,13 +10,12 @@ import typer
 
 from replicator.cli.admin import (
     TopologyFile,
-    check_output,
     duration_seconds,
     moment,
     opened_topology,
-    show,
     spark_master,
 )
+from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
@@ -48,7 +47,6 @@ Window = Annotated[
 Master = Annotated[
     str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
 ]
-Output = Annotated[str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")]
 
 
 def report(
@@ -60,13 +58,11 @@ def report(
     consumers: Consumers = 4,
     window: Window = "60s",
     master: Master = None,
-    output: Output = "table",
-) -> None:
+) -> Shown:
     """Analyse topics with Spark: throughput, replication lag, keys and skew, repeated messages, sizes.
 
     docs/reports.md says what each figure means.
     """
-    check_output(output)
     start = None if since is None else moment(since, "--since")
     window_seconds = duration_seconds(window, "--window")
     master = spark_master(master)
@@ -91,7 +87,7 @@ def report(
         result = make_report(spark, urls, wanted, running, found)
     if out is not None:
         _write(result, out)
-    show(output, result.as_json(), format_report(result))
+    return Shown(result.as_json(), format_report(result))
 
 
 def _check_out(directory: Path) -> None:

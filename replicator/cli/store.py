@@ -6,32 +6,28 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from replicator.cli.admin import OutputFormat, TopologyFile, check_output, opened_topology, rows_table, show
+from replicator.cli.admin import TopologyFile, opened_topology, rows_table
+from replicator.cli.output import Commands, Shown, tell
 
-app = typer.Typer(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
-
-err = Console(stderr=True, highlight=False, emoji=False)
+app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
 
 Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store.")]
 
 
 @app.command()
-def status(file: TopologyFile, output: OutputFormat = "table") -> None:
+def status(file: TopologyFile) -> Shown:
     """How large the stores of the workers that run are, and what lives in their segments."""
     from replicator.operating.status import exit_status, fetch_all
 
-    check_output(output)
     answers = asyncio.run(fetch_all(opened_topology(file)))
     stores: dict[str, Any] = {
         cluster: {"error": answer["error"]} if "error" in answer else answer["store"]
         for cluster, answer in answers.items()
     }
     columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written", "disk")
-    show(output, stores, rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()]))
-    if code := exit_status(answers):
-        raise typer.Exit(code)
+    table = rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()])
+    return Shown(stores, table, status=exit_status(answers))
 
 
 def _cells(store: dict[str, Any]) -> tuple[object, ...]:
@@ -51,7 +47,7 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
 
 
 @app.command()
-def check(file: TopologyFile, cluster: Of) -> None:
+def check(file: TopologyFile, cluster: Of) -> Shown:
     """Read every block of a cluster's store and check it. Exit status 1 if something is wrong.
 
     The worker must not run. `replicator verify` compares what running clusters have.
@@ -68,41 +64,44 @@ def check(file: TopologyFile, cluster: Of) -> None:
         found = check_store(store)
     finally:
         store.close()
-    for problem in found.problems:
-        err.print(f"damaged: {problem}", style="red", markup=False, soft_wrap=True)
-    typer.echo(f"{found.topics} topics, {found.blocks} blocks: {'damaged' if found.problems else 'sound'}")
-    if found.problems:
-        raise typer.Exit(1)
+    problems = [str(problem) for problem in found.problems]
+    return Shown(
+        {"topics": found.topics, "blocks": found.blocks, "problems": problems},
+        f"{found.topics} topics, {found.blocks} blocks: {'damaged' if problems else 'sound'}",
+        status=1 if problems else 0,
+        notes=[f"damaged: {problem}" for problem in problems],
+    )
 
 
 @app.command()
-def repair(file: TopologyFile, cluster: Of) -> None:
+def repair(file: TopologyFile, cluster: Of) -> Shown:
     """Mend damaged blocks of a cluster's store by the copies that other clusters have. Exit status 1 if some are left.
 
     The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
     """
     from replicator.backup.repairing import repair as mend
 
-    done = asyncio.run(mend(opened_topology(file), cluster, _say))
-    typer.echo(f"{done.blocks} blocks were mended")
-    for left in done.left:
-        err.print(f"damaged: {left}", style="red", markup=False, soft_wrap=True)
-    if done.left:
-        raise typer.Exit(1)
-
-
-def _say(text: str) -> None:
-    err.print(text, markup=False, soft_wrap=True)
+    done = asyncio.run(mend(opened_topology(file), cluster, tell))
+    left = [str(each) for each in done.left]
+    return Shown(
+        {"blocks": done.blocks, "left": left},
+        f"{done.blocks} blocks were mended",
+        status=1 if left else 0,
+        notes=[f"damaged: {each}" for each in left],
+    )
 
 
 @app.command()
-def compact(file: TopologyFile, cluster: Of) -> None:
+def compact(file: TopologyFile, cluster: Of) -> Shown:
     """Move what lives in sparse segments together, so that their room is free. The worker must not run.
 
     A running worker does it by itself for segments in which nothing changes.
     """
     freed, left = asyncio.run(_compact(opened_topology(file), cluster))
-    typer.echo(f"freed {freed} bytes; {left} bytes are dead in segments that are not sparse enough to be moved")
+    return Shown(
+        {"freed_bytes": freed, "dead_bytes": left},
+        f"freed {freed} bytes; {left} bytes are dead in segments that are not sparse enough to be moved",
+    )
 
 
 async def _compact(topology: Any, name: str) -> tuple[int, int]:

@@ -12,19 +12,17 @@ import typer
 from replicator.cli.admin import (
     AskedWorker,
     Force,
-    OutputFormat,
     SubscriptionArgument,
     Switch,
     TopicArgument,
     asks_a_worker,
-    check_output,
     duration_seconds,
     on_off,
     rows_table,
-    show,
 )
+from replicator.cli.output import Commands, Shown
 
-app = typer.Typer(help="Subscriptions of a topic: make, put elsewhere, skip, look into, delete.", no_args_is_help=True)
+app = Commands(help="Subscriptions of a topic: make, put elsewhere, skip, look into, delete.", no_args_is_help=True)
 
 EARLIEST: Final = {"ledgerId": -1, "entryId": -1}
 LATEST: Final = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
@@ -40,11 +38,9 @@ Where = Annotated[
 
 @app.command("list")
 @asks_a_worker
-def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
+def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
     """The subscriptions of a topic, with their types, backlogs and consumers."""
     from replicator.operating.admin_client import AdminClient, topic_path
-
-    check_output(output)
 
     async def work(client: AdminClient) -> Any:
         found = await client.call("GET", topic_path(topic, "partitions"))
@@ -57,7 +53,7 @@ def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker, output: Out
         for name, each in answer.items()
     ]
     columns = ("subscription", "type", "backlog", "unacked", "consumers", "replicated")
-    show(output, answer, rows_table(columns, rows))
+    return Shown(answer, rows_table(columns, rows))
 
 
 @app.command("create")
@@ -191,12 +187,9 @@ def peek(
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="How many.")] = 1,
     *,
     worker: AskedWorker,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
     from replicator.operating.admin_client import AdminClient, RequestRefused, subscription_path
-
-    check_output(output)
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -212,7 +205,7 @@ def peek(
 
     answer = worker.ask(work)
     rows = [(each["id"], each["published"], each["key"] or "–", each["payload"][:PAYLOAD_CHARS_MAX]) for each in answer]
-    show(output, answer, rows_table(("message", "published", "key", "payload"), rows))
+    return Shown(answer, rows_table(("message", "published", "key", "payload"), rows))
 
 
 def _shown_message(headers: Mapping[str, str], payload: bytes) -> dict[str, Any]:

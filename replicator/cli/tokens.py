@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Keys and tokens: who somebody is.", no_args_is_help=True)
+from replicator.cli.output import Commands, Shown
+
+app = Commands(help="Keys and tokens: who somebody is.", no_args_is_help=True)
 
 PRIVATE_MODE = 0o600
 TOKEN_CHARS_READ = 64 * 1024
@@ -28,12 +30,14 @@ PublicKey = Annotated[
 
 @app.command("create-secret-key")
 def create_secret_key(
-    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to; it must not be there.")],
+    secret_key: Annotated[
+        Path, typer.Option("--output-secret-key", metavar="FILE", help="Where to; it must not be there.")
+    ],
 ) -> None:
     """Make a secret key. Who has it can make tokens for everybody, and every worker needs it."""
     from replicator.security.tokens import new_secret
 
-    _write_new(output, new_secret(), PRIVATE_MODE)
+    _write_new(secret_key, new_secret(), PRIVATE_MODE)
 
 
 @app.command("create-key-pair")
@@ -63,7 +67,7 @@ def create(
     audience: Annotated[
         str | None, typer.Option("--audience", metavar="NAME", help="Which audience it is for.")
     ] = None,
-) -> None:
+) -> Shown:
     """Print a token for a role."""
     from replicator.security.tokens import create_token, read_private_key, read_secret
     from replicator.topology.scalars import parse_duration
@@ -78,7 +82,8 @@ def create(
         except ValueError as error:
             raise typer.BadParameter(f"--expiry-time: {error}") from None
         expires_at = time.time() + float(str(seconds))
-    print(create_token(key, subject, expires_at=expires_at, claims={} if audience is None else {"aud": audience}))
+    token = create_token(key, subject, expires_at=expires_at, claims={} if audience is None else {"aud": audience})
+    return Shown({"token": token}, token)
 
 
 @app.command()
@@ -86,23 +91,22 @@ def show(
     token: Annotated[str | None, typer.Argument(metavar="[TOKEN]", help="Or on standard input.")] = None,
     secret_key: SecretKey = None,
     public_key: PublicKey = None,
-) -> None:
+) -> Shown:
     """Print what a token says; with a key also whether it counts. Exit status 1 if it does not."""
     from replicator.security.errors import NotIdentified
     from replicator.security.tokens import OneKey, Tokens, as_text, read_public_key, read_secret, show_token
 
     text = (token or sys.stdin.read(TOKEN_CHARS_READ)).strip()
     header, claims = show_token(text)
-    print(as_text({"header": header, "claims": claims}))
+    said = {"header": header, "claims": claims}
     if secret_key is None and public_key is None:
-        return
+        return Shown(said, as_text(said))
     key = read_secret(secret_key) if secret_key is not None else read_public_key(str(public_key))
     try:
         identity = Tokens(OneKey(key)).identify(text)
     except NotIdentified as error:
-        typer.echo(f"it does not count: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(f"it counts, for role {identity.role}", err=True)
+        return Shown({**said, "counts": False}, as_text(said), status=1, notes=[f"it does not count: {error}"])
+    return Shown({**said, "counts": True}, as_text(said), notes=[f"it counts, for role {identity.role}"])
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:

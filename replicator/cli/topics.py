@@ -11,17 +11,15 @@ from replicator.cli.admin import (
     AskedWorker,
     Force,
     NamespaceArgument,
-    OutputFormat,
     TopicArgument,
     asks_a_worker,
-    check_output,
     fields_table,
     names_table,
-    show,
 )
+from replicator.cli.output import Commands, Shown
 from replicator.cli.policies import Kind, add_policy_commands
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")]
 
@@ -41,15 +39,13 @@ def list_topics(
     ] = False,
     *,
     worker: AskedWorker,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """Every topic of a namespace that has a log, partitions included."""
     from replicator.operating.admin_client import topics_path
 
-    check_output(output)
     parts = ("partitioned",) if partitioned else ()
     names = worker.call("GET", topics_path(namespace, *parts))
-    show(output, names, names_table(names))
+    return Shown(names, names_table(names))
 
 
 @app.command("create")
@@ -100,12 +96,9 @@ def stats(
     internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead.")] = False,
     *,
     worker: AskedWorker,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown:
     """The figures of a topic, its producers, subscriptions and consumers; of a partitioned one the sums."""
     from replicator.operating.admin_client import AdminClient, topic_path
-
-    check_output(output)
 
     async def work(client: AdminClient) -> Any:
         if internal:
@@ -116,18 +109,17 @@ def stats(
         return await client.call("GET", topic_path(topic, "stats"))
 
     answer = worker.ask(work)
-    show(output, answer, fields_table(answer) if internal else fields_table(_shown(answer)))
+    return Shown(answer, fields_table(answer) if internal else fields_table(_shown(answer)))
 
 
 @app.command("subscriptions")
 @asks_a_worker
-def subscriptions(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
+def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
     """The names of a topic's subscriptions."""
     from replicator.operating.admin_client import topic_path
 
-    check_output(output)
     names = worker.call("GET", topic_path(topic, "subscriptions"))
-    show(output, names, names_table(names))
+    return Shown(names, names_table(names))
 
 
 @app.command("compact")
@@ -137,27 +129,23 @@ def compact(
     only_status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
     *,
     worker: AskedWorker,
-    output: OutputFormat = "table",
-) -> None:
+) -> Shown | None:
     """Start compacting a topic: keep the newest message of each key for those who read compacted."""
     from replicator.operating.admin_client import topic_path
 
-    check_output(output)
     path = topic_path(topic, "compaction")
     if only_status:
         answer = worker.call("GET", path)
-        show(output, answer, fields_table(answer))
-    else:
-        worker.call("PUT", path)
+        return Shown(answer, fields_table(answer))
+    worker.call("PUT", path)
+    return None
 
 
 @app.command("terminate")
 @asks_a_worker
-def terminate(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat = "table") -> None:
+def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
     """Take no more messages of a topic, for ever; what it has can be consumed. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
-
-    check_output(output)
 
     async def work(client: AdminClient) -> Any:
         found = await client.call("GET", topic_path(topic, "partitions"))
@@ -165,7 +153,7 @@ def terminate(topic: TopicArgument, *, worker: AskedWorker, output: OutputFormat
         return await client.call("POST", topic_path(topic, *parts))
 
     answer = worker.ask(work)
-    show(output, answer, fields_table(answer))
+    return Shown(answer, fields_table(answer))
 
 
 def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:

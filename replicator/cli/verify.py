@@ -10,13 +10,12 @@ import typer
 
 from replicator.cli.admin import (
     TopologyFile,
-    check_output,
     duration_seconds,
     moment,
     opened_topology,
-    show,
     spark_master,
 )
+from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,15 +69,11 @@ def verify(
     parquet: Parquet = None,
     master: Master = None,
     settle: Settle = "10s",
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="table|json", help="How to print the result.")
-    ] = "table",
-) -> None:
+) -> Shown:
     """Reconcile the clusters of a topology with Spark: entries, their order and contents, mappings, acknowledgements.
 
     Exit status 0 only when all agree, 1 for faults, 2 for a wrong option, 3 if a cluster could not be compared.
     """
-    check_output(output)
     if topics and patterns:
         raise typer.BadParameter("--topic and --topics are not to be given together")
     sampled = None if sample is None else _share(sample)
@@ -123,9 +118,7 @@ def verify(
             f"no cluster has a topic that {', '.join(patterns)} stands for; a pattern stands for whole names, without "
             "the partition, such as public/default/orders-.*",
         )
-    show(output, report.as_json(), format_report(report))
-    if report.exit_status:
-        raise typer.Exit(report.exit_status)
+    return Shown(report.as_json(), format_report(report), status=report.exit_status)
 
 
 def _share(text: str) -> float:

@@ -15,7 +15,8 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import uvloop
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError
@@ -41,8 +42,9 @@ COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
 to go through them again and again would take a quarter of its time."""
 
 
-def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
-    """Run what is asked for; returns the report, or for several runs ``{"passed", "runs"}``.
+def run_drill(options: DrillOptions, console: Console) -> tuple[dict[str, Any], RenderableType]:
+    """Run what is asked for, with its progress on ``console``; returns the report, or for several runs
+    ``{"passed", "runs"}``, and the same for people.
 
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
     :class:`ExtraMissing`.
@@ -56,30 +58,27 @@ def run_drill(options: DrillOptions, console: Console) -> dict[str, Any]:
     reports = []
     for number, job in enumerate(jobs):
         if len(jobs) > 1 and not options.quiet:
-            console.print(f"{number + 1} of {len(jobs)}: {job.out_dir.name}", style="bold", highlight=False)
+            console.print(f"{number + 1} of {len(jobs)}: {job.out_dir.name}", style="bold")
         report = _run_job(options, job, source, count, place, console)
         reports.append(report)
-        if not options.quiet:
-            console.print(render_table(report) if len(jobs) == 1 else _verdict_line(report))
+        if len(jobs) > 1 and not options.quiet:
+            console.print(_verdict_line(report))
+    shown: list[RenderableType]
     if len(jobs) == 1:
         result = reports[0]
         where = options.out_dir / "report.html"
+        shown = [render_table(result)]
     else:
         result = {"passed": all(report["passed"] for report in reports), "runs": reports, "left_out": left_out}
         where = options.out_dir / "report.json"
         write_json(result, where)
-        if not options.quiet:
-            console.print(render_runs(reports))
-            for reason in left_out:
-                console.print(f"left out: {reason}", style="dim", markup=False, highlight=False)
-            if options.sync == BOTH and len(reports) == len(SYNC_MODES):
-                console.print(render_comparison((reports[0], reports[1]), SYNC_MODES))
+        shown = [render_runs(reports), *(Text(f"left out: {reason}", style="dim") for reason in left_out)]
+        if options.sync == BOTH and len(reports) == len(SYNC_MODES):
+            shown.append(render_comparison((reports[0], reports[1]), SYNC_MODES))
     if options.json_path is not None:
         options.json_path.write_text(json.dumps(result, indent=2) + "\n")
-    if not options.quiet:
-        console.print(f"report: {where}", highlight=False, soft_wrap=True)
-        console.print(f"kept in: {place.shown} (replicator drills list)", highlight=False, soft_wrap=True)
-    return result
+    kept = (f"report: {where}", f"kept in: {place.shown} (replicator drills list)")
+    return result, Group(*shown, *(Text(line, no_wrap=True, overflow="ignore") for line in kept))
 
 
 def _verdict_line(report: Mapping[str, Any]) -> str:

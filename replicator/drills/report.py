@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -262,8 +261,11 @@ def _subscriptions_table(report: Mapping[str, Any]) -> Table:
             each["out_of_order"],
             each["late"],
         ]
-        name = f"{escape(each['name'])} [dim]({each['type']}{', cumulative' if each['cumulative'] else ''})[/]"
-        table.add_row(name, *("–" if figure is None else f"{figure:,}" for figure in figures))
+        kind = f"({each['type']}{', cumulative' if each['cumulative'] else ''})"
+        table.add_row(
+            Text.assemble(each["name"], " ", (kind, "dim")),
+            *("–" if figure is None else f"{figure:,}" for figure in figures),
+        )
     return table
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import aiohttp
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -120,7 +119,7 @@ class Plan:
             if self.probes:
                 probe = self.probes.get(cluster.name)
                 row.append("not asked" if probe is None else probe.detail)
-            table.add_row(*(escape(cell) for cell in row))
+            table.add_row(*row)
         return table
 
     def _links_table(self) -> Table:
@@ -134,7 +133,7 @@ class Plan:
                 continue
             way = "both ways" if both or self.topology.links_between(link.destination, link.source) else "one way"
             how = ", ".join(f"{name} {_shown(value)}" for name, value in flattened(link.as_written()))
-            table.add_row(escape(link.source), escape(link.destination), way, escape(how or "all topics"))
+            table.add_row(link.source, link.destination, way, how or "all topics")
         return table
 
     def _settings(self) -> Text:

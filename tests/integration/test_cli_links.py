@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
-from replicator.cli.exit_status import exit_status_of
 from replicator.cli.main import app
 from replicator.links.link import Link
 from replicator.topology import Link as LinkSpec
@@ -65,8 +64,6 @@ async def applied(path: Path, spec: LinkSpec) -> AsyncIterator[tuple[Web, Path, 
 async def run(*arguments: str) -> tuple[int, str]:
     """The exit status and the output of a command, in a thread: the worker that it asks runs in this process."""
     result = await asyncio.to_thread(CliRunner().invoke, app, ["links", *arguments])
-    if isinstance(result.exception, Exception):
-        return exit_status_of(result.exception) or -1, str(result.exception)
     return result.exit_code, result.output
 
 

@@ -43,7 +43,7 @@ def test_a_pair_of_keys_signs_and_checks_and_the_private_one_is_ones_own(tmp_pat
 def test_a_secret_key_signs_and_checks_and_a_token_that_does_not_count_is_said_to(tmp_path: Path) -> None:
     secret, other = tmp_path / "secret.key", tmp_path / "other.key"
     for each in (secret, other):
-        assert run("create-secret-key", "--output", str(each)).exit_code == 0
+        assert run("create-secret-key", "--output-secret-key", str(each)).exit_code == 0
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     token = run("create", "--secret-key", str(secret), "--subject", "app").stdout.strip()
     assert Tokens(OneKey(read_secret(secret))).identify(token).role == "app"

@@ -48,7 +48,7 @@ def ran(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(drill_module, "measure", measured)
     options = DrillOptions(MESSAGES, system=request.param, rate=RATE, out_dir=tmp_path / "out", quiet=True)
-    report = run_drill(options, Console(quiet=True))
+    report, _ = run_drill(options, Console(quiet=True))
     (seen,) = kept
     return Ran(report, seen, tmp_path / "out")
 
