@@ -138,9 +138,9 @@ class Ended:
     stderr: str
 
 
-def ended(*given: str) -> Ended:
+def ended(*given: str, stdout: io.StringIO | None = None, stderr: io.StringIO | None = None) -> Ended:
     """Run a command in this process; the program is made once, not once a command."""
-    stdout, stderr = io.StringIO(), io.StringIO()
+    stdout, stderr = stdout or io.StringIO(), stderr or io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr):
         try:
             PROGRAM.main(list(given), prog_name="replicator")

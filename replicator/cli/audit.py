@@ -20,7 +20,7 @@ from replicator.cli.output import Commands, Shown
 app = Commands(help="The audit log: what operators changed.", no_args_is_help=True)
 
 
-@app.command("list")
+@app.command("list", watched=True)
 def list_entries(
     file: TopologyFile,
     cluster: ClusterName = None,

@@ -33,7 +33,7 @@ StoredTopology = Annotated[
 RunId = Annotated[str, typer.Argument(metavar="ID", help="As listed, or how it begins, or `latest`.")]
 
 
-def register(program: typer.Typer) -> None:
+def register(program: Commands) -> None:
     """Add the commands to the program."""
     program.command("drill")(drill)
     program.add_typer(app, name="drills")
@@ -178,7 +178,7 @@ def drill(
     return Shown(report, "" if quiet else shown, status=0 if report["passed"] else 1)
 
 
-@app.command("list")
+@app.command("list", watched=True)
 def list_runs(
     store: Store = None,
     topology: StoredTopology = None,

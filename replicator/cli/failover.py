@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
-from replicator.cli.output import Shown, tell
+from replicator.cli.output import Commands, Shown, tell
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport
@@ -35,10 +35,10 @@ Home = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster 
 Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that is to serve them.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Commands) -> None:
     """Add the commands to the program."""
     app.command("failover")(failover)
-    app.command("failover-status")(failover_status)
+    app.command("failover-status", watched=True)(failover_status)
     app.command("failback")(failback)
     app.command("promote")(promote)
 

@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
-from replicator.cli.output import Shown
+from replicator.cli.output import Commands, Shown
 
 Cluster = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Whose worker is asked.")
 ]
 
 
-def register(program: typer.Typer) -> None:
+def register(program: Commands) -> None:
     """Add the commands to the program."""
-    program.command("health")(health)
+    program.command("health", watched=True)(health)
     program.command("roundtrip")(roundtrip)
 
 

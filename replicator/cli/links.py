@@ -29,7 +29,7 @@ Policy = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", watched=True)
 def list_links(
     file: TopologyFile,
     cluster: ClusterName = None,

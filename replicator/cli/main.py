@@ -132,7 +132,7 @@ app.command()(report.report)
 app.command()(backfill.backfill)
 
 
-@app.command()
+@app.command(watched=True)
 def status(file: TopologyFile) -> Shown:
     """Show what the workers of a topology say of their topics, subscriptions and links.
 

@@ -15,7 +15,7 @@ app = Commands(help="A worker's store: its size, whether it is whole, room in it
 Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store.")]
 
 
-@app.command()
+@app.command(watched=True)
 def status(file: TopologyFile) -> Shown:
     """How large the stores of the workers that run are, and what lives in their segments."""
     from replicator.operating.status import exit_status, fetch_all

@@ -36,7 +36,7 @@ Where = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", watched=True)
 @asks_a_worker
 def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
     """The subscriptions of a topic, with their types, backlogs and consumers."""
@@ -179,7 +179,7 @@ def expire(
     worker.call("POST", path)
 
 
-@app.command("peek")
+@app.command("peek", watched=True)
 @asks_a_worker
 def peek(
     topic: TopicArgument,

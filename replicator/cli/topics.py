@@ -30,7 +30,7 @@ def topics(context: typer.Context) -> None:
     context.obj = Kind.TOPIC
 
 
-@app.command("list")
+@app.command("list", watched=True)
 @asks_a_worker
 def list_topics(
     namespace: NamespaceArgument = "public/default",
@@ -89,7 +89,7 @@ def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -
     worker.ask(work)
 
 
-@app.command("stats")
+@app.command("stats", watched=True)
 @asks_a_worker
 def stats(
     topic: TopicArgument,
@@ -112,7 +112,7 @@ def stats(
     return Shown(answer, fields_table(answer) if internal else fields_table(_shown(answer)))
 
 
-@app.command("subscriptions")
+@app.command("subscriptions", watched=True)
 @asks_a_worker
 def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
     """The names of a topic's subscriptions."""
