@@ -41,8 +41,8 @@ def apply(
     if not rollout.taking_part or (rollout.missing and not skip_unreachable):
         hint = "" if not rollout.taking_part else "; nothing was changed (--skip-unreachable goes on without them)"
         problems = [f"{worker.cluster}: {worker.error}" for worker in rollout.missing]
-        said = [f"error: workers do not answer: {'; '.join(problems)}{hint}"]
-        return Shown(_value(rollout, [], applied=False, problems=problems), _table(rollout, []), status=3, notes=said)
+        away = [f"error: workers do not answer: {'; '.join(problems)}{hint}"]
+        return Shown(_value(rollout, [], applied=False, problems=problems), _table(rollout, []), status=3, notes=away)
     if rollout.nothing_to_do:
         return _applied(rollout, [])
     if not yes:
