@@ -17,6 +17,7 @@ OFFLINE: Final = {
     "worker": "it is the worker, and asks others with its own token",
     "up": "the same",
     "health": "it asks what everybody may ask, where the worker listens",
+    "doctor": "it looks at this machine, and asks what everybody may ask; a worker that refuses is a finding",
     "drill": "its own clusters are its own; it asks those of others by the verbs below",
     "db upgrade": "it asks a database, by the URL in the topology",
     "db downgrade": "the same",

@@ -18,6 +18,7 @@ from replicator.cli import (
     backfill,
     backup,
     database,
+    doctor,
     drills,
     failover,
     health,
@@ -41,7 +42,6 @@ app = Commands(
     cls=Program,
     help="Geo-replication and subscription sync between clusters, with failover drills.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(database.app, name="db")
@@ -59,6 +59,7 @@ app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
 failover.register(app)
 health.register(app)
+app.command(watched=True)(doctor.doctor)
 drills.register(app)
 
 

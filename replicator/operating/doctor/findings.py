@@ -1,0 +1,69 @@
+"""What the doctor finds, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, and may be slow, unsafe or soon at its end."""
+    ERROR = "error"
+    """A worker does not start, or does not do what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    """Stable: what was looked at, such as ``disk``."""
+    subject: str
+    """Of what: a cluster, or ``this machine``."""
+    level: Level
+    text: str
+    remedy: str = ""
+    """What to do; empty where nothing is to be done."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "subject": self.subject,
+            "level": self.level.value,
+            "text": self.text,
+            "remedy": self.remedy,
+        }
+
+
+MACHINE: Final = "this machine"
+_STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    counts = {level.value: sum(each.level is level for each in findings) for level in Level}
+    return {"counts": counts, "findings": [each.as_json() for each in findings]}
+
+
+def as_table(findings: Sequence[Finding]) -> Table:
+    """What is wrong and what to do; the worst last, where a terminal shows it."""
+    order = [Level.OK, Level.WARNING, Level.ERROR]
+    table = Table("", "check", "of", "what was found; what to do")
+    for each in sorted(findings, key=lambda each: order.index(each.level)):
+        text = f"{each.text}\n→ {each.remedy}" if each.remedy else each.text
+        table.add_row(Text(each.level.value, style=_STYLES[each.level]), each.check, each.subject, text)
+    return table
+
+
+def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
+    """1 for an error, and with ``strict`` for a warning too."""
+    bad = {Level.ERROR, Level.WARNING} if strict else {Level.ERROR}
+    return int(any(each.level in bad for each in findings))

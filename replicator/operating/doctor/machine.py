@@ -1,0 +1,179 @@
+"""What the doctor looks at on this machine: Python, extras, Java, limits, disks, ports. It changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from replicator.engine.log.segments.files import probe
+from replicator.operating.doctor.findings import MACHINE, Finding, Level
+from replicator.running.extras import PACKAGE_OF_EXTRA, ExtraMissing, is_installed
+from replicator.topology import SPARK, Cluster, Topology, format_size
+from replicator.topology.extras import check_extras
+
+PYTHON_MIN: Final = (3, 11)
+PYTHON_END: Final = (3, 14)
+OPEN_FILES_MIN: Final = 16_384
+"""A connection, a segment and a link take one each; systemd's unit of docs/systemd/ allows 65,536."""
+FREE_BYTES_MIN: Final = 256 * 1024**2
+"""With less a worker takes no messages soon, or already."""
+FREE_BYTES_FEW: Final = 2 * 1024**3
+FREE_SHARE_FEW: Final = 0.05
+NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"})
+"""LMDB maps its file and locks it, which these do not do in a way that it can rely on."""
+PASSING_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
+
+
+def look_at_python(topology: Topology, names: tuple[str, ...]) -> Iterator[Finding]:
+    """The interpreter, and what is installed beside the plain distribution."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    fits = PYTHON_MIN <= sys.version_info[:2] < PYTHON_END
+    remedy = "" if fits else "make the environment anew with Python 3.11, 3.12 or 3.13"
+    yield Finding("python", MACHINE, Level.OK if fits else Level.ERROR, f"Python {version}", remedy)
+    have = [extra for extra in PACKAGE_OF_EXTRA if is_installed(extra)]
+    try:
+        check_extras(topology, *names)
+    except ExtraMissing as error:
+        yield Finding("extras", MACHINE, Level.ERROR, str(error), "install it, or set `pipeline: {engine: embedded}`")
+    else:
+        yield Finding("extras", MACHINE, Level.OK, f"installed: {', '.join(have) or 'none'}; no other is needed")
+
+
+def look_at_java(topology: Topology, names: tuple[str, ...], java_found: Callable[[], str]) -> Finding:
+    """``java_found`` says which runtime Spark would use, or raises what says that there is none."""
+    spark = [link for link in topology.links if link.source in names and topology.engine_of(link) == SPARK]
+    if not spark or topology.pipeline.driver != "worker":
+        return Finding("java", MACHINE, Level.OK, "not needed: no worker here starts Spark")
+    try:
+        return Finding("java", MACHINE, Level.OK, java_found())
+    except Exception as error:  # noqa: BLE001  # whatever keeps it from running is what is to be said
+        remedy = "install Java 17 or newer or the extra spark, or set `pipeline: {engine: embedded}`"
+        return Finding("java", MACHINE, Level.ERROR, str(error), remedy)
+
+
+def look_at_limits() -> Finding:
+    """How many files a process that is started here may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = "without limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,}"
+    text = f"a process may have files open {shown}"
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN:
+        return Finding("open-files", MACHINE, Level.OK, text)
+    raised = "" if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN else ", or `ulimit -n 65536` before it"
+    remedy = f"LimitNOFILE=65536 in the worker's unit (docs/systemd/){raised}"
+    return Finding("open-files", MACHINE, Level.WARNING, f"{text}; {OPEN_FILES_MIN:,} are few for many clients", remedy)
+
+
+def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
+    """The place of a worker's data: whether it can be written, its room, its file system and O_DIRECT."""
+    name, data = cluster.name, cluster.data
+    there = next(each for each in (data, *data.parents) if each.exists())
+    if not there.is_dir():
+        yield Finding("disk", name, Level.ERROR, f"{there} is no directory", f"choose another `clusters.{name}.data`")
+        return
+    if not os.access(there, os.W_OK | os.X_OK):
+        remedy = f"give it to the worker's user: chown -R USER {there}"
+        yield Finding("disk", name, Level.ERROR, f"{there} cannot be written by {_user()}", remedy)
+        return
+    usage = shutil.disk_usage(there)
+    level = Level.OK
+    if usage.free < FREE_BYTES_MIN:
+        level = Level.ERROR
+    elif usage.free < FREE_BYTES_FEW or usage.free < usage.total * FREE_SHARE_FEW:
+        level = Level.WARNING
+    text = f"{_gigabytes(usage.free)} of {_gigabytes(usage.total)} are free at {there}"
+    remedy = "" if level is Level.OK else "make room, or give `data` a larger disk: a full one takes no messages"
+    yield Finding("disk", name, level, text, remedy)
+    yield _file_system(name, there)
+    medium = probe(there)
+    if medium.direct:
+        yield Finding("o-direct", name, Level.OK, "large messages are written past the page cache")
+    else:
+        remedy = "choose a local disk with ext4 or XFS for `data`; it works as it is, and large messages are slower"
+        yield Finding("o-direct", name, Level.WARNING, medium.reason, remedy)
+
+
+def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
+    """Whether the worker can bind its places; ``runs`` says that it answers, and then it has them."""
+    for field, place in cluster.bound_at().items():
+        where = f"{place} ({field})"
+        problem = _binding_problem(place)
+        if problem is None:
+            text = f"{where} is free"
+            if runs and field in ("address", "listen"):
+                yield Finding("port", cluster.name, Level.OK, f"{text}: the worker that answers is elsewhere")
+            else:
+                yield Finding("port", cluster.name, Level.OK, text)
+        elif problem.errno == errno.EADDRINUSE and runs:
+            yield Finding("port", cluster.name, Level.OK, f"{where} is the running worker's")
+        else:
+            yield Finding(
+                "port", cluster.name, Level.ERROR, f"{where}: {problem.strerror}", _port_remedy(place, problem)
+            )
+
+
+def is_of_this_machine(cluster: Cluster) -> bool:
+    """Whether its worker is to run here: whether its address is one of this machine's."""
+    host = cluster.address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _binding_problem(place: str) -> OSError | None:
+    host, _, port = place.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+            tried.listen(1)
+    except OSError as error:
+        return error
+    return None
+
+
+def _port_remedy(place: str, problem: OSError) -> str:
+    port = place.rpartition(":")[2]
+    if problem.errno == errno.EADDRINUSE:
+        return f"see who has it with `ss -ltnp sport = :{port}`, and stop that or choose another port"
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return f"this machine does not have that address: bind another one with `listen: 0.0.0.0:{port}`"
+    if problem.errno == errno.EACCES:
+        return "ports below 1024 are for root: choose another one"
+    return "correct the host name in the topology, or in DNS"
+
+
+def _file_system(name: str, directory: Path) -> Finding:
+    resolved = directory.resolve()
+    mounts = [each for each in psutil.disk_partitions(all=True) if resolved.is_relative_to(each.mountpoint)]
+    if not mounts:
+        return Finding("file-system", name, Level.OK, "the file system is not known")
+    kind = max(mounts, key=lambda each: len(each.mountpoint)).fstype
+    if kind in NETWORK_FILE_SYSTEMS:
+        remedy = "choose a local disk for `data`: the store needs memory maps and locks that are shared by processes"
+        return Finding("file-system", name, Level.ERROR, f"{kind}, over a network", remedy)
+    if kind in PASSING_FILE_SYSTEMS:
+        remedy = "choose a disk for `data`, unless this is a test"
+        return Finding("file-system", name, Level.WARNING, f"{kind}: it is gone when the machine starts anew", remedy)
+    return Finding("file-system", name, Level.OK, kind)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else format_size(size)
+
+
+def _user() -> str:
+    return f"user {os.geteuid()}"

@@ -1,0 +1,94 @@
+"""What the doctor asks of the workers of a topology: whether they answer, their versions, their clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+
+from replicator import __version__
+from replicator.operating.doctor.clocks import Offset
+from replicator.operating.doctor.findings import Finding, Level
+from replicator.operating.plan import Probe
+from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session
+from replicator.topology import Cluster, Topology
+
+CLOCK_SECONDS_MAX: Final = 5.0
+"""How long a worker's clock is asked for; a second has to begin meanwhile."""
+CLOCK_BOUND_SECONDS: Final = 0.05
+"""A clock that is known so well is not asked for any more."""
+ASK_EVERY_SECONDS: Final = 0.02
+APART_SECONDS: Final = 0.5
+"""Times that users see are wrong by it: what is expired, delayed, sought by time."""
+FAR_APART_SECONDS: Final = 30.0
+"""Tokens and certificates that are new do not count yet, and messages expire on arrival."""
+
+
+async def clocks_of(clusters: tuple[Cluster, ...]) -> dict[str, Offset]:
+    """How far the clocks of those that answer are from ours; never raises for a worker."""
+    async with worker_session(timeout=aiohttp.ClientTimeout(total=CLOCK_SECONDS_MAX)) as session:
+        found = await asyncio.gather(*(_clock(session, cluster) for cluster in clusters))
+    return {cluster.name: each for cluster, each in zip(clusters, found, strict=True) if each is not None}
+
+
+async def _clock(session: aiohttp.ClientSession, cluster: Cluster) -> Offset | None:
+    offset: Offset | None = None
+    try:
+        async with timeout(CLOCK_SECONDS_MAX):
+            while offset is None or offset.bound > CLOCK_BOUND_SECONDS:
+                sent = time.time()
+                async with session.get(f"{cluster.url}/healthz", allow_redirects=False) as response:
+                    received = time.time()
+                    second = parsedate_to_datetime(response.headers["Date"]).timestamp()
+                offset = (offset or Offset()).narrowed(sent, received, second)
+                await asyncio.sleep(ASK_EVERY_SECONDS)
+    except (aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError):
+        return offset
+    return offset
+
+
+def judge_workers(
+    topology: Topology, here: tuple[str, ...], probes: Mapping[str, Probe], answers: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Who answers, as whom, and of which version."""
+    for cluster in topology.clusters:
+        probe, answer = probes[cluster.name], answers[cluster.name]
+        if not probe.reachable:
+            if cluster.name in here:
+                yield Finding("worker", cluster.name, Level.OK, f"it does not run: {probe.detail}")
+            else:
+                remedy = f"start it, or open the way to {cluster.address} in firewalls and DNS"
+                yield Finding("worker", cluster.name, Level.WARNING, f"{cluster.address}: {probe.detail}", remedy)
+        elif probe.serves not in (None, cluster.name):
+            remedy = "correct the addresses in the topology"
+            yield Finding("worker", cluster.name, Level.ERROR, f"{cluster.address} is {probe.detail}", remedy)
+        elif "error" in answer:
+            remedy = "give --token-file with a token that may read the status (docs/security.md)"
+            yield Finding("worker", cluster.name, Level.WARNING, str(answer["error"]), remedy)
+        else:
+            yield _version(cluster.name, str(answer.get("version", "unknown")))
+
+
+def _version(name: str, version: str) -> Finding:
+    if version == __version__:
+        return Finding("worker", name, Level.OK, f"answers, version {version}")
+    remedy = "bring all workers to one version, one at a time (docs/upgrade.md)"
+    return Finding("worker", name, Level.WARNING, f"version {version}, and this is {__version__}", remedy)
+
+
+def judge_clocks(offsets: Mapping[str, Offset]) -> Iterator[Finding]:
+    """Each clock beside that of this machine."""
+    for name, offset in offsets.items():
+        text = f"{offset.middle:+.3f} s from this machine's, ± {offset.bound:.3f} s"
+        remedy = "let chrony or systemd-timesyncd run on both machines, and look at `timedatectl`"
+        if offset.surely >= FAR_APART_SECONDS:
+            yield Finding("clock", name, Level.ERROR, text, remedy)
+        elif offset.surely >= APART_SECONDS:
+            yield Finding("clock", name, Level.WARNING, text, remedy)
+        else:
+            yield Finding("clock", name, Level.OK, text)
