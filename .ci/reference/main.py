@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import drawings
+import reference_commands
 import reference_errors
 import reference_fields
 import reference_limits
@@ -22,6 +23,7 @@ MADE: dict[str, Callable[[], str]] = {
     reference_fields.PAGE: lambda: reference_fields.page(DOCS),
     reference_routes.PAGE: lambda: reference_routes.made(DOCS),
     reference_limits.PAGE: lambda: reference_limits.page(REPOSITORY),
+    reference_commands.PAGE: reference_commands.page,
     reference_errors.PAGE: lambda: reference_errors.page(REPOSITORY),
 }
 

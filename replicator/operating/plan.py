@@ -119,7 +119,7 @@ class Plan:
             if self.probes:
                 probe = self.probes.get(cluster.name)
                 row.append("not asked" if probe is None else probe.detail)
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         return table
 
     def _links_table(self) -> Table:
@@ -133,7 +133,7 @@ class Plan:
                 continue
             way = "both ways" if both or self.topology.links_between(link.destination, link.source) else "one way"
             how = ", ".join(f"{name} {_shown(value)}" for name, value in flattened(link.as_written()))
-            table.add_row(link.source, link.destination, way, how or "all topics")
+            table.add_row(link.source, link.destination, way, Text(how or "all topics"))
         return table
 
     def _settings(self) -> Text:

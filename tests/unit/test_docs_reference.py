@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import reference_support
 import yaml
+from cli_support import VERBS
 from reference_support import DOCS, REPOSITORY, RUN
 from typer.main import get_command
 
 from replicator.cli.main import app
 from replicator.topology import TopologyError, load_topology
 
+commands = reference_support.module("reference_commands")
 drawings = reference_support.module("drawings")
 errors = reference_support.module("reference_errors")
 fields = reference_support.module("reference_fields")
@@ -25,6 +27,12 @@ limits = reference_support.module("reference_limits")
 
 def test_the_fields_of_the_topology_are_current() -> None:
     assert reference_support.is_current(fields.PAGE, fields.page(DOCS)) is None
+
+
+def test_the_commands_are_current_and_all_there() -> None:
+    text = commands.page()
+    assert reference_support.is_current(commands.PAGE, text) is None
+    assert {f"\n### replicator {verb}\n" for verb in VERBS} == set(re.findall(r"\n### [^\n]+\n", text))
 
 
 def test_the_errors_are_current() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.table import Table
+from rich.text import Text
 
 from snapshots.position import Position
 
@@ -156,18 +157,18 @@ def format_report(report: VerifyReport) -> Table:
         table.add_row(fault, f"{count:,}", meaning, style="red" if count else "green")
         for finding in report.findings:
             if finding.fault == fault:
-                table.add_row("", f"{finding.count:,}", "\n  ".join([finding.topic, *finding.examples]))
+                table.add_row("", f"{finding.count:,}", Text("\n  ".join([finding.topic, *finding.examples])))
     for block in report.damaged[:EXAMPLES_MAX]:
         text = f"{block.cluster}: {block.topic} at {block.position}: {block.reason}"
-        table.add_row("damaged block", "", text, style="red")
+        table.add_row("damaged block", "", Text(text), style="red")
     if (more := len(report.damaged) - EXAMPLES_MAX) > 0:
         table.add_row("damaged block", f"{more:,}", "more: --output json names them all", style="red")
     if report.behind:
         table.add_row("behind", f"{report.behind:,}", "on their way: no fault")
     for cluster, reason in report.unreachable.items():
-        table.add_row("not compared", "", f"{cluster}: {reason}", style="red")
+        table.add_row("not compared", "", Text(f"{cluster}: {reason}"), style="red")
     for text in report.remarks:
-        table.add_row("", "", text)
+        table.add_row("", "", Text(text))
     for text in report.steps:
-        table.add_row("fix", "", text)
+        table.add_row("fix", "", Text(text))
     return table
