@@ -15,7 +15,8 @@ from replicator.cli.admin import (
     opened_topology,
     rows_table,
 )
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 app = Commands(help="The audit log: what operators changed.", no_args_is_help=True)
 

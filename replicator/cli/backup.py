@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
-from replicator.cli.output import Commands, Shown, tell
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown, tell
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import TopologyFile
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 app = Commands(help="The Postgres index of a cluster.", no_args_is_help=True)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from replicator.cli.admin import opened_topology
-from replicator.cli.output import Commands, Shown, side_console
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown, side_console
 
 if TYPE_CHECKING:
     from snapshots.repository import SnapshotRepository

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
-from replicator.cli.output import Commands, Shown, tell
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown, tell
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport

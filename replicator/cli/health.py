@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 Cluster = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Whose worker is asked.")

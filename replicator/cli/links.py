@@ -16,7 +16,8 @@ from replicator.cli.admin import (
     opened_topology,
     rows_table,
 )
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 app = Commands(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 

@@ -34,7 +34,8 @@ from replicator.cli import (
     verify,
 )
 from replicator.cli.admin import TokenFile, TopologyFile, opened_topology, use_token_file
-from replicator.cli.output import DONE, Commands, Shown, side_console
+from replicator.cli.commands import Commands
+from replicator.cli.output import DONE, Shown, side_console
 from replicator.cli.program import Program
 
 app = Commands(

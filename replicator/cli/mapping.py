@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
-from replicator.cli.output import Commands, Shown, tell
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown, tell
 from replicator.engine.topic_name import parse_topic
 from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
 from snapshots.errors import InvalidPosition

@@ -12,7 +12,8 @@ from replicator.cli.admin import (
     asks_a_worker,
     names_table,
 )
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 from replicator.cli.policies import Kind, add_policy_commands, set_auto_topic_creation, set_replication_clusters
 
 app = Commands(no_args_is_help=True)

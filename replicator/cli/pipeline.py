@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import spark_master
-from replicator.cli.output import DONE, Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import DONE, Shown
 
 app = Commands(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
 

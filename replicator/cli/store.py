@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
-from replicator.cli.output import Commands, Shown, tell
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown, tell
 
 app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
 

@@ -20,7 +20,8 @@ from replicator.cli.admin import (
     on_off,
     rows_table,
 )
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 app = Commands(help="Subscriptions of a topic: make, put elsewhere, skip, look into, delete.", no_args_is_help=True)
 

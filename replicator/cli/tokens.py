@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 
 app = Commands(help="Keys and tokens: who somebody is.", no_args_is_help=True)
 

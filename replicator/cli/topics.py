@@ -16,7 +16,8 @@ from replicator.cli.admin import (
     fields_table,
     names_table,
 )
-from replicator.cli.output import Commands, Shown
+from replicator.cli.commands import Commands
+from replicator.cli.output import Shown
 from replicator.cli.policies import Kind, add_policy_commands
 
 app = Commands(no_args_is_help=True)

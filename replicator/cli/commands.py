@@ -1,0 +1,67 @@
+"""Groups of commands: each command prints what it returns, by ``--output``, and shows it again by ``--watch``.
+
+The options are given to every command here, so that no command can forget them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from replicator.cli.output import DONE, Command, Format, Shown, finish
+from replicator.cli.watching import watch
+
+_CommandT = TypeVar("_CommandT", bound=Command)
+
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the result.")]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C ends it with exit status 0.")
+]
+IntervalOption = Annotated[
+    float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=86_400, help="With --watch: how long between.")
+]
+INTERVAL_SECONDS: Final = 2.0
+
+
+class Commands(typer.Typer):
+    """A group of commands, each of which prints what it returns."""
+
+    def command(
+        self, name: str | None = None, *, watched: bool = False, **settings: Any
+    ) -> Callable[[_CommandT], _CommandT]:
+        """``watched`` is for what shows state, and changes nothing: it has ``--watch``."""
+        register = super().command(name, **settings)
+
+        def add(command: _CommandT) -> _CommandT:
+            register(_printing(command, watched))
+            return command
+
+        return add
+
+
+def _printing(command: Command, watched: bool) -> Callable[..., None]:
+    """The command with ``--output``, and ``--watch`` if it is ``watched``, as typer is to call it."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        output: Format = given.pop("output")
+        watching, interval = given.pop("watch", False), given.pop("interval", INTERVAL_SECONDS)
+        if watching:
+            watch(output, lambda: command(**given) or Shown(DONE), interval)
+        else:
+            finish(output, command(**given) or Shown(DONE))
+
+    added = [_option("output", OutputOption, Format.TABLE)]
+    if watched:
+        added += [_option("watch", WatchOption, False), _option("interval", IntervalOption, INTERVAL_SECONDS)]
+    own = signature(command, eval_str=True).parameters.values()
+    run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]  # typer reads it
+    return run
+
+
+def _option(name: str, annotation: Any, default: object) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
