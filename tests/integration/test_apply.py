@@ -164,7 +164,7 @@ def test_a_worker_that_is_down_keeps_all_from_changing_unless_it_is_to_be_skippe
             done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
             assert done.returncode == 3, done.stdout
             address = before.cluster("ap-south").address
-            assert f"error: ap-south: {address}: connection refused" in done.stderr
+            assert f"error: workers do not answer: ap-south: {address}: connection refused" in done.stderr
             assert runs(workers) == {"us-east": 0, "eu-west": 0}
             done = await command("apply", "-f", "topology.yaml", "--yes", "--skip-unreachable", cwd=tmp_path)
             assert done.returncode == 0, done.stderr
