@@ -18,6 +18,7 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.names import applying_consumer
 from replicator.client.errors import ConsumerBusy, PulsarException
 from replicator.client.settings import ConsumerSettings
+from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.types import Ack, Delivery, SubscriptionType
 from replicator.running.timeouts import timeout
@@ -57,35 +58,57 @@ async def acknowledge_at_broker(
         channel = await connector.open_consumer(settings)
     except ConsumerBusy:
         return None
-    events = _Confirmations()
-    channel.start(events)
+    acknowledger = Acknowledger(channel, f"{topic}: acknowledgements of {subscription}")
     try:
-        chosen = positions.head(ACKS_MAX)
-        for at in range(0, len(chosen), IDS_PER_COMMAND):
-            events.asked += 1
-            channel.acknowledge(events.asked, [Ack(each) for each in chosen[at : at + IDS_PER_COMMAND]])
-        await events.all(f"{topic}: acknowledgements of {subscription}")
+        return await acknowledger.acknowledge(positions)
     finally:
         await channel.close()
-    return chosen
+
+
+class Acknowledger:
+    """Acknowledges by one consumer that grants no permits. ``lost`` says why the consumer is over."""
+
+    def __init__(self, channel: ConsumerChannel, what: str, news: asyncio.Event | None = None) -> None:
+        """``news`` is set when the consumer is over."""
+        self._channel = channel
+        self._what = what
+        self._events = _Confirmations(news)
+        channel.start(self._events)
+
+    @property
+    def lost(self) -> PulsarException | None:
+        return self._events.error
+
+    async def acknowledge(self, positions: PositionSet) -> list[Position]:
+        """Acknowledge the lowest :data:`ACKS_MAX`; returns which, when the broker has confirmed them."""
+        chosen = positions.head(ACKS_MAX)
+        for at in range(0, len(chosen), IDS_PER_COMMAND):
+            self._events.asked += 1
+            self._channel.acknowledge(self._events.asked, [Ack(each) for each in chosen[at : at + IDS_PER_COMMAND]])
+        await self._events.all(self._what)
+        return chosen
+
+    async def close(self) -> None:
+        await self._channel.close()
 
 
 class _Confirmations:
-    """How many of the acknowledgements of one channel are confirmed."""
+    """How many of the acknowledgements of one channel are confirmed. ``over`` is set when the channel is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, over: asyncio.Event | None) -> None:
         self.asked = 0
+        self.error: PulsarException | None = None
         self._confirmed = 0
-        self._error: PulsarException | None = None
         self._news = asyncio.Event()
+        self._over = over
 
     async def all(self, what: str) -> None:
         """Wait until all are. Raises :class:`BridgeError`, and why the channel is over."""
         try:
             async with timeout(ANSWER_SECONDS_MAX):
                 while self._confirmed < self.asked:
-                    if self._error is not None:
-                        raise self._error
+                    if self.error is not None:
+                        raise self.error
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -99,8 +122,10 @@ class _Confirmations:
         self.on_lost(error)
 
     def on_lost(self, error: PulsarException) -> None:
-        self._error = self._error or error
+        self.error = self.error or error
         self._news.set()
+        if self._over is not None:
+            self._over.set()
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing was asked for: what comes all the same goes to others when the channel closes."""

@@ -85,6 +85,15 @@ class SubscriptionShown:
     properties: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumersShown:
+    """The consumers of one subscription, in the statistics of its topic."""
+
+    unacknowledged: int
+    """Messages that they hold; brokers count them for Shared and Key_Shared alone."""
+    backlog: int
+
+
 class BrokerAdmin:
     """Asks the admin API at ``settings.admin_url``. To be used on one event loop, and closed."""
 
@@ -167,6 +176,30 @@ class BrokerAdmin:
         if shown is None:
             return None
         return SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
+
+    async def producers(self, topic: str) -> list[str]:
+        """The names of those that are connected."""
+        answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
+        return [str(each.get("producerName")) for each in answer.get("publishers", ())]
+
+    async def unacknowledged(self, topic: str) -> dict[str, ConsumersShown]:
+        """By subscription, what its consumers hold; only those that have consumers."""
+        answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
+        return {
+            name: ConsumersShown(int(shown.get("unackedMessages", 0)), int(shown.get("msgBacklog", 0)))
+            for name, shown in answer.get("subscriptions", {}).items()
+            if shown.get("consumers")
+        }
+
+    async def durable_subscriptions(self, topic: str) -> list[str]:
+        """The names of those that last; a reader's does not."""
+        answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
+        return [name for name, shown in answer.get("subscriptions", {}).items() if shown.get("isDurable", True)]
+
+    async def unload(self, topic: str) -> None:
+        """Have its broker let go of the topic, and so of all that are connected to it. Who looks it up has it loaded
+        again. Returns when the broker has let go."""
+        await self._ask("PUT", f"{_path(topic)}/unload")
 
     async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> None:
         """Make a subscription to which the entry at ``first`` comes first, or, with None, the first that there is. One

@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from replicator.apache.admin import BrokerAdmin, showing_of
+from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.errors import BridgeError
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.errors import PulsarException
@@ -47,6 +48,7 @@ class ApacheBridge(TopicListener[Topic]):
         self._settings = settings
         self._broker_origin = broker_origin
         self._topics: dict[str, TopicBridge] = {}
+        self.clients = BrokerClients(engine, broker_origin, lambda: self._topics, self._find_once, lambda: self._error)
         self._error = ""
         self._refused: dict[str, str] = {}
         """Topics that cannot be bridged, and why."""
@@ -157,6 +159,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._broker_origin,
             self._engine.supervisor,
         )
+        self.clients.fence(bridged)
         bridged.start()
 
     async def _find(self) -> None:

@@ -87,9 +87,13 @@ class EntryMap:
 
     def publish_from(self, origin: str) -> Position:
         """A position in the engine's log up to which nothing of an origin is left to be published."""
+        return self.copied_to(origin, self.published_through(origin))
+
+    def copied_to(self, origin: str, position: Position) -> Position:
+        """Where an entry of an origin lies in the engine's log; before all if it does not, or not any more."""
         copied = self._copied.get(origin)
-        reached = None if copied is None else copied.to_local(self.published_through(origin))
-        return BEFORE_ALL if reached is None else reached
+        local = None if copied is None else copied.to_local(position)
+        return BEFORE_ALL if local is None else local
 
     def to_broker(self, local: PositionSet) -> PositionSet:
         """Where entries of the engine's log lie at the brokers, those that do."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from replicator.engine.errors import EngineError
+
 
 class BridgeError(Exception):
     """Time or an operator may heal it: it is shown in the status, and tried again."""
@@ -14,6 +16,12 @@ class AdminFailed(BridgeError):
         super().__init__(text)
         self.status = status
         """Of the answer; 0 if there was none."""
+
+
+class ClientsRemain(EngineError):
+    """The brokers' clients could not be kept out, so that a planned switch cannot be made."""
+
+    status = 409
 
 
 class BridgeHalted(BridgeError):

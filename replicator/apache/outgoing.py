@@ -12,12 +12,17 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
    What it did not find by then is not there, and never comes.
 3. Publish what follows the last that was found, of each origin. An answer only makes room for more.
 4. Whatever goes wrong ends the producer, and it begins anew at 1.
+
+While another cluster serves the brokers' clients, the producer is their fence: it is opened with the access mode
+ExclusiveWithFencing, by which a broker lets go of all other producers and takes no new ones, and it is there also when
+nothing is to be published. After step 2 nobody else's entry follows, and all of theirs was read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
@@ -33,6 +38,7 @@ from replicator.client.wire.producer_channel import BrokerProducerChannel
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.store import StoredBlock
 from replicator.engine.topic import Topic
+from replicator.engine.types import AccessMode
 from snapshots.position import Position
 
 IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -70,7 +76,23 @@ class Outgoing:
         self._begins = begins
         self._waits = waits
         self._news = asyncio.Event()
+        self._fencing = False
+        self._renewals = 0
+        self.fenced = asyncio.Event()
+        """Set while nobody else can publish, and all that others published was read."""
         self.messages = 0
+
+    def fence(self, fencing: bool) -> None:
+        """Keep other producers out, or let them in, from the next producer on, which is opened at once."""
+        if fencing != self._fencing:
+            self._fencing = fencing
+            self.renew()
+
+    def renew(self) -> None:
+        """Open the producer anew: a broker may have let go of it, and not said so yet."""
+        self._renewals += 1
+        self.fenced.clear()
+        self._news.set()
 
     def wake(self) -> None:
         """There may be something to publish."""
@@ -94,31 +116,48 @@ class Outgoing:
 
     async def publish(self) -> None:
         """Publish until something goes wrong, and raise that."""
-        while not self.waiting():
-            self._begins()
-            self._news.clear()
-            await self._news.wait()
-        settings = ProducerSettings(self._topic.name, publishing_producer(self._cluster), batching=None)
+        while True:
+            while not (self.waiting() or self._fencing):
+                self._begins()
+                self._news.clear()
+                await self._news.wait()
+            with suppress(_Renewed):
+                await self._publish_by_one()
+
+    async def _publish_by_one(self) -> None:
+        """By one producer; raises what it ends with, :class:`_Renewed` among that."""
+        renewals, fencing = self._renewals, self._fencing
+        settings = ProducerSettings(
+            self._topic.name,
+            publishing_producer(self._cluster),
+            batching=None,
+            access_mode=AccessMode.EXCLUSIVE_WITH_FENCING if fencing else AccessMode.SHARED,
+        )
         channel = await self._connector.open_producer(settings)
         channel.own_numbers = True
-        flight = _Flight(self._news)
+        flight = _Flight(self._news, lambda: self._renewals != renewals)
         channel.start(flight)
         try:
-            await self._read_back(flight)
+            await self._read_back(flight, alone=fencing)
+            if fencing:
+                self.fenced.set()
             self._begins()
             await self._publish(channel, flight)
         finally:
+            self.fenced.clear()
             await channel.close()
 
-    async def _read_back(self, flight: _Flight) -> None:
-        """Returns when all that a former producer of ours published was read."""
+    async def _read_back(self, flight: _Flight, *, alone: bool) -> None:
+        """Returns when all that a former producer of ours published was read; ``alone``, all that anybody did, and
+        nobody else is connected."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BARRIER_SECONDS_MAX
         target: Position | None = None
         while True:
             flight.check()
+            alone = alone and await self._admin.producers(self._topic.name) != [publishing_producer(self._cluster)]
             internals = await self._admin.internals(self._topic.name)
-            if target is None and internals.pending == 0:
+            if not alone and target is None and internals.pending == 0:
                 target = internals.last
             if target is not None and self._read_through(internals) >= target:
                 return
@@ -197,11 +236,17 @@ class Outgoing:
         return number
 
 
-class _Flight:
-    """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over."""
+class _Renewed(Exception):
+    """The producer is to be opened anew."""
 
-    def __init__(self, news: asyncio.Event) -> None:
+
+class _Flight:
+    """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
+    whether it is to be another one."""
+
+    def __init__(self, news: asyncio.Event, renewed: Callable[[], bool]) -> None:
         self._news = news
+        self._renewed = renewed
         self._sizes: dict[int, int] = {}
         self._bytes = 0
         self._error: PulsarException | None = None
@@ -211,6 +256,8 @@ class _Flight:
         """Raises why the producer is over."""
         if self._error is not None:
             raise self._error
+        if self._renewed():
+            raise _Renewed
 
     async def room(self, size: int) -> None:
         """Wait until so much more may be sent. Raises as :meth:`check`."""

@@ -21,6 +21,7 @@ import structlog
 from replicator.apache.acknowledging import acknowledge_at_broker
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
+from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
@@ -63,7 +64,9 @@ class SubscriptionStates:
         topic: Topic,
         store: Store,
         entries: EntryMap,
+        fence: ConsumerFence,
     ) -> None:
+        self._fence = fence
         self._settings = settings
         self._connector = connector
         self._admin = admin
@@ -88,12 +91,12 @@ class SubscriptionStates:
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
-        names = {name for name in internals.cursors if self._bridged(name)}
+        names = {name for name in internals.cursors if self.bridged(name)}
         names.update(name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored)
         names.update(self._seen)
         worked, self.quiet = False, True
         before = dict(self._seen)
-        for name in sorted(name for name in names if self._bridged(name)):
+        for name in sorted(name for name in names if self.bridged(name)):
             try:
                 worked |= await self._compare(name, internals)
                 self.errors.pop(name, None)
@@ -110,12 +113,27 @@ class SubscriptionStates:
         """Whether there are subscriptions in the engine that were never seen at the brokers. Messages that are
         published before they are made could be deleted before anybody gets them there."""
         found = self._topic.subscriptions.items()
-        return any(each.replicated and self._bridged(name) and name not in self._seen for name, each in found)
+        return any(each.replicated and self.bridged(name) and name not in self._seen for name, each in found)
 
     def status(self) -> dict[str, Any]:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
 
-    def _bridged(self, name: str) -> bool:
+    def lags(self, name: str) -> str:
+        """What of a subscription of the engine the brokers are not known to have; empty if nothing."""
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is None or not self.bridged(name):
+            return ""
+        if name in self.errors:
+            return f"the brokers lag: {self.errors[name]}"
+        seen = self._seen.get(name)
+        if seen is None or seen.generation != subscription.cursor.generation:
+            return "the brokers do not have it as it is"
+        engine = self._in_engine(subscription, seen.broker.mark_delete)
+        missing = len(seen.broker.not_among(engine.acknowledged))
+        return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
+
+    def bridged(self, name: str) -> bool:
+        """Whether the subscriptions of that name are kept in step."""
         return not is_reserved(name) and self._settings.bridges_subscription(name)
 
     async def _compare(self, name: str, internals: TopicInternals) -> bool:
@@ -149,7 +167,9 @@ class SubscriptionStates:
                 await self._topic.subscriptions.delete(name)
                 del self._seen[name]
             case DeleteAtBroker():
-                await self._admin.delete_subscription(self._topic.name, name)
+                async with self._fence.lock:
+                    await self._fence.release(name)
+                    await self._admin.delete_subscription(self._topic.name, name)
                 del self._seen[name]
             case ResetAtBroker():
                 assert subscription is not None
@@ -190,6 +210,14 @@ class SubscriptionStates:
         return bool(merge.in_engine or merge.at_broker)
 
     async def _acknowledge(self, name: str, positions: PositionSet) -> list[Position]:
+        holder = self._fence.holder(name)
+        if holder is not None:
+            return await holder.acknowledge(positions)
+        async with self._fence.lock:
+            return await self._acknowledge_beside(name, positions)
+
+    async def _acknowledge_beside(self, name: str, positions: PositionSet) -> list[Position]:
+        """By a consumer beside the applications'."""
         shown = await self._admin.subscription(self._topic.name, name)
         kind = "" if shown is None else shown.type
         done = await acknowledge_at_broker(self._connector, self._cluster, self._topic.name, name, kind, positions)

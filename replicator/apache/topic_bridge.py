@@ -7,17 +7,21 @@ topic: it is looked at again at the same pace, so that it goes on when the cause
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from replicator.apache.admin import BrokerAdmin
+from replicator.apache.admin import BrokerAdmin, ConsumersShown
 from replicator.apache.broker_cursor import parse_position
+from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
@@ -38,6 +42,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 PAUSE_FIRST_SECONDS: Final = 0.1
 PAUSE_MAX_SECONDS: Final = 5.0
+PAUSE_FENCED_SECONDS: Final = 0.5
+"""Of a producer that keeps others out."""
 COMPARE_SECONDS_MIN: Final = 0.1
 """Between two comparisons of a topic whose state moves: at most ten requests a second for it."""
 COMPARE_SECONDS_MAX: Final = 1.0
@@ -70,8 +76,16 @@ class TopicBridge:
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
         self._incoming: Incoming | None = None
+        self._consumer_fence = ConsumerFence(
+            connector,
+            admin,
+            engine.cluster,
+            topic.name,
+            bridged=lambda name: self._states.bridged(name),
+            unloaded=lambda: self._outgoing.renew(),
+        )
         self._states = SubscriptionStates(
-            settings, connector, admin, engine.cluster, topic, engine.store, self._entries
+            settings, connector, admin, engine.cluster, topic, engine.store, self._entries, self._consumer_fence
         )
         self._outgoing = Outgoing(
             connector,
@@ -83,6 +97,13 @@ class TopicBridge:
             waits=self._states.missing_at_brokers,
         )
         self._compare_now = asyncio.Event()
+        self._compared = asyncio.Condition()
+        self._comparisons = 0
+        """That were begun."""
+        self._last_idle = 0
+        """The number of the last one that found nothing to be done, and no error."""
+        self._failures: Counter[str] = Counter()
+        self._producers_out = False
         self._errors: dict[str, str] = {}
         self._halted: set[str] = set()
         self._trimmed = topic.log.trimmed
@@ -92,6 +113,10 @@ class TopicBridge:
                 ("reading", lambda: self._keep("reading", self._read)),
                 ("publishing", lambda: self._keep("publishing", self._publish)),
                 ("subscriptions", lambda: self._keep("subscriptions", self._compare)),
+                (
+                    "fencing",
+                    lambda: self._keep("fencing", lambda: self._consumer_fence.run(lambda: self._well("fencing"))),
+                ),
             )
         ]
         self._note_hold()
@@ -119,6 +144,62 @@ class TopicBridge:
         """A subscription of the engine has changed."""
         self._compare_now.set()
 
+    # A failover.
+
+    def fence(self, fence: Fence) -> None:
+        """Keep the applications' producers and consumers out, or let them in."""
+        self._producers_out = fence.producers
+        self._outgoing.fence(fence.producers)
+        self._consumer_fence.want(fence.consumers)
+
+    async def without_producers(self) -> None:
+        """Returns when no application can publish, and all that was published was read."""
+        await self._outgoing.fenced.wait()
+
+    async def without_consumers(self) -> None:
+        """Returns when no application can consume."""
+        await self._consumer_fence.closed.wait()
+
+    async def compared(self) -> None:
+        """Returns when what was acknowledged at the brokers until now is in the engine."""
+        after = self._comparisons
+        while self._last_idle <= after:
+            self._compare_now.set()
+            async with self._compared:
+                await self._compared.wait()
+
+    def in_the_way(self, *, consumers: bool) -> str:
+        """What of the fence is not closed, and why; empty if all is."""
+        open_ = [] if self._outgoing.fenced.is_set() else ["producers"]
+        open_ += ["consumers"] if consumers and not self._consumer_fence.closed.is_set() else []
+        if not open_ and not (self._errors or self._states.errors):
+            return ""
+        why = next(iter([*self._errors.values(), *self._states.errors.values()]), "not closed yet")
+        return f"{self.topic.name} ({', '.join(open_) or 'subscriptions'}): {why}"
+
+    async def consumers(self) -> dict[str, ConsumersShown]:
+        """By bridged subscription that has some, what they hold. Raises :class:`BridgeError`."""
+        shown = await self._admin.unacknowledged(self.topic.name)
+        return {name: each for name, each in shown.items() if self._states.bridged(name)}
+
+    def in_log(self, position: Position) -> Position:
+        """Where an entry that was published at the brokers lies in the engine's log; before all if it was trimmed."""
+        return self._entries.copied_to(self._entries.broker_origin, position)
+
+    def served_through(self, origin: str) -> Position | None:
+        """Up to where the brokers have the messages of an origin, where that is not all that the engine has."""
+        if origin not in self._outgoing.origins():
+            return None
+        through = self._entries.published_through(origin)
+        return None if through >= self.topic.origins.message_vector()[origin] else through
+
+    def state_lags(self, subscription: str) -> str:
+        """See :meth:`SubscriptionStates.lags`."""
+        return self._states.lags(subscription)
+
+    def reading_fails(self) -> bool:
+        return "reading" in self._errors
+
     # Figures.
 
     def status(self) -> dict[str, Any]:
@@ -133,6 +214,12 @@ class TopicBridge:
             "publishing_waits": self._outgoing.waiting(),
             "doubled": self._entries.doubled,
             "state": self._states.status(),
+            "fence": {
+                "producers": self._outgoing.fenced.is_set(),
+                "consumers": self._consumer_fence.closed.is_set(),
+                "subscriptions": self._consumer_fence.held,
+                "unloads": self._consumer_fence.unloads,
+            },
         }
 
     # Inside.
@@ -147,11 +234,20 @@ class TopicBridge:
             if self._errors.get(what) != text:
                 log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
             self._errors[what] = text
+            self._failures[what] += 1
             if isinstance(error, BridgeHalted):
                 self._halted.add(what)
 
+        def pause(state: RetryCallState) -> float:
+            """By how often it failed since it was well last: a fence is closed again soon."""
+            hurried = self._producers_out and what == "publishing"
+            return min(
+                PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[what], 20) + random.random()),
+                PAUSE_FENCED_SECONDS if hurried else PAUSE_MAX_SECONDS,
+            )
+
         retrying = AsyncRetrying(
-            wait=wait_exponential_jitter(PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, jitter=PAUSE_FIRST_SECONDS),
+            wait=pause,
             retry=retry_if_exception_type((BridgeError, PulsarException, EngineError)),
             before_sleep=failed,
             reraise=True,
@@ -162,6 +258,7 @@ class TopicBridge:
 
     def _well(self, what: str) -> None:
         self._errors.pop(what, None)
+        self._failures.pop(what, None)
         self._halted.discard(what)
 
     async def _read(self) -> None:
@@ -271,8 +368,13 @@ class TopicBridge:
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN
         while True:
+            self._comparisons += 1
             worked = await self._states.compare()
             self._well("subscriptions")
+            if not worked and not self._states.errors:
+                self._last_idle = self._comparisons
+            async with self._compared:
+                self._compared.notify_all()
             await self._trim()
             longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)

@@ -25,6 +25,7 @@ def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Pe
         return web.json_response(
             {
                 "cluster": engine.cluster,
+                "clients_elsewhere": engine.admission.clients_elsewhere is not None,
                 **_of_permissions(engine, permissions()),
                 "policies": _of_namespaces(engine),
                 "schemas": {

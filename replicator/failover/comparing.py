@@ -36,6 +36,16 @@ def mark(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
     return None if has is None else Goal(has["incarnation"], Position.parse(has["position"]))
 
 
+def served(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
+    """Up to where clients get the messages of ``origin``: those that a worker has and has not passed on to the brokers
+    beside it are not served yet. None for nothing of it."""
+    has = mark(topic, origin)
+    if topic is None or has is None:
+        return None
+    through = topic.get("served_through", {}).get(origin)
+    return has if through is None else Goal(has.incarnation, Position.parse(through))
+
+
 def marks(topics: Topics, origin: str) -> dict[str, Goal]:
     """The same of many topics, of those that have anything of it."""
     found = {name: mark(topic, origin) for name, topic in topics.items()}
@@ -47,9 +57,9 @@ def position(text: str) -> Position:
     return Position.parse(text)
 
 
-def goals(source: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
-    """What the target is to have of every carried topic."""
-    found = {name: mark(topic, source) for name, topic in topics.items() if carried(name, topic)}
+def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
+    """What the target is to have of every carried topic, of what the source's clients published."""
+    found = {name: mark(topic, origin) for name, topic in topics.items() if carried(name, topic)}
     return {name: goal for name, goal in found.items() if goal is not None}
 
 
@@ -59,7 +69,7 @@ def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
 
 
 def _compare_digests(
-    source: str, name: str, here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
+    origin: str, name: str, here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
 ) -> tuple[bool, str] | None:
     """Whether what is left to consume is equal, and the evidence; None where a cluster gives no digests."""
     ours, theirs = (
@@ -68,16 +78,16 @@ def _compare_digests(
     if here is None or there is None or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return None
     marks, their_marks = here["high_water"], there["high_water"]
-    same = {origin for origin in marks if marks[origin] == their_marks.get(origin)} | {source}
-    compared = sorted(origin for origin in same if origin in ours or origin in theirs)
-    different = [origin for origin in compared if ours.get(origin) != theirs.get(origin)]
+    same = {each for each in marks if marks[each] == their_marks.get(each)} | {origin}
+    compared = sorted(each for each in same if each in ours or each in theirs)
+    different = [each for each in compared if ours.get(each) != theirs.get(each)]
     left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
     holes = here.get("left_out") or {}
     lacking = [
-        origin
-        for origin in different
+        each
+        for each in different
         if not _has_more(
-            left.get(origin), left_there.get(origin), [(position(a), position(b)) for a, b in holes.get(origin, ())]
+            left.get(each), left_there.get(each), [(position(a), position(b)) for a, b in holes.get(each, ())]
         )
     ]
     if lacking:
@@ -112,13 +122,14 @@ def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:
 
 def compare_subscription(
     name: str,
-    source: str,
+    origin: str,
     here: Mapping[str, Any],
     there: Mapping[str, Any] | None,
     digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     missing_messages: int,
 ) -> SubscriptionReport:
-    """One subscription at the source (``here``) and at the target. ``digests`` are those of its topic, if any."""
+    """One subscription at the source (``here``) and at the target; ``origin`` is that of what the source's clients
+    published. ``digests`` are those of its topic, if any."""
     held = int(here["held_entries"])
     if there is None:
         return SubscriptionReport(name, False, "it is not there yet", None, held)
@@ -127,7 +138,10 @@ def compare_subscription(
         return SubscriptionReport(name, False, evidence, None, held)
     # Of the source's backlog at most so many messages are not at the target at all.
     bound = max(0, there["backlog_messages"] - here["backlog_messages"] + missing_messages)
-    exact = _compare_digests(source, name, *digests)
+    for state in (here, there):
+        if lags := state.get("lags"):
+            return SubscriptionReport(name, False, str(lags), bound, held)
+    exact = _compare_digests(origin, name, *digests)
     if exact is not None:
         equal, evidence = exact
         return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
@@ -138,7 +152,7 @@ def compare_subscription(
 
 def compare_topic(
     name: str,
-    source: str,
+    origin: str,
     here: Mapping[str, Any] | None,
     there: Mapping[str, Any] | None,
     *,
@@ -146,9 +160,9 @@ def compare_topic(
     missing: Mapping[str, Any] | None,
     digests: tuple[Digests, Digests] = ({}, {}),
 ) -> TopicReport:
-    """One topic; ``here`` None if the source does not answer. ``missing`` is what it counted above the target's mark,
-    None if nothing."""
-    has = mark(there, source)
+    """One topic; ``origin`` is that of what the source's clients published. ``here`` is None if the source does not
+    answer; ``missing`` is what it counted above the target's mark, None if nothing."""
+    has = mark(there, origin)
     if here is None:
         unknown = tuple(
             SubscriptionReport(each, None, f"generation {state['generation']}", None)
@@ -156,11 +170,11 @@ def compare_topic(
         )
         return TopicReport(name, carried, None, None if has is None else str(has.last), None, subscriptions=unknown)
     messages = 0 if missing is None else int(missing["messages"])
-    last = mark(here, source)
+    last = mark(here, origin)
     compared = tuple(
         compare_subscription(
             each,
-            source,
+            origin,
             state,
             replicated(there).get(each),
             (digests[0].get(name), digests[1].get(name)),

@@ -33,6 +33,10 @@ class Evidence:
 
         return carried
 
+    def origin(self, cluster: str) -> str:
+        """Of what clients publish at the cluster."""
+        return self._topology.origin_of_clients(cluster)
+
     async def topics(self, cluster: str, names: Sequence[str] | None = None) -> dict[str, Mapping[str, Any]]:
         """What a cluster has of these topics, or of all."""
         body = {} if names is None else {"names": list(names)}
@@ -40,8 +44,10 @@ class Evidence:
         return comparing.by_name(answer)
 
     async def copies(self, source: str, target: str, names: Sequence[str]) -> dict[str, Goal]:
-        """Up to where the target has the source's messages, of those topics of which it has any."""
-        return comparing.marks(await self.topics(target, names), source)
+        """Up to where the target serves the source's messages, of those topics of which it has any."""
+        origin = self.origin(source)
+        found = {name: comparing.served(topic, origin) for name, topic in (await self.topics(target, names)).items()}
+        return {name: goal for name, goal in found.items() if goal is not None}
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
         """These topics, of which the target has all messages."""
@@ -49,7 +55,7 @@ class Evidence:
         digests = await asyncio.gather(self._digests(source, names), self._digests(target, names))
         return [
             comparing.compare_topic(
-                name, source, here.get(name), there.get(name), carried=True, missing=None, digests=digests
+                name, self.origin(source), here.get(name), there.get(name), carried=True, missing=None, digests=digests
             )
             for name in names
         ]
@@ -59,8 +65,9 @@ class Evidence:
     ) -> list[TopicReport]:
         """Every topic of the source against the target; ``marks`` are those of a switch that was made."""
         there = await self.topics(report.target)
+        origin = self.origin(report.source)
         if marks is None:
-            positions = {name: str(goal.last) for name, goal in comparing.marks(there, report.source).items()}
+            positions = {name: str(goal.last) for name, goal in comparing.marks(there, origin).items()}
         else:
             positions = {name: each["position"] for name, each in marks.items()}
         here: Mapping[str, Mapping[str, Any]] | None = None
@@ -83,7 +90,7 @@ class Evidence:
         return [
             comparing.compare_topic(
                 name,
-                report.source,
+                origin,
                 None if here is None else here[name],
                 there.get(name),
                 carried=carried(name, there[name] if here is None else here[name]),
@@ -91,7 +98,7 @@ class Evidence:
                 digests=digests,
             )
             for name in names
-            if here is not None or comparing.mark(there[name], report.source) is not None
+            if here is not None or comparing.mark(there[name], origin) is not None
         ]
 
     async def stranded(self, record: FailoverEpoch) -> list[Stranded]:
@@ -107,7 +114,7 @@ class Evidence:
         there = await self.topics(record.target, list(missing))
         found: list[Stranded] = []
         for name, each in missing.items():
-            has = comparing.mark(there.get(name), record.source)
+            has = comparing.mark(there.get(name), self.origin(record.source))
             flowed = has is not None and has.last >= comparing.position(each["last"])
             found.append(Stranded(name, each["messages"], each["exact"], flowed))
         return found

@@ -147,7 +147,7 @@ class PlannedRun:
         topics = comparing.by_name(answer)
         carried = self._evidence.carried(report.source, report.target)
         subscribed = [name for name, topic in topics.items() if carried(name, topic) and comparing.replicated(topic)]
-        return self._core.on_fenced(comparing.goals(report.source, topics, carried), subscribed)
+        return self._core.on_fenced(comparing.goals(self._evidence.origin(report.source), topics, carried), subscribed)
 
     async def _ask_target(self, topics: tuple[str, ...]) -> list[Action]:
         copies = await self._evidence.copies(self._report.source, self._report.target, topics)

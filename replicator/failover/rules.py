@@ -39,6 +39,8 @@ class Rules:
     """By topic, the versions of its schemas."""
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
+    elsewhere: bool = False
+    """Whether clients are connected to brokers beside the worker, which hold them to rules of their own."""
 
 
 def rules_of(answer: Mapping[str, Any]) -> Rules:
@@ -55,6 +57,7 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
             _sets(answer["schemas"]),
             {str(topic): int(number) for topic, number in answer["partitions"].items()},
             frozenset(answer["terminated"]),
+            bool(answer.get("clients_elsewhere")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"these are no rules: {error}") from None

@@ -19,16 +19,17 @@ import structlog
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, MovedTo
+from replicator.engine.gate import Gate
 from replicator.failover.core import (
     HOLD_MS_MAX,
     Action,
     Announce,
     AskOthers,
     FailoverCore,
-    Gate,
     Save,
     SetGate,
 )
+from replicator.failover.engine_clients import EngineClients
 from replicator.failover.epochs import (
     Precedence,
     as_json,
@@ -41,8 +42,9 @@ from replicator.failover.epochs import (
 )
 from replicator.failover.epochs_log import EpochsLog
 from replicator.failover.errors import EpochConflict, FailoverError, SwitchImpossible
-from replicator.failover.gatekeeper import Gatekeeper
 from replicator.failover.peers import Peers, record_of
+from replicator.failover.positions import Positions
+from replicator.failover.served_clients import ServedClients
 from replicator.running.short_tasks import in_background
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
@@ -70,7 +72,8 @@ class FailoverService:
     """The failover of the worker of ``engine``'s cluster.
 
     ``addresses`` has the HTTP address of every cluster of the topology, this one included; ``service_urls`` where
-    clients connect, for clusters of which that is another address.
+    clients connect, for clusters of which that is another address; ``origins`` of what their clients publish, for
+    clusters of which that is not the name. ``clients`` are those of this cluster; None for those of the engine.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class FailoverService:
         addresses: Mapping[str, str],
         *,
         service_urls: Mapping[str, MovedTo] | None = None,
+        origins: Mapping[str, str] | None = None,
+        clients: ServedClients | None = None,
         index: EpochIndex | None = None,
     ) -> None:
         self.engine = engine
@@ -86,7 +91,12 @@ class FailoverService:
         self._service_urls = dict(service_urls or {})
         self._index = index
         self._core = FailoverCore(engine.cluster)
-        self._gatekeeper = Gatekeeper(engine, self._urls(), self._service_urls)
+        self._origins = dict(origins or {})
+        self._clients = clients or EngineClients(engine)
+        self._clients.on_addresses(self._urls(), self._service_urls)
+        self._positions = Positions(engine, self._clients)
+        self._on_gate: Callable[[Gate], None] = lambda gate: None
+        """Told of each gate, before anybody is let go of."""
         self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}
@@ -110,13 +120,16 @@ class FailoverService:
 
     def watch_gate(self, on_gate: Callable[[Gate], None]) -> None:
         """Call ``on_gate`` with what holds now, and whenever that changes."""
-        self._gatekeeper.on_gate = on_gate
+        self._on_gate = on_gate
         on_gate(self._core.gate)
 
     async def start(self) -> None:
         """Ask the others, and open the gate if nobody has taken over. Returns when that is decided, in about 2 s."""
         for action in self._asking_at_start:
             await self._run(action)
+        record = self._core.record
+        if is_fenced(record, self.engine.cluster) and self.engine.store.meta(f"{ENDS} {record.record_id}") is None:
+            self._task(self._remember_end(record))  # it was not there yet when this worker stopped
         if self._silent and len(self._silent) == len(self._peers.addresses):
             log.warning(
                 "no other cluster answers: going on with the failover epoch that is stored",
@@ -135,15 +148,20 @@ class FailoverService:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._peers.close()
 
-    def on_topology(self, addresses: Mapping[str, str], service_urls: Mapping[str, MovedTo] | None = None) -> None:
+    def on_topology(
+        self,
+        addresses: Mapping[str, str],
+        service_urls: Mapping[str, MovedTo] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
         """The topology is another one."""
         self._addresses = dict(addresses)
         self._service_urls = dict(service_urls or {})
-        self._gatekeeper.address_of = self._urls()
-        self._gatekeeper.service_urls = self._service_urls
+        self._origins = dict(origins or {})
+        self._clients.on_addresses(self._urls(), self._service_urls)
         self._peers.addresses = {name: at for name, at in addresses.items() if name != self.engine.cluster}
         self._silent = {name: why for name, why in self._silent.items() if name in addresses}
-        self._gatekeeper.set_gate(self._core.gate)
+        self._set_gate(self._core.gate)
 
     def resync(self) -> None:
         """The index lost what it had."""
@@ -167,7 +185,11 @@ class FailoverService:
     def _run_gates(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, SetGate):
-                self._gatekeeper.set_gate(action.gate)
+                self._set_gate(action.gate)
+
+    def _set_gate(self, gate: Gate) -> None:
+        self._on_gate(gate)
+        self._clients.set_gate(gate)
 
     async def _run_all(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -177,7 +199,7 @@ class FailoverService:
         try:
             match action:
                 case SetGate(gate):
-                    self._gatekeeper.set_gate(gate)
+                    self._set_gate(gate)
                 case Save(record):
                     await self._save(record)
                 case Announce(record):
@@ -203,8 +225,14 @@ class FailoverService:
         if self._index is not None:
             self._index.failover_epoch(record)
         if is_fenced(record, self.engine.cluster):
-            await self._remember(ENDS, record.record_id, self._gatekeeper.marks_of(self.engine.cluster))
+            self._task(self._remember_end(record))
         await self.engine.remember(RECORD, as_json(record))
+
+    async def _remember_end(self, record: FailoverEpoch) -> None:
+        """What clients had published here when the record fenced this cluster, once all of it is in the engine."""
+        await self._clients.ended()
+        if self._core.record == record:
+            await self._remember(ENDS, record.record_id, self._positions.marks_of(self._clients.origin))
 
     async def _announce(self, record: FailoverEpoch) -> None:
         await self._log.write(record)
@@ -269,6 +297,7 @@ class FailoverService:
             "switching_to": None if hold is None else hold.target,
             "heard_ms": dict(self._heard_ms),
             "silent": dict(self._silent),
+            "clients_unknown": self._clients.unknown(),
         }
 
     def not_ready(self) -> str | None:
@@ -297,15 +326,15 @@ class FailoverService:
         return list(self._addresses)
 
     def topics(self, names: list[str] | None) -> list[dict[str, Any]]:
-        """See :meth:`Gatekeeper.topics`."""
-        return self._gatekeeper.topics(names)
+        """See :meth:`Positions.topics`."""
+        return self._positions.topics(names)
 
     async def missing(self, marks: Mapping[str, Position], record_id: str | None) -> dict[str, dict[str, Any]]:
-        """See :meth:`Gatekeeper.missing`; with the ``record_id`` of a switch that fenced this cluster, only what was
+        """See :meth:`Positions.missing`; with the ``record_id`` of a switch that fenced this cluster, only what was
         here then."""
         ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
         upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
-        return await self._gatekeeper.missing(marks, upto)
+        return await self._positions.missing(marks, upto)
 
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
@@ -314,14 +343,9 @@ class FailoverService:
         until_ms = _now_ms() + min(lease_ms, HOLD_MS_MAX)
         self._run_gates(self._core.hold_clients(operation, target, expected, until_ms, keep_consumers=keep_consumers))
         self._audit("failover hold", self.engine.cluster, target=target)
-        self.engine.admission.dispatch_paused = not keep_consumers
-        await self._gatekeeper.settled(operation)
-        held = 0
-        if not keep_consumers:
-            held = await self._gatekeeper.let_consumers_finish()
-            await self._gatekeeper.settled(operation)
+        held = await self._clients.settle(operation, keep_consumers=keep_consumers)
         self._core.renew(operation, _now_ms() + min(lease_ms, HOLD_MS_MAX))
-        return {"held_entries": held, "topics": self._gatekeeper.topics()}
+        return {"held_entries": held, "topics": self._positions.topics()}
 
     def renew(self, operation: str, lease_ms: int) -> None:
         """Raises :class:`EpochConflict`."""
@@ -359,7 +383,10 @@ class FailoverService:
                 raise EpochConflict(str(error)) from None
             self._core.propose(record, expected)
             self._audit(f"failover {kind}", record.target, source=record.source, epoch=record.epoch, homes=list(homes))
-            switch = {"record": as_json(record), "marks": self._gatekeeper.marks_of(record.source)}
+            switch = {
+                "record": as_json(record),
+                "marks": self._positions.marks_of(self._origins.get(record.source, record.source)),
+            }
             await self._remember(SWITCHES, record.record_id, switch)
             await self._save(record)
             self._spawn(self._core.on_saved(record))

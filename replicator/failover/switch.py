@@ -132,11 +132,6 @@ class Switch:
     ) -> SwitchReport:
         if source == target:
             raise SwitchImpossible(f"{target} serves {', '.join(homes)} already: there is nothing to do")
-        if beside := [name for name in (source, target) if self._topology.cluster(name).broker_origin is not None]:
-            raise SwitchImpossible(
-                f"{' and '.join(beside)} is of `kind: pulsar`: the brokers of Apache Pulsar are not fenced by a switch "
-                "yet, so producers would go on there (docs/apache-pulsar.md)"
-            )
         switched(survey.base, kind=kind, homes=homes, target=target, record_id="-", at_ms=0)  # says what is impossible
         survey.need(target)
         report = SwitchReport(kind, source, target, tuple(homes), survey.base.epoch)
@@ -146,6 +141,11 @@ class Switch:
         report.source_answers = source in survey.states
         if not report.source_answers:
             report.unknown_since_ms = survey.states[target]["heard_ms"].get(source)
+        for cluster in (source, target):
+            if unknown := survey.states.get(cluster, {}).get("clients_unknown"):
+                report.notes.append(
+                    f"{cluster}: {unknown}; what its clients did that its worker has not seen is not counted"
+                )
         if dry_run:
             if report.source_answers:
                 report.differences = await self._differences(source, target, report)
@@ -178,6 +178,9 @@ class Switch:
         except FailoverError as error:
             report.notes.append(f"permissions and policies were not compared: {error}")
             return None
+        if elsewhere := [each.cluster for each in (ours, theirs) if each.elsewhere]:
+            brokers = " and ".join(elsewhere)
+            report.notes.append(f"permissions, policies and schemas of the brokers of {brokers} were not compared")
         return differences(ours, theirs)
 
     async def _run_unplanned(self, report: SwitchReport, takeover: Takeover) -> None:

@@ -95,6 +95,10 @@ class Topology:
         origins = (each.broker_origin for each in self.clusters if each.name in clusters)
         return clusters.union(origin for origin in origins if origin is not None)
 
+    def origin_of_clients(self, cluster: str) -> str:
+        """The origin of what clients publish at a cluster: of its brokers, if its worker runs beside some."""
+        return self.cluster(cluster).broker_origin or cluster
+
     def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
         """The clusters that get what ``origin`` publishes, straight or forwarded, without itself."""
         return topology_paths.reached_from(origin, self._links_with(topic))

@@ -59,6 +59,11 @@ def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
     return {cluster.name: MovedTo(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
 
 
+def client_origins(topology: Topology) -> Mapping[str, str]:
+    """Of what clients publish at each cluster."""
+    return {name: topology.origin_of_clients(name) for name in topology.names}
+
+
 def other_workers(topology: Topology, name: str) -> Mapping[str, str]:
     """The URLs of the other clusters' workers."""
     return {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}

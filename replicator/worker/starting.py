@@ -42,11 +42,11 @@ from replicator.api.verifying import add_mending
 from replicator.client.errors import AuthenticationError
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError, StoreUnusable
+from replicator.engine.gate import Gate
 from replicator.engine.log.store_files import check_not_restoring
 from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
-from replicator.failover.core import Gate
 from replicator.failover.epochs import from_json
 from replicator.failover.service import FailoverService
 from replicator.gateway.connection import Addresses
@@ -72,7 +72,7 @@ from replicator.topology.fields import OPEN, TlsSettings
 from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
-from replicator.worker.parts import Parts, addresses, other_workers, service_urls
+from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
@@ -287,7 +287,15 @@ def _make_parts(
         exact=topology.sync.mode == "exact",
     )
     links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all)
-    failover = FailoverService(engine, addresses(topology), service_urls=service_urls(topology), index=index.changes)
+    bridge = _bridge_of(cluster, engine)
+    failover = FailoverService(
+        engine,
+        addresses(topology),
+        service_urls=service_urls(topology),
+        origins=client_origins(topology),
+        clients=None if bridge is None else bridge.clients,
+        index=index.changes,
+    )
     source = IndexSource(engine, index.changes, sync, failover, links)
     parts = Parts(
         supervisor,
@@ -302,7 +310,7 @@ def _make_parts(
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
         Mending(engine, supervisor, partial(_go_on, links)),
-        _bridge_of(cluster, engine),
+        bridge,
         traces,
     )
     for end in (

@@ -83,7 +83,9 @@ def until(holds: Callable[[], Any], what: Callable[[], object] | str, seconds: f
 
 @contextmanager
 def official(broker: PulsarBroker) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    # A broker that has just started, on a busy machine, may take a minute to load a topic.
+    client = pulsar.Client(broker.url, operation_timeout_seconds=120, logger=logger)
     try:
         yield client
     finally:

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replicator.failover.core import Action, Announce, AskOthers, Closed, FailoverCore, Save, SetGate
+from replicator.engine.gate import Closed
+from replicator.failover.core import Action, Announce, AskOthers, FailoverCore, Save, SetGate
 from replicator.failover.epochs import FIRST, homes_served, is_fenced, precedence, serving, switched
 from replicator.failover.errors import EpochConflict, SwitchImpossible
 from snapshots.markers import FailoverEpoch

@@ -90,3 +90,11 @@ def test_what_was_trimmed_is_forgotten_but_for_the_last_run_of_each_origin() -> 
     assert {identity.incarnation for identity, _ in gone} == {9}
     assert entries.published_through(THEIRS) == Position(70, 3)
     assert entries.last_published() == Position(3, 6)
+
+
+def test_an_entry_of_the_brokers_is_found_in_the_log_and_one_that_is_not_there_is_before_all() -> None:
+    entries = EntryMap("a.pulsar")
+    entries.copied("a.pulsar", Position(7, 10), Position(1, 3), 5)
+    assert entries.copied_to("a.pulsar", Position(7, 12)) == Position(1, 5)
+    assert entries.copied_to("a.pulsar", Position(7, 15)) == BEFORE_ALL
+    assert entries.copied_to("b", Position(7, 12)) == BEFORE_ALL

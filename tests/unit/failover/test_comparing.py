@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.failover.comparing import compare_topic, goals, mark
+from replicator.failover.comparing import compare_topic, goals, mark, served
 from replicator.failover.planned import Goal
 from snapshots.position import Position
 
@@ -47,6 +47,23 @@ def test_the_goal_is_the_sources_last_position_of_every_carried_topic() -> None:
     found = goals("A", {NAME: topic(), "u": topic()}, lambda name, _: name == NAME)
     assert found == {NAME: Goal(7, Position(1, 9))}
     assert mark({"has": {}}, "A") is None
+
+
+def test_what_the_brokers_beside_a_worker_lack_is_not_served_yet() -> None:
+    behind = topic() | {"served_through": {"A": "1:4"}}
+    assert mark(behind, "A") == Goal(7, Position(1, 9))
+    assert served(behind, "A") == Goal(7, Position(1, 4))
+    assert served(topic(), "A") == Goal(7, Position(1, 9))
+    assert served(behind, "C") is None
+
+
+@pytest.mark.parametrize("lagging", ["here", "there"])
+def test_a_subscription_that_its_brokers_do_not_have_as_the_worker_has_it_is_not_equal(lagging: str) -> None:
+    sides = {"here": topic(), "there": topic()}
+    sides[lagging]["subscriptions"]["s"]["lags"] = "3 entries are not acknowledged at the brokers yet"
+    (subscription,) = compared(**sides, digests=(digests("abc"), digests("abc"))).subscriptions
+    assert subscription.equal is False
+    assert "3 entries" in subscription.evidence
 
 
 def test_equal_digests_are_equal_and_name_their_evidence() -> None:

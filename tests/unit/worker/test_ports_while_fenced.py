@@ -10,7 +10,7 @@ import pytest
 from asynchronous import asynchronous
 from test_worker_address import cluster_at
 
-from replicator.failover.core import Closed, Gate
+from replicator.engine.gate import Closed, Gate
 from replicator.gateway.own_port import OwnPort
 from replicator.running.supervisor import Supervisor
 from replicator.security.client_limits import ClientLimits

@@ -1,0 +1,136 @@
+"""The applications that are connected to the brokers, as a failover sees them: turning them away, and knowing what they
+have done.
+
+Who is to be kept out follows from the gate (:mod:`replicator.apache.fence`). Brokers know nothing of failovers, so each
+bridged topic is closed one by one (:mod:`replicator.apache.outgoing` keeps producers out,
+:mod:`replicator.apache.consumer_fence` consumers), by connections of the worker: while it does not run, or a broker
+does not, nobody is kept out. What is published then is copied as soon as it is read (invariant 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+from replicator.apache.errors import BridgeError, ClientsRemain
+from replicator.apache.fence import Fence
+from replicator.apache.topic_bridge import TopicBridge
+from replicator.engine.engine import Engine
+from replicator.engine.errors import MovedTo
+from replicator.engine.gate import Gate
+from replicator.engine.topic import Topic
+from replicator.running.timeouts import timeout
+from snapshots.position import BEFORE_ALL, Position
+
+SETTLE_SECONDS_MAX: Final = 12.0
+"""Less than the lease of who asks for it."""
+GRACE_SECONDS: Final = 1.0
+"""So long consumers may acknowledge what they hold."""
+GRACE_STEP_SECONDS: Final = 0.2
+NAMED_MAX: Final = 3
+FIND_AGAIN_SECONDS: Final = 1.0
+
+
+class BrokerClients:
+    """Of the topics that ``topics`` gives; ``find`` looks for those that were made lately. ``error`` says why the
+    brokers do not answer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        origin: str,
+        topics: Callable[[], Mapping[str, TopicBridge]],
+        find: Callable[[], Awaitable[None]],
+        error: Callable[[], str],
+    ) -> None:
+        self._engine = engine
+        self._topics = topics
+        self._find = find
+        self._error = error
+        self.origin = origin
+        self._fence = Fence()
+
+    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
+        """Brokers send nobody elsewhere: clients ask a worker."""
+
+    def set_gate(self, gate: Gate) -> None:
+        self._fence = self._fence.after(gate)
+        for each in self._topics().values():
+            self.fence(each)
+
+    def fence(self, bridged: TopicBridge) -> None:
+        """Close or open one topic, as it is now."""
+        bridged.fence(self._fence)
+
+    async def settle(self, operation: str, *, keep_consumers: bool) -> int:
+        """Raises :class:`ClientsRemain`."""
+        held = 0
+        waits: Collection[TopicBridge] = ()
+        try:
+            async with timeout(SETTLE_SECONDS_MAX):
+                await self._find()
+                waits = list(self._topics().values())
+                await asyncio.gather(*(each.without_producers() for each in waits))
+                if not keep_consumers:
+                    held = await self._let_consumers_finish(waits)
+                    self._fence = self._fence.with_consumers()
+                    for each in waits:
+                        self.fence(each)
+                    await asyncio.gather(*(each.without_consumers() for each in waits))
+                    await asyncio.gather(*(each.without_producers() for each in waits))
+                    await asyncio.gather(*(each.compared() for each in waits))
+                await self._engine.remember("failover_barrier", operation)
+        except TimeoutError:
+            named = [text for each in waits if (text := each.in_the_way(consumers=not keep_consumers))]
+            raise ClientsRemain(
+                f"the clients of {self._engine.cluster}'s brokers could not be kept out within "
+                f"{SETTLE_SECONDS_MAX:g} s: {'; '.join(named[:NAMED_MAX]) or self._error() or 'the brokers are slow'}"
+            ) from None
+        except BridgeError as error:
+            raise ClientsRemain(f"the brokers of {self._engine.cluster} do not answer: {error}") from None
+        return held
+
+    async def ended(self) -> None:
+        while True:
+            try:
+                await self._find()
+            except BridgeError:
+                await asyncio.sleep(FIND_AGAIN_SECONDS)
+                continue
+            await asyncio.gather(*(each.without_producers() for each in list(self._topics().values())))
+            return
+
+    def in_log(self, topic: Topic, position: Position) -> Position:
+        bridged = self._topics().get(topic.name)
+        return BEFORE_ALL if bridged is None else bridged.in_log(position)
+
+    def served_through(self, topic: Topic, origin: str) -> Position | None:
+        bridged = self._topics().get(topic.name)
+        return BEFORE_ALL if bridged is None else bridged.served_through(origin)
+
+    def state_lags(self, topic: Topic, subscription: str) -> str:
+        bridged = self._topics().get(topic.name)
+        return "the topic is not at the brokers" if bridged is None else bridged.state_lags(subscription)
+
+    def unknown(self) -> str:
+        if error := self._error():
+            return f"the brokers do not answer: {error}"
+        behind = [each.topic.name for each in self._topics().values() if each.reading_fails()]
+        if not behind:
+            return ""
+        return f"{len(behind)} topics are not read, {behind[0]} among them"
+
+    async def _let_consumers_finish(self, topics: Collection[TopicBridge]) -> int:
+        """Returns when they hold nothing that is not acknowledged, or had their time; how much they hold, of those
+        subscriptions for which brokers count it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + GRACE_SECONDS
+        before = None
+        while True:
+            shown = await asyncio.gather(*(each.consumers() for each in topics))
+            held = sum(each.unacknowledged for consumers in shown for each in consumers.values())
+            if (held == 0 and shown == before) or loop.time() >= deadline:
+                return held
+            before = shown
+            await asyncio.sleep(GRACE_STEP_SECONDS)

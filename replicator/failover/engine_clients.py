@@ -1,0 +1,116 @@
+"""The clients that are connected to the engine itself, as a failover sees them.
+
+The gate closes in one step for all topics. Producers that are let go of have their answers: what was in flight is
+durable when :meth:`EngineClients.settle` returns, and nothing came after it. Consumers of a planned switch get nothing
+more and have a moment to acknowledge what they hold; then they go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBusy
+from replicator.engine.fencing import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
+from replicator.engine.gate import Closed, Gate
+from replicator.engine.topic import Topic
+from snapshots.position import Position
+
+CONSUMER_GRACE_SECONDS: Final = 1.0
+"""How long consumers may acknowledge what they hold. What they do not is delivered again by the other cluster."""
+GRACE_STEP_SECONDS: Final = 0.02
+
+log = structlog.get_logger(__name__)
+
+
+class EngineClients:
+    """See :class:`~replicator.failover.served_clients.ServedClients`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.origin = engine.cluster
+        self._address_of: Mapping[str, str] = {}
+        self._service_urls: Mapping[str, MovedTo] = {}
+
+    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
+        self._address_of, self._service_urls = address_of, service_urls
+
+    def set_gate(self, gate: Gate) -> None:
+        """Those that are refused are let go of at once, but for consumers of a planned switch: :meth:`settle` is for
+        them."""
+        admission = self._engine.admission
+        producers, consumers = self._error(gate, gate.producers), self._error(gate, gate.consumers)
+        admission.fence(producers, consumers)
+        if producers is not None:
+            gone = disconnect_producers(self._engine.topics(), producers)
+            if gone:
+                log.info("producers let go", cluster=self._engine.cluster, producers=gone, reason=str(producers))
+        if consumers is None:
+            if admission.dispatch_paused:
+                admission.dispatch_paused = False
+                resume_dispatch(self._engine.topics())
+        elif gate.consumers is not Closed.SWITCHING:
+            disconnect_consumers(self._engine.topics(), consumers)
+
+    async def settle(self, operation: str, *, keep_consumers: bool) -> int:
+        self._engine.admission.dispatch_paused = not keep_consumers
+        await self._barrier(operation)
+        if keep_consumers:
+            return 0
+        held = await self._let_consumers_finish()
+        await self._barrier(operation)
+        return held
+
+    async def ended(self) -> None:
+        """It is closed at once."""
+
+    def in_log(self, topic: Topic, position: Position) -> Position:
+        return position
+
+    def served_through(self, topic: Topic, origin: str) -> Position | None:
+        return None
+
+    def state_lags(self, topic: Topic, subscription: str) -> str:
+        return ""
+
+    def unknown(self) -> str:
+        return ""
+
+    def _error(self, gate: Gate, closed: Closed | None) -> EngineError | None:
+        cluster, serving = self._engine.cluster, gate.serving
+        where = f"{serving} at {self._address_of.get(serving, 'an address that the topology does not have')}"
+        match closed:
+            case None:
+                return None
+            case Closed.STARTING:
+                return TooBusy(f"{cluster} is starting, and asks the other clusters whether one of them took over")
+            case Closed.SWITCHING:
+                return ClusterFenced(f"{cluster} is being switched to {where}: try again in a moment, here or there")
+            case Closed.FENCED:
+                reason = f"{cluster} is served by {where} since failover epoch {gate.epoch}: connect there"
+                return ClusterFenced(reason, self._service_urls.get(serving))
+
+    async def _barrier(self, operation: str) -> None:
+        """Returns when all that was published and acknowledged before is durable: the writer keeps the order."""
+        await self._engine.remember("failover_barrier", operation)
+
+    async def _let_consumers_finish(self) -> int:
+        """While dispatch is paused: wait a moment for acknowledgements, then let go of the consumers.
+
+        Returns how many entries they held unacknowledged then.
+        """
+        admission = self._engine.admission
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CONSUMER_GRACE_SECONDS
+        while any(map(held_entries, self._engine.topics())) and loop.time() < until:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(GRACE_STEP_SECONDS)
+        held = sum(sum(held_entries(topic).values()) for topic in self._engine.topics())
+        error = admission.consumers
+        if error is not None:  # else the switch was given up meanwhile
+            disconnect_consumers(self._engine.topics(), error)
+        admission.dispatch_paused = False
+        return held

@@ -1,0 +1,116 @@
+"""How far the topics of one worker are: what it answers for the checks and the reports of a switch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from replicator.engine.engine import Engine
+from replicator.engine.fencing import held_entries
+from replicator.engine.log.block import BlockKind
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.failover.served_clients import ServedClients
+from snapshots.position import BEFORE_ALL, Position
+
+COUNT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of one topic's log, read to count messages that another cluster lacks: past that the count is an upper bound."""
+PAGE_BYTES: Final = 8 * 1024 * 1024
+
+
+class Positions:
+    """Those of ``engine``, and of the clients of its cluster."""
+
+    def __init__(self, engine: Engine, clients: ServedClients) -> None:
+        self._engine = engine
+        self._clients = clients
+
+    def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
+        """How far topics are, for a switch's checks and reports; ``names`` None means all."""
+        engine = self._engine
+        found = engine.topics() if names is None else [topic for name in names if (topic := engine.find(name))]
+        return [self._topic(topic) for topic in found if topic.name != EPOCHS_TOPIC]
+
+    def _topic(self, topic: Topic) -> dict[str, Any]:
+        clusters = topic.namespace.policies.replication_clusters
+        origins = topic.origins.vector()
+        marks = {origin: mark for origin in origins if (mark := topic.origins.high_water(origin)) is not None}
+        held = held_entries(topic)
+        return {
+            "name": topic.name,
+            "incarnation": topic.incarnation,
+            "clusters": None if clusters is None else sorted(clusters),
+            "has": {
+                origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
+                for origin, mark in marks.items()
+            },
+            "served_through": {
+                origin: str(reached)
+                for origin in marks
+                if (reached := self._clients.served_through(topic, origin)) is not None
+            },
+            "messages": topic.log.messages,
+            "subscriptions": {
+                each.name: {
+                    "replicated": each.replicated,
+                    "generation": each.cursor.generation,
+                    "mark_delete": str(each.cursor.mark_delete),
+                    "backlog_messages": each.backlog_messages(),
+                    "held_entries": held.get(each.name, 0),
+                    "lags": self._clients.state_lags(topic, each.name) if each.replicated else "",
+                }
+                for each in list(topic.subscriptions.values())
+                if each.durable
+            },
+        }
+
+    def marks_of(self, origin: str) -> dict[str, dict[str, Any]]:
+        """Up to where every topic has the messages of ``origin``."""
+        marks = {
+            topic.name: topic.origins.high_water(origin)
+            for topic in self._engine.topics()
+            if topic.name != EPOCHS_TOPIC
+        }
+        return {
+            name: {"incarnation": mark.incarnation, "position": str(mark.position)}
+            for name, mark in marks.items()
+            if mark is not None
+        }
+
+    async def missing(
+        self, marks: Mapping[str, Position], upto: Mapping[str, Position] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """How many messages of this cluster's own lie above these positions of its own, by topic; a topic that is not
+        named counts from its beginning. ``upto`` gives where counting ends; else it is the log's end. ``exact`` is
+        False where there was too much to count: then it is an upper bound."""
+        found: dict[str, dict[str, Any]] = {}
+        for topic in self._engine.topics():
+            if topic.name == EPOCHS_TOPIC or topic.deleted is not None:
+                continue
+            last = topic.origins.message_vector().get(self._clients.origin)
+            if upto is not None and last is not None:
+                last = min(last, upto.get(topic.name, BEFORE_ALL))
+            if last is None or last <= (mark := marks.get(topic.name, BEFORE_ALL)):
+                continue
+            messages, exact = await self._count(topic, mark, last)
+            if messages:
+                found[topic.name] = {"messages": messages, "exact": exact, "last": str(last)}
+        return found
+
+    async def _count(self, topic: Topic, after: Position, upto: Position) -> tuple[int, bool]:
+        after, upto = self._clients.in_log(topic, after), self._clients.in_log(topic, upto)
+        counted, read_bytes, reached = 0, 0, after
+        while True:
+            blocks, following = topic.reading.blocks(reached, upto, bytes_max=PAGE_BYTES, verify=False)
+            for stored in blocks:
+                read_bytes += len(stored.block)
+                header = stored.header
+                if header.origin == self._clients.origin and header.kind is BlockKind.MESSAGES:
+                    counted += header.messages
+            if following == reached or not blocks:
+                return counted, True
+            reached = following
+            if read_bytes > COUNT_BYTES_MAX:
+                return counted + topic.log.messages - topic.reading.messages_through(reached), False
+            await asyncio.sleep(0)
