@@ -126,6 +126,14 @@ def drill(
             "are exchanged all the time.",
         ),
     ] = False,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="embedded|pulsar|mixed",
+            help="Of the drill's own clusters: embedded; pulsar, a worker beside a real Apache Pulsar broker each; or "
+            "mixed, with the second one embedded.",
+        ),
+    ] = "embedded",
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
     out_dir: Annotated[
@@ -166,6 +174,7 @@ def drill(
             engine=engine,
             client=client,
             secure=secure,
+            kind=kind,
             rate=rate,
             seed=seed,
             out_dir=out_dir,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.drills import canary
+from replicator.drills.brokers import KINDS, check_brokers
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
 from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
 from replicator.drills.own_databases import check_databases
@@ -23,12 +24,14 @@ from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
 from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
 from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology, prepare_directory, remove_data, set_stage
-from replicator.drills.subscriptions import TestedSubscription, parse_subscriptions
+from replicator.drills.subscriptions import ALL_KINDS, BATCH_INDEX, TestedSubscription, chosen, parse_subscriptions
+from replicator.drills.systems.beside import BesideSystem
 from replicator.drills.systems.own import NAME, OwnSystem
 from replicator.drills.systems.system import System
-from replicator.drills.traffic.making import OWN, check_client
+from replicator.drills.traffic.making import OWN, PULSAR, check_client
 from replicator.running.extras import is_installed, require_extra
-from replicator.topology import SPARK, Topology, load_topology
+from replicator.topology import EMBEDDED, SPARK, Topology, load_topology
+from replicator.topology.apache import EMBEDDED_KIND
 from replicator.topology.fields import ENGINES
 
 SYNC_MODES: Final = ("exact", "mark-delete")
@@ -57,6 +60,7 @@ class DrillOptions:
     client: str | None = None
     """None: as the scenario says, else this project's own."""
     secure: bool = False
+    kind: str = EMBEDDED_KIND
     rate: int = 6000
     seed: int = 1
     out_dir: Path = Path("drill-report")
@@ -92,7 +96,8 @@ class OwnJob:
 
     @property
     def digest(self) -> str:
-        return digest_of(make_topology(self.setting))
+        kind = self.setting.kind
+        return digest_of(make_topology(self.setting)) + ("" if kind == EMBEDDED_KIND else f"-{kind}")
 
     def prepare(self) -> None:
         prepare_directory(self.setting)
@@ -106,8 +111,9 @@ class OwnJob:
         async with set_stage(self.setting) as stage:
             if self.setting.is_running:
                 await canary.check_namespace(stage.topology, self.namespace)
+            system = OwnSystem if self.setting.kind == EMBEDDED_KIND else BesideSystem
             try:
-                yield OwnSystem(stage, self.cast, self.topic, self.client, self.out_dir)
+                yield system(stage, self.cast, self.topic, self.client, self.out_dir)
             finally:
                 if self.setting.is_running:
                     for left in await canary.remove_topic(stage.topology, self.topic):
@@ -116,7 +122,8 @@ class OwnJob:
 
 def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
-    subscriptions = parse_subscriptions(options.subscriptions)
+    subscriptions = _subscriptions(options)
+    _check_kind(options)
     if options.links not in ("both-ways", "one-way"):
         raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
     if options.sync not in (None, *SYNC_MODES, BOTH):
@@ -141,7 +148,8 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
                 is_running=options.against_file is not None,
                 one_way=options.links == "one-way",
                 sync_mode=mode,
-                engine=options.engine,
+                engine=options.engine if options.kind == EMBEDDED_KIND else EMBEDDED,
+                kind=options.kind,
                 secure=options.secure,
             )
             try:
@@ -163,10 +171,45 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     _check_spark(options, setting, topology)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
-    client = options.client or setting.scenario.client or OWN
+    client = options.client or setting.scenario.client or (OWN if options.kind == EMBEDDED_KIND else PULSAR)
     check_client(client)
     cast = choose_cast(topology, setting.scenario, topic)
     return OwnJob(setting, subscriptions, cast, topic, client, options.namespace, options.keep_data)
+
+
+def _subscriptions(options: DrillOptions) -> tuple[TestedSubscription, ...]:
+    """Brokers do not show which messages of a batch are acknowledged, so beside them that is not tested."""
+    if options.kind == EMBEDDED_KIND:
+        return parse_subscriptions(options.subscriptions)
+    if options.subscriptions.strip() == "all":
+        return chosen([kind for kind in ALL_KINDS if kind != BATCH_INDEX])
+    found = parse_subscriptions(options.subscriptions)
+    if any(each.batch_index_acks for each in found):
+        raise DrillError(
+            f"--subscriptions {BATCH_INDEX} goes with --kind {EMBEDDED_KIND}: brokers do not show which messages of a "
+            "batch are acknowledged, so these are delivered again after a failover (docs/apache-pulsar.md)"
+        )
+    return found
+
+
+def _check_kind(options: DrillOptions) -> None:
+    """Raises :class:`DrillError` for what does not go with ``--kind``."""
+    if options.kind not in KINDS:
+        raise DrillError(f"--kind is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {options.kind!r}")
+    if options.kind == EMBEDDED_KIND:
+        return
+    given = {
+        "--topology": options.topology_file is not None,
+        "--against": options.against_file is not None,
+        "--secure": options.secure,
+        "--client own": options.client == OWN,
+        "--engine spark": options.engine == SPARK,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise DrillError(f"{option} does not go with --kind {options.kind}: see docs/drills.md")
+    check_client(PULSAR)
+    check_brokers(options.kind)
 
 
 def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:

@@ -30,7 +30,7 @@ VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_
 _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
-OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks")
+OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
 """What only the replicator says of itself; null for another system."""
 NONE: Final = "none"
 """How a figure is shown that the system does not have. "–" is one that could not be measured."""

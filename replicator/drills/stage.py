@@ -14,22 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from replicator.drills.brokers import OwnBrokers, WorkersBesideBrokers
 from replicator.drills.errors import DrillError
 from replicator.drills.faults import LinkFaults
 from replicator.drills.own_databases import OwnDatabases
 from replicator.drills.own_secrets import OwnSecrets
 from replicator.drills.ports import free_ports
 from replicator.drills.scenarios.catalog import Need, Scenario
+from replicator.drills.subscriptions import ALL_KINDS, chosen
 from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.drills.workers import OwnWorkers, RunningWorkers
 from replicator.running.private_files import replace_private
 from replicator.security.access import access, use_in_process
 from replicator.topology import SPARK, Cluster, Link, SyncSettings, Topology, dump, load_topology
 from replicator.topology.access import with_topology
+from replicator.topology.apache import EMBEDDED_KIND
 
 DRILL_NAMESPACE: Final = "public/drill"
 """Of topics in clusters that the drill starts."""
 SECRETS: Final = "secrets"
+DATA: Final = "data"
 CLUSTERS: Final = ("us-east", "eu-west", "ap-south")
 """Of the topology that a drill makes by itself; two of them, or all where a scenario needs three."""
 
@@ -49,6 +53,8 @@ class Setting:
     """None: as the topology says."""
     engine: str | None = None
     """The same."""
+    kind: str = EMBEDDED_KIND
+    """Of the clusters that the drill makes: :data:`replicator.drills.brokers.KINDS`."""
     secure: bool = False
     """Whether the clusters that the drill makes ask who somebody is, and speak nothing but TLS."""
 
@@ -87,6 +93,18 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
             stack.push_async_callback(databases.stop)
             await databases.start()
             topology = databases.topology()
+        brokers = None
+        if setting.kind != EMBEDDED_KIND:
+            brokers = OwnBrokers(
+                topology,
+                setting.kind,
+                DRILL_NAMESPACE,
+                [each.name for each in chosen(ALL_KINDS)],
+                setting.out_dir.absolute() / DATA,
+            )
+            stack.push_async_callback(brokers.stop)
+            await brokers.start()
+            topology = brokers.topology()
         secrets = None
         if setting.secure:
             secrets = OwnSecrets(setting.out_dir.absolute() / SECRETS, DRILL_NAMESPACE)
@@ -105,7 +123,10 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
             for name in topology.names:
                 files[name] = file.with_name(f"topology-{name}.yaml")
                 replace_private(files[name], dump(faults.topology_of(name)).encode())
-        own = OwnWorkers(topology, files, setting.out_dir)
+        if brokers is None:
+            own = OwnWorkers(topology, files, setting.out_dir)
+        else:
+            own = WorkersBesideBrokers(topology, files, setting.out_dir, brokers)
         stack.push_async_callback(own.stop)
         await own.start()
         yield Stage(topology, file, own, faults, databases, secrets, client_access)
@@ -156,12 +177,12 @@ def prepare_directory(setting: Setting) -> None:
 def remove_data(setting: Setting) -> None:
     """Remove the data of clusters that the drill made."""
     if setting.topology is None:
-        shutil.rmtree(setting.out_dir / "data", ignore_errors=True)
+        shutil.rmtree(setting.out_dir / DATA, ignore_errors=True)
 
 
 def _own_topology(setting: Setting) -> Topology:
     names = CLUSTERS if Need.THREE_CLUSTERS in setting.scenario.needs else CLUSTERS[:2]
-    data = setting.out_dir.absolute() / "data"
+    data = setting.out_dir.absolute() / DATA
     clusters = tuple(
         Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data / name)})
         for name, port in zip(names, free_ports(len(names)), strict=True)

@@ -14,6 +14,8 @@ from replicator.drills.errors import DrillError
 from replicator.drills.observations import DrillSubscription
 from replicator.engine.types import SubscriptionType
 
+BATCH_INDEX: Final = "batch-index"
+
 
 class LeftForLater(Enum):
     """What consumers leave unacknowledged at first, at random, so that holes stand behind the mark-delete."""
@@ -58,7 +60,7 @@ _KINDS: Final = {
         _tested("shared", SubscriptionType.SHARED, 2, LeftForLater.ENTRIES),
         _tested("key-shared", SubscriptionType.KEY_SHARED, 2, LeftForLater.ENTRIES),
         _tested("failover", SubscriptionType.FAILOVER, 2, LeftForLater.ENTRIES),
-        _tested("batch-index", SubscriptionType.SHARED, 2, LeftForLater.MESSAGES),
+        _tested(BATCH_INDEX, SubscriptionType.SHARED, 2, LeftForLater.MESSAGES),
     )
 }
 ALL_KINDS: Final = tuple(_KINDS)

@@ -20,7 +20,8 @@ from replicator.drills.errors import DrillError
 from replicator.drills.observations import FIRST_INDEX, LAST_INDEX, Place
 from replicator.drills.peers.jvm import PeerFailed, version_of
 from replicator.drills.peers.kafka.cluster import MIRROR_SETTINGS, SETTINGS, KafkaBroker, MirrorMaker, missing
-from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind, started_together
+from replicator.drills.peers.together import started_together
+from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind
 from replicator.drills.systems.seen import CopyReader
 from replicator.drills.systems.system import Findings, System
 from replicator.drills.traffic import kafka_client

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import aiohttp
 
@@ -48,6 +48,9 @@ UPDATE_MARKER: Final = "subscription_update"
 class OwnSystem:
     """See :class:`~replicator.drills.systems.system.System`."""
 
+    lacks: ClassVar[tuple[str, ...]] = ()
+    """Fields of the report for which it has nothing."""
+
     def __init__(self, stage: Stage, cast: Cast, topic: str, client: str, out_dir: Path) -> None:
         self._stage = stage
         self._topology = stage.topology
@@ -83,6 +86,7 @@ class OwnSystem:
             yield "the exchange of certificates", self._stage.secrets.exchange(self._topology)
 
     async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+        origin = self._topology.origin_of_clients(origin)
         url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
         try:
             async with (
@@ -123,21 +127,23 @@ class OwnSystem:
         statuses = await self._statuses()
         mappings = await self._count_mappings()
         differing = await self._differences()
-        verified = await asyncio.to_thread(self._verify)
+        verified = await self._verified()
         topology = self._topology
         return Findings(
             system=NAME,
             engine=" and ".join(sorted({topology.engine_of(link) for link in topology.links})) or "none",
             sync=getattr(topology.sync, "mode", EXACT),
+            lacks=self.lacks,
             verify=verified,
             snapshot_mappings=mappings,
-            subscription_updates=_updates(verified),
+            subscription_updates=None if verified is None else _updates(verified),
             configuration=_configuration(topology),
             more={
                 "differences": differing,
                 "connections": {name: status["clients"]["accepted"] for name, status in statuses.items()},
                 "databases": {name: status["database"]["state"] for name, status in statuses.items()},
                 "worker_tracebacks": self._stage.workers.tracebacks(),
+                **self._more(),
             },
         )
 
@@ -160,6 +166,14 @@ class OwnSystem:
         rules = await ask_rules(self._topology)
         primary, secondary = self.cast.pair
         return differences(rules[primary], rules[secondary]) if primary in rules and secondary in rules else []
+
+    async def _verified(self) -> dict[str, Any] | None:
+        """What verify found; None if it does not run."""
+        return await asyncio.to_thread(self._verify)
+
+    def _more(self) -> dict[str, Any]:
+        """Fields of the report that clusters of this kind alone have."""
+        return {}
 
     def _verify(self) -> dict[str, Any]:
         """``replicator verify`` as a user would run it; its log goes to verify.log."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions
 from replicator.drills.peers.jvm import PeerFailed, PeerMissing
+from replicator.drills.peers.together import started_together
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.catalog import Scenario, find_scenario
@@ -34,22 +35,6 @@ SCENARIOS: Final = (catalog.DEFAULT,)
 LACKS: Final = ("verify", "snapshot_mappings", "subscription_updates")
 """Fields of the report that are about the replicator's own parts."""
 DATA: Final = "data"
-
-
-async def started_together(*starts: Callable[[], None]) -> None:
-    """Run each in a thread. Returns, or raises what one raised, when all have ended.
-
-    A thread cannot be stopped: whoever ends the programs while one of them still starts would leave it behind.
-    """
-    starting = asyncio.gather(*(asyncio.to_thread(start) for start in starts), return_exceptions=True)
-    try:
-        ended = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await starting
-        raise
-    for error in ended:
-        if isinstance(error, BaseException):
-            raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +179,7 @@ def _refuse_options_of_the_replicator(kind: PeerKind, options: DrillOptions) -> 
         "engine": "--engine",
         "client": "--client",
         "secure": "--secure",
+        "kind": "--kind",
     }
     given = [option for field, option in names.items() if getattr(options, field) != getattr(plain, field)]
     if given:

@@ -20,8 +20,9 @@ from replicator.apache.broker_cursor import parse_ranges
 from replicator.drills.errors import DrillError
 from replicator.drills.peers.jvm import PeerFailed, jars_missing, version_of
 from replicator.drills.peers.pulsar.broker import SETTINGS, TITLE, PulsarBroker
+from replicator.drills.peers.together import started_together
 from replicator.drills.subscriptions import ALL_KINDS
-from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind, started_together
+from replicator.drills.systems.peer import LACKS, PRIMARY, SECONDARY, PeerClusters, PeerKind
 from replicator.drills.systems.seen import CopyReader
 from replicator.drills.systems.system import Findings, System
 from replicator.drills.traffic import pulsar_client

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from replicator.drills import canary
+from replicator.drills import canary, jobs
 from replicator.drills.compare import comparison
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
@@ -176,3 +177,31 @@ def test_without_the_official_client_its_scenario_is_left_out_of_all_and_is_refu
             plan_jobs(asked)
     with pytest.raises(DrillError, match="--client is own or pulsar, not 'kafka'"):
         plan_jobs(replace(OPTIONS, client="kafka"))
+
+
+@pytest.mark.parametrize("kind", ["pulsar", "mixed"])
+def test_beside_brokers_parts_of_batches_are_not_tested_and_links_are_carried_by_workers(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pulsar")
+    monkeypatch.setattr(jobs, "check_brokers", lambda kind: None)  # they are not started here
+    (job,) = plan_jobs(replace(OPTIONS, kind=kind))[0]
+    assert [each.kind for each in job.subscriptions] == ["exclusive", "shared", "key-shared", "failover"]
+    assert make_topology(job.setting).pipeline.engine == EMBEDDED
+    assert job.client == "pulsar"
+    assert job.digest not in {each.digest for each in plan_jobs(OPTIONS)[0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "kafka"}, "--kind is embedded, pulsar or mixed, not 'kafka'"),
+        ({"kind": "mixed", "subscriptions": "batch-index"}, "--subscriptions batch-index goes with --kind embedded"),
+        ({"kind": "pulsar", "secure": True}, "--secure does not go with --kind pulsar"),
+        ({"kind": "pulsar", "client": "own"}, "--client own does not go with --kind pulsar"),
+        ({"kind": "pulsar", "engine": "spark"}, "--engine spark does not go with --kind pulsar"),
+    ],
+)
+def test_what_does_not_go_with_brokers_is_refused_before_anything_starts(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(DrillError, match=said):
+        plan_jobs(replace(OPTIONS, **change))

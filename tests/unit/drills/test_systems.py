@@ -16,9 +16,10 @@ from replicator.drills.jobs import DrillOptions
 from replicator.drills.judge import failures
 from replicator.drills.peers import jvm
 from replicator.drills.peers.jvm import PeerFailed
+from replicator.drills.peers.together import started_together
 from replicator.drills.systems.catalog import SYSTEMS, plan
 from replicator.drills.systems.mirrormaker2 import MIRRORMAKER2
-from replicator.drills.systems.peer import LACKS, PeerKind, plan_peer, started_together
+from replicator.drills.systems.peer import LACKS, PeerKind, plan_peer
 from replicator.drills.systems.pulsar_geo import PULSAR_GEO
 from replicator.running.extras import ExtraMissing
 

@@ -1,0 +1,114 @@
+"""Apache Pulsar brokers of a drill, with a worker beside each: started and killed as one, as what kills a region does.
+
+``--kind pulsar`` has brokers in every cluster, ``--kind mixed`` in all but the second: what serves after the failover
+is of the other kind then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+
+from replicator.drills.errors import DrillError
+from replicator.drills.peers.jvm import PeerFailed, jars_missing
+from replicator.drills.peers.pulsar.broker import TITLE, PulsarBroker
+from replicator.drills.peers.together import started_together
+from replicator.drills.workers import OwnWorkers
+from replicator.operating.processes import WorkerFailed
+from replicator.topology import Cluster, Topology
+from replicator.topology.apache import EMBEDDED_KIND, PULSAR_KIND, ApacheSettings
+
+MIXED: Final = "mixed"
+KINDS: Final = (EMBEDDED_KIND, PULSAR_KIND, MIXED)
+SETTINGS: Final[Mapping[str, str]] = {"brokerDeleteInactiveTopicsEnabled": "false", "webSocketServiceEnabled": "false"}
+"""Of the brokers, beyond those of :mod:`replicator.drills.peers.pulsar.broker`."""
+
+
+def check_brokers(kind: str) -> None:
+    """Raises :class:`DrillError` if brokers cannot run here."""
+    if why := jars_missing("pulsar", TITLE):
+        raise DrillError(f"--kind {kind}: {why}")
+
+
+def beside_brokers(cluster: Cluster) -> bool:
+    """Whether the clients of a cluster are connected to brokers."""
+    return cluster.broker_origin is not None
+
+
+class OwnBrokers:
+    """Those of the clusters of ``topology`` that ``kind`` gives some; their files go under ``directory``."""
+
+    def __init__(
+        self, topology: Topology, kind: str, namespace: str, subscriptions: Sequence[str], directory: Path
+    ) -> None:
+        """``subscriptions`` are those whose state travels; what the drill itself reads by is not among them."""
+        names = [name for number, name in enumerate(topology.names) if kind == PULSAR_KIND or number != 1]
+        self._namespace = namespace
+        self._subscriptions = tuple(subscriptions)
+        self._topology = topology
+        self._brokers = {name: PulsarBroker(directory / f"broker-{name}", name, SETTINGS) for name in names}
+
+    def topology(self) -> Topology:
+        """The topology, with its clusters beside their brokers."""
+        return replace(self._topology, clusters=tuple(map(self._beside, self._topology.clusters)))
+
+    def _beside(self, cluster: Cluster) -> Cluster:
+        broker = self._brokers.get(cluster.name)
+        if broker is None:
+            return cluster
+        places = {"service_url": broker.url, "admin_url": broker.admin_url}
+        apache = ApacheSettings.model_validate({**places, "subscriptions": list(self._subscriptions)})
+        return cluster.model_copy(update={"kind": PULSAR_KIND, "apache": apache})
+
+    async def start(self) -> None:
+        """All of them, with the drill's namespace. Raises :class:`DrillError`."""
+        try:
+            await started_together(*(broker.start for broker in self._brokers.values()))
+            await asyncio.gather(*(asyncio.to_thread(self._make_namespace, each) for each in self._brokers.values()))
+        except HTTPError as error:
+            with error:
+                raise DrillError(f"{error.url}: {error.code} {error.read().decode(errors='replace')}") from error
+        except PeerFailed as error:
+            raise DrillError(str(error)) from error
+
+    def _make_namespace(self, broker: PulsarBroker) -> None:
+        broker.admin("PUT", f"namespaces/{self._namespace}")
+        kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        broker.admin("POST", f"namespaces/{self._namespace}/retention", kept)
+
+    async def kill(self, name: str) -> None:
+        """As ``kill -9``; nothing if the cluster has no brokers."""
+        if (broker := self._brokers.get(name)) is not None:
+            await asyncio.to_thread(broker.kill)
+
+    async def start_again(self, name: str) -> None:
+        """Raises :class:`WorkerFailed`."""
+        if (broker := self._brokers.get(name)) is None:
+            return
+        try:
+            await started_together(broker.start)
+        except PeerFailed as error:
+            raise WorkerFailed(f"the broker of {name} did not come back after its kill: {error}") from error
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(asyncio.to_thread(broker.stop) for broker in self._brokers.values()))
+
+
+class WorkersBesideBrokers(OwnWorkers):
+    """Workers, each killed and started again with its brokers, which are started and stopped elsewhere."""
+
+    def __init__(self, topology: Topology, files: Mapping[str, Path], logs: Path, brokers: OwnBrokers) -> None:
+        super().__init__(topology, files, logs)
+        self._brokers = brokers
+
+    async def kill(self, name: str) -> None:
+        self.running[name].clear()
+        await asyncio.gather(self._brokers.kill(name), super().kill(name))
+
+    async def start_again(self, name: str) -> None:
+        await self._brokers.start_again(name)
+        await super().start_again(name)

@@ -1,0 +1,99 @@
+"""The replicator beside Apache Pulsar brokers under drill: clusters of ``kind: pulsar``, and embedded ones among them.
+
+What differs from a drill of embedded clusters (:mod:`replicator.drills.systems.own`):
+
+1. Clients are Pulsar's official ones, at the brokers. Brokers tell nobody where a message was first published, so
+   copies are seen by a reader of the drill's own, by the numbers of messages, as with systems of others.
+2. What is acknowledged at brokers is read from the cursors that they show.
+3. Workers and brokers have positions of their own, so ``replicator verify`` does not say what lies at brokers: it does
+   not run. That everything arrived, once and in order, is seen by the drill's consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar, Final
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.broker_cursor import parse_cursor
+from replicator.apache.errors import BridgeError
+from replicator.drills.brokers import beside_brokers
+from replicator.drills.systems.own import OwnSystem
+from replicator.drills.systems.seen import CopyReader
+from replicator.drills.traffic.ack_news import AckNews
+from replicator.drills.traffic.ack_watcher import AckWatcher
+from replicator.drills.traffic.active import POLL_SECONDS, Drill
+from replicator.topology import Cluster
+from replicator.topology.apache import ApacheSettings
+
+LACKS: Final = ("verify", "subscription_updates")
+
+
+class BesideSystem(OwnSystem):
+    """See :class:`~replicator.drills.systems.system.System`."""
+
+    lacks: ClassVar[tuple[str, ...]] = LACKS
+
+    def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
+        found: list[Coroutine[Any, Any, None]] = []
+        for name in self.cast.pair:
+            running, cluster = self.running[name], self._topology.cluster(name)
+            found.append(CopyReader(drill, name, drill.clients, running).run())
+            if cluster.apache is not None:
+                found.append(CursorWatcher(drill, name, cluster.apache, running).run())
+            else:
+                found.append(AckWatcher(drill, name, cluster.url, running).run())
+        return found
+
+    async def _verified(self) -> None:
+        return None
+
+    def _more(self) -> dict[str, Any]:
+        return {"kinds": {each.name: _kind(each) for each in self._topology.clusters}}
+
+
+def _kind(cluster: Cluster) -> str:
+    return f"{cluster.kind}, a worker beside a broker" if beside_brokers(cluster) else cluster.kind
+
+
+class CursorWatcher:
+    """Records what is acknowledged at the brokers of a cluster, while clients are elsewhere."""
+
+    def __init__(self, drill: Drill, cluster: str, settings: ApacheSettings, running: asyncio.Event) -> None:
+        self._drill = drill
+        self._cluster = cluster
+        self._settings = settings
+        self._running = running
+
+    async def run(self) -> None:
+        """Until nothing more is measured from it."""
+        drill = self._drill
+        news = {subscription.name: AckNews() for subscription in drill.observations.subscriptions}
+        admin = BrokerAdmin(self._settings)
+        try:
+            while drill.watching_sync and not drill.finished.is_set():
+                await self._running.wait()
+                if drill.active.name != self._cluster:
+                    await self._look(admin, news)
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            await admin.close()
+
+    async def _look(self, admin: BrokerAdmin, news: dict[str, AckNews]) -> None:
+        try:
+            internals = await admin.internals(self._drill.topic)
+        except BridgeError:  # it is not there yet, or was killed
+            return
+        now = time.monotonic()
+        for name in news.keys() & internals.cursors.keys():
+            cursor = parse_cursor(internals.cursors[name], internals.last_entries)
+            state = {
+                "generation": 0,
+                "mark_delete": str(cursor.mark_delete),
+                "individually_deleted": [(str(first), str(last)) for first, last in cursor.beyond.runs()],
+                "batch_acks": {},
+            }
+            for first, last in news[name].news(state):
+                self._drill.observations.covered(name, self._cluster, first, last, now)
