@@ -31,6 +31,7 @@ PAGES: Final = (
     ("/readyz", "Health and status", "http.md"),
     ("/metrics", "Health and status", "http.md"),
     ("/replication/v1/status", "Health and status", "http.md"),
+    ("/replication/v1/topic-figures", "Health and status", "http.md"),
     ("/replication/v1/topology", "Topology", "http.md"),
     ("/replication/v1/links", "Links", "links.md"),
     ("/replication/v1/audit", "Audit and backup", "security.md"),
@@ -46,6 +47,7 @@ PAGES: Final = (
     ("/topics/", "WebSockets and REST produce", "websocket.md"),
     ("/lookup/v2/", "Lookup", "admin.md"),
     ("/admin/v2/", "Administration", "admin.md"),
+    ("/dashboard/", "Dashboard", "dashboard.md"),
 )
 """By the beginning of a path, the first that fits: the section it stands in, and the page that explains it."""
 OTHERS: Final = "Other paths"

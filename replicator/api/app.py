@@ -27,6 +27,7 @@ from replicator.api.metrics.scraping import METRICS, Metrics, answer
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
 from replicator.api.slices import topics_in_slices
+from replicator.api.topic_figures import add_topic_figures
 from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
@@ -108,6 +109,7 @@ def make_app(
     app.add_routes(block_lists.routes())
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
+    add_topic_figures(app)
     add_links(app, source)
     add_websockets(app, engine)
     add_rest_produce(app, engine)
@@ -134,7 +136,10 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 async def status(request: web.Request) -> web.Response:
-    """Everything that the worker says of itself: topics, subscriptions, links, sync, store, database and failover."""
+    """Everything that the worker says of itself: topics, subscriptions, links, sync, store, database and failover;
+    with ``topics=false`` without topics, of which there may be thousands."""
+    if request.query.get("topics") == "false":
+        return web.json_response(request.app[STATUS].status())
     return web.json_response(await _gather(request.app))
 
 

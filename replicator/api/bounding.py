@@ -3,7 +3,8 @@ long a body may take.
 
 What is beyond is answered by 429, with the time after which to try again. Requests that last are connections by another
 name, and counted as such: streams of links with the connections of their role, WebSockets by themselves. What is public
-is not counted: Kubernetes would end a worker whose answer to a probe is that others ask too much.
+is not counted, but for the dashboard's: Kubernetes would end a worker whose answer to a probe is that others ask too
+much.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from replicator.api.guarding import PUBLIC, ROLE, canonical
+from replicator.api.guarding import PUBLIC, ROLE, canonical, is_dashboard
 from replicator.engine.errors import TooBusy
 from replicator.security.client_limits import ClientLimits, Shares
 
@@ -35,7 +36,7 @@ def bound_addresses(limits: ClientLimits) -> Middleware:
     @web.middleware
     async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = canonical(request)
-        if route in PUBLIC or route == STREAMS:
+        if (route in PUBLIC and not is_dashboard(route)) or route == STREAMS:
             return await handler(request)
         shares = limits.sockets_of_address if route.startswith(SOCKETS) else limits.requests_of_address
         expiry = None if route.startswith(OWN_TIMES) else _cut_slow_body(request)

@@ -6,7 +6,7 @@ workers and for whoever coordinates a switch. All are answered from what this wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -39,7 +39,9 @@ class FailoverSource(Protocol):
 
     def topics(self, names: list[str] | None) -> list[dict[str, Any]]: ...
 
-    async def missing(self, marks: Mapping[str, Position], record_id: str | None) -> dict[str, dict[str, Any]]: ...
+    async def missing(
+        self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
+    ) -> dict[str, dict[str, Any]]: ...
 
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
@@ -120,15 +122,13 @@ async def switches(request: web.Request) -> web.Response:
 
 async def topics(request: web.Request) -> web.Response:
     """How far topics are: all, or those in ``names``."""
-    names = (await _body(request)).get("names")
-    if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
-        raise BadRequest(f"names is a list of at most {TOPICS_MAX} topics")
+    names = _names(await _body(request))
     return web.json_response({"topics": request.app[FAILOVER].topics(names)})
 
 
 async def missing(request: web.Request) -> web.Response:
     """How many of this cluster's own messages lie above the positions in ``marks``; with the ``record_id`` of the
-    switch that fenced it, of those that were here then."""
+    switch that fenced it, of those that were here then; with ``names``, in these topics alone."""
     body = await _body(request)
     marks = body.get("marks")
     if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
@@ -138,7 +138,7 @@ async def missing(request: web.Request) -> web.Response:
     except InvalidPosition as error:
         raise BadRequest(f"marks: {error}") from None
     record_id = None if body.get("record_id") is None else _text(body, "record_id")
-    return web.json_response({"topics": await request.app[FAILOVER].missing(positions, record_id)})
+    return web.json_response({"topics": await request.app[FAILOVER].missing(positions, record_id, _names(body))})
 
 
 async def hold(request: web.Request) -> web.Response:
@@ -204,6 +204,13 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("the body is not an object")
     return body
+
+
+def _names(body: Mapping[str, Any]) -> list[str] | None:
+    names = body.get("names")
+    if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
+        raise BadRequest(f"names is a list of at most {TOPICS_MAX} topics")
+    return names
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:

@@ -32,6 +32,8 @@ PUBLIC: Final[Mapping[str, str]] = {
     "/readyz": "the same; it says whether clients are served, and names tasks of the worker",
     "/failover/v1/service-url": "clients poll it before they have a connection, and some cannot show credentials; it "
     "says addresses alone",
+    "/dashboard/sign-in": "where somebody shows who they are; it says nothing of what is here but the cluster's name",
+    "/dashboard/static/{file}": "styles and scripts of the dashboard, the same for everybody",
 }
 """What anybody may ask, and why."""
 ANYBODY_IDENTIFIED: Final = (
@@ -42,6 +44,10 @@ ANYBODY_IDENTIFIED: Final = (
 METRICS: Final = "/metrics"
 ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
 READING: Final = (Action.CONSUME, Action.REPLICATE)
+DASHBOARD: Final = "/dashboard/"
+SHOWN_BY_BROWSER: Final[web.AppKey[Callable[[web.Request], str | None]]] = web.AppKey("shown_by_browser")
+"""What whoever signed in to the dashboard showed then, in the form of the header ``Authorization``. It counts for the
+dashboard's own paths, and for nothing else: a browser sends a cookie unasked."""
 
 TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/topics"): READING,
@@ -124,9 +130,7 @@ def guard_requests(guarding: Guarding) -> Middleware:
         if route in PUBLIC or (route == METRICS and guarding.metrics_roles() is None):
             return await handler(request)
         certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
-        identity = await guarding.identifying().of_request(
-            request.headers.get("Authorization"), request.query.get("token"), certificate
-        )
+        identity = await guarding.identifying().of_request(shown_with(request), request.query.get("token"), certificate)
         _check_speaks_for_itself(request, identity.role)
         if request.match_info.http_exception is not None:  # there is no such path, or method
             guarding.guard.check_superuser(identity.role)
@@ -139,6 +143,18 @@ def guard_requests(guarding: Guarding) -> Middleware:
         return await handler(request)
 
     return guarded
+
+
+def shown_with(request: web.Request) -> str | None:
+    """The header ``Authorization``, or what it would be of who signed in to the dashboard."""
+    header = request.headers.get("Authorization")
+    if header is not None or not is_dashboard(canonical(request)) or SHOWN_BY_BROWSER not in request.app:
+        return header
+    return request.app[SHOWN_BY_BROWSER](request)
+
+
+def is_dashboard(route: str) -> bool:
+    return route == "/" or route.startswith(DASHBOARD)
 
 
 def _check_speaks_for_itself(request: web.Request, role: str) -> None:

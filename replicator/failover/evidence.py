@@ -61,10 +61,16 @@ class Evidence:
         ]
 
     async def compare_all(
-        self, report: SwitchReport, marks: Mapping[str, Any] | None = None, record_id: str | None = None
+        self,
+        report: SwitchReport,
+        marks: Mapping[str, Any] | None = None,
+        record_id: str | None = None,
+        *,
+        asked: Sequence[str] | None = None,
     ) -> list[TopicReport]:
-        """Every topic of the source against the target; ``marks`` are those of a switch that was made."""
-        there = await self.topics(report.target)
+        """Every topic of the source, or those that are ``asked`` for, against the target; ``marks`` are those of a
+        switch that was made."""
+        there = await self.topics(report.target, asked)
         origin = self.origin(report.source)
         if marks is None:
             positions = {name: str(goal.last) for name, goal in comparing.marks(there, origin).items()}
@@ -75,8 +81,8 @@ class Evidence:
         digests: tuple[comparing.Digests, comparing.Digests] = ({}, {})
         if report.source_answers:
             try:
-                here = await self.topics(report.source)
-                missing = await self._missing(report.source, positions, record_id)
+                here = await self.topics(report.source, asked)
+                missing = await self._missing(report.source, positions, record_id, asked)
                 subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
                 digests = (
                     await self._digests(report.source, subscribed),
@@ -137,9 +143,11 @@ class Evidence:
         await asyncio.gather(*map(ask, names))
         return found
 
-    async def _missing(self, cluster: str, marks: Mapping[str, str], record_id: str | None) -> Mapping[str, Any]:
-        """What a cluster has of its own messages above ``marks``, by topic."""
-        body = {"marks": marks, "record_id": record_id}
+    async def _missing(
+        self, cluster: str, marks: Mapping[str, str], record_id: str | None, names: Sequence[str] | None = None
+    ) -> Mapping[str, Any]:
+        """What a cluster has of its own messages above ``marks``, by topic: of all, or of those that are named."""
+        body = {"marks": marks, "record_id": record_id, "names": None if names is None else list(names)}
         answer = await self._peers.call(cluster, "POST", f"{PATH}/missing", body, seconds_max=WORK_SECONDS_MAX)
         missing: Mapping[str, Any] = answer["topics"]
         return missing

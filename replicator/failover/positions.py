@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.engine.engine import Engine
@@ -28,9 +28,11 @@ class Positions:
 
     def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
         """How far topics are, for a switch's checks and reports; ``names`` None means all."""
+        return [self._topic(topic) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
+
+    def _named(self, names: Collection[str] | None) -> Sequence[Topic]:
         engine = self._engine
-        found = engine.topics() if names is None else [topic for name in names if (topic := engine.find(name))]
-        return [self._topic(topic) for topic in found if topic.name != EPOCHS_TOPIC]
+        return list(engine.topics()) if names is None else [topic for name in names if (topic := engine.find(name))]
 
     def _topic(self, topic: Topic) -> dict[str, Any]:
         clusters = topic.namespace.policies.replication_clusters
@@ -79,13 +81,17 @@ class Positions:
         }
 
     async def missing(
-        self, marks: Mapping[str, Position], upto: Mapping[str, Position] | None = None
+        self,
+        marks: Mapping[str, Position],
+        upto: Mapping[str, Position] | None = None,
+        names: Collection[str] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """How many messages of this cluster's own lie above these positions of its own, by topic; a topic that is not
-        named counts from its beginning. ``upto`` gives where counting ends; else it is the log's end. ``exact`` is
-        False where there was too much to count: then it is an upper bound."""
+        in ``marks`` counts from its beginning. With ``names`` these topics alone are counted. ``upto`` gives where
+        counting ends; else it is the log's end. ``exact`` is False where there was too much to count: then it is an
+        upper bound."""
         found: dict[str, dict[str, Any]] = {}
-        for topic in self._engine.topics():
+        for topic in self._named(names):
             if topic.name == EPOCHS_TOPIC or topic.deleted is not None:
                 continue
             last = topic.origins.message_vector().get(self._clients.origin)

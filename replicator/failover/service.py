@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -329,12 +329,14 @@ class FailoverService:
         """See :meth:`Positions.topics`."""
         return self._positions.topics(names)
 
-    async def missing(self, marks: Mapping[str, Position], record_id: str | None) -> dict[str, dict[str, Any]]:
+    async def missing(
+        self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
         """See :meth:`Positions.missing`; with the ``record_id`` of a switch that fenced this cluster, only what was
         here then."""
         ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
         upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
-        return await self._positions.missing(marks, upto)
+        return await self._positions.missing(marks, upto, names)
 
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool

@@ -12,7 +12,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -43,9 +43,17 @@ class Access:
     """The same as text, for machines that do not have the file."""
     certificate: Path | None = None
     key: Path | None = None
+    header: str | None = field(default=None, repr=False)
+    """What somebody showed for whom a worker asks others, shown as it is in the place of a token."""
+
+    def for_somebody(self, header: str | None) -> Access:
+        """The same places and authorities, and of whom shown is what they showed themselves, and nothing of ours."""
+        return replace(self, token_file=None, token=None, certificate=None, key=None, header=header)
 
     def authorization(self) -> str | None:
         """The header that shows the token; None where there is none. Raises :class:`SecurityError`."""
+        if self.header is not None:
+            return self.header
         token = self.current_token()
         return None if token is None else f"Bearer {token}"
 

@@ -70,6 +70,10 @@ class Reports:
             "tasks": {"restarts": dict(parts.supervisor.restarts()), "failing": self.failing_tasks()},
         }
 
+    def topology(self) -> Topology:
+        """The one that runs."""
+        return self._reloader.topology
+
     def topology_status(self) -> dict[str, Any]:
         return {"cluster": self._parts.cluster, **self._reloader.status(), "text": self._reloader.text()}
 

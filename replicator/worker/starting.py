@@ -40,6 +40,7 @@ from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.api.verifying import add_mending
 from replicator.client.errors import AuthenticationError
+from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError, StoreUnusable
 from replicator.engine.gate import Gate
@@ -391,6 +392,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_staging(app, parts.staging)
     translator = Translator(parts.engine, parts.index)
     add_mapping(app, parts.engine, translator, parts.rebuild, lambda: parts.database.state == "up")
+    add_dashboard(app, parts.cluster, reports.topology, security.guarding())
     return app
 
 

@@ -75,7 +75,8 @@ async def test_every_route_is_closed_for_who_may_not_use_it(data_dir: Path, tmp_
         "unknown role": ({"Authorization": f"Bearer {secrets.token('nobody')}"}, 403),
     }
     try:
-        routes = [(method, path) for method, path in routes_of(worker) if path not in PUBLIC]
+        public = {path.replace("{file}", "x") for path in PUBLIC}
+        routes = [(method, path) for method, path in routes_of(worker) if path not in public]
         assert len(routes) > 150
         async with aiohttp.ClientSession() as session:
             async with session.put(f"{url}/admin/v2/{TOPIC}", headers=operator) as made:
@@ -97,6 +98,7 @@ async def test_every_route_is_closed_for_who_may_not_use_it(data_dir: Path, tmp_
                         if method != "HEAD" and answer.status == status:
                             assert (await answer.json())["error"] == REFUSED[status]
             for path in PUBLIC:
+                path = path.replace("{file}", "dashboard.css")
                 async with session.get(f"{url}{path}", params={"cluster": "solo"}) as answer:
                     assert answer.status == 200, path
             assert await state_of(session, url, operator) == before

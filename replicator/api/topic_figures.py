@@ -1,0 +1,91 @@
+"""Figures of topics, a page at a time: what the dashboard of each worker asks the others for.
+
+Names are in order, so that whoever asks several clusters for the same page has all rows of the union's first page: the
+topics that a cluster has of it are among the first of that cluster's own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.data_plane import ENGINE
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
+
+PAGE_TOPICS: Final = 50
+PAGE_TOPICS_MAX: Final = 1_000
+SEARCH_CHARS_MAX: Final = 300
+SUBSCRIPTIONS_SHOWN_MAX: Final = 100
+"""Of one topic; ``subscription_count`` says how many there are."""
+
+
+def add_topic_figures(app: web.Application) -> None:
+    app.router.add_get("/replication/v1/topic-figures", topic_figures)
+
+
+async def topic_figures(request: web.Request) -> web.Response:
+    """``?search=&after=&before=&limit=``, or ``?topic=`` for those that are named."""
+    engine = request.app[ENGINE]
+    named = request.query.getall("topic", [])
+    if len(named) > PAGE_TOPICS_MAX:
+        raise BadRequest(f"at most {PAGE_TOPICS_MAX} topics can be named")
+    if named:
+        return web.json_response({"cluster": engine.cluster, **figures_of(engine, named)})
+    text = request.query.get("limit", str(PAGE_TOPICS))
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_TOPICS_MAX):
+        raise BadRequest(f"parameter limit: {text[:30]!r} is not a number from 1 to {PAGE_TOPICS_MAX}")
+    search = request.query.get("search", "")
+    if len(search) > SEARCH_CHARS_MAX:
+        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
+    page = figures_page(engine, search, request.query.get("after", ""), request.query.get("before", ""), int(text[:9]))
+    return web.json_response({"cluster": engine.cluster, **page})
+
+
+def figures_of(engine: Engine, names: list[str]) -> dict[str, Any]:
+    """The figures of these topics, of those that are here."""
+    found = [topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None]
+    return {"matching": len(found), "topics": [_figures(topic) for topic in found]}
+
+
+def figures_page(engine: Engine, search: str, after: str, before: str, limit: int) -> dict[str, Any]:
+    """The first topics behind ``after``, or the last ones in front of ``before``, whose name or one of whose
+    subscriptions has ``search`` in it; ``matching`` counts all of them."""
+    matching = [topic.name for topic in engine.topics() if _matches(topic, search.lower())]
+    if before:
+        names = heapq.nlargest(limit, (name for name in matching if name < before))[::-1]
+    else:
+        names = heapq.nsmallest(limit, (name for name in matching if name > after))
+    return {**figures_of(engine, names), "matching": len(matching)}
+
+
+def _matches(topic: Topic, search: str) -> bool:
+    if topic.deleted is not None or topic.name == EPOCHS_TOPIC:
+        return False
+    if not search or search in topic.name.lower():
+        return True
+    return any(search in name.lower() for name in topic.subscriptions)
+
+
+def _figures(topic: Topic) -> dict[str, Any]:
+    subscriptions = [
+        {
+            "name": each.name,
+            "replicated": each.replicated,
+            "generation": each.cursor.generation,
+            "backlog_messages": each.backlog_messages(),
+            "consumers": len(each.consumers),
+        }
+        for _, each in zip(range(SUBSCRIPTIONS_SHOWN_MAX), topic.subscriptions.values(), strict=False)
+    ]
+    return {
+        "name": topic.name,
+        "messages": topic.log.messages,
+        "last": str(topic.log.last),
+        "subscription_count": len(topic.subscriptions),
+        "subscriptions": subscriptions,
+    }

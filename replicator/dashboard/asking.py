@@ -1,0 +1,123 @@
+"""Asks the workers of all clusters: for what is shown in this worker's name, for changes in that of who signed in.
+
+A cluster that does not answer in time delays nothing but itself (invariant 8): its error stands in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from replicator.running.connecting import why_not_connected
+from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout
+from replicator.security.access import access, use_in_context
+from replicator.security.asking import worker_session
+from replicator.topology import Topology
+
+SHOWN_SECONDS_MAX: Final = 0.8
+"""For what a page shows: a first paint waits no longer for a cluster that is away."""
+CHANGED_SECONDS_MAX: Final = 60.0
+ERROR_CHARS_MAX: Final = 500
+
+Parameters = Mapping[str, str] | list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker said; ``error`` is why it said nothing, or refused."""
+
+    value: Any = None
+    error: str = ""
+    status: int = 200
+
+    @property
+    def good(self) -> bool:
+        return not self.error
+
+
+class Asking:
+    """The workers of the topology that runs; ``topology`` says which that is. Made and closed on the event loop, where
+    :func:`replicator.security.access.access` is what this worker shows."""
+
+    def __init__(self, topology: Callable[[], Topology]) -> None:
+        self._topology = topology
+        self._access = access()
+        self._session = worker_session()
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology()
+
+    @property
+    def clusters(self) -> list[str]:
+        return list(self._topology().names)
+
+    def in_own_name(self) -> None:
+        """From here on in this task, what is asked of workers by other means is asked in this worker's name."""
+        use_in_context(self._access)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, cluster: str, path: str, parameters: Parameters | None = None) -> Answer:
+        """For what is shown."""
+        return await self._ask(self._session, cluster, "GET", path, parameters, None, SHOWN_SECONDS_MAX)
+
+    async def ask_all(
+        self, path: str, parameters: Parameters | None = None, clusters: Iterable[str] | None = None
+    ) -> dict[str, Answer]:
+        """Each cluster's answer; all are asked at once."""
+        names = self.clusters if clusters is None else list(clusters)
+        answers = await asyncio.gather(*(self.ask(name, path, parameters) for name in names))
+        return dict(zip(names, answers, strict=True))
+
+    async def change(self, shown: str | None, cluster: str, method: str, path: str, body: Any = None) -> Answer:
+        """A change, or a look at what only some may see, in the name of who showed ``shown``."""
+
+        async def changed() -> Answer:
+            use_in_context(self._access.for_somebody(shown))
+            async with worker_session() as session:
+                return await self._ask(session, cluster, method, path, None, body, CHANGED_SECONDS_MAX)
+
+        return await awaited(changed())  # a task has a context of its own
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        cluster: str,
+        method: str,
+        path: str,
+        parameters: Parameters | None,
+        body: Any,
+        seconds_max: float,
+    ) -> Answer:
+        address = self._topology().cluster(cluster).address
+        try:
+            async with (
+                timeout(seconds_max),
+                session.request(method, f"{self._access.url(address)}{path}", params=parameters, json=body) as response,
+            ):
+                content = await response.read()
+        except aiohttp.ClientConnectorError as error:
+            return Answer(error=f"{cluster} at {address} does not answer: {why_not_connected(error)}", status=0)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {seconds_max:g} s"
+            return Answer(error=f"{cluster} at {address} does not answer: {reason}"[:ERROR_CHARS_MAX], status=0)
+        return _read(cluster, response.status, content)
+
+
+def _read(cluster: str, status: int, content: bytes) -> Answer:
+    try:
+        value = json.loads(content) if content else None
+    except (ValueError, RecursionError):
+        return Answer(error=f"{cluster} answers what is not JSON (HTTP status {status})", status=status)
+    if status < 400:
+        return Answer(value, status=status)
+    said = value.get("reason") or value.get("message") if isinstance(value, dict) else None
+    return Answer(value, f"{cluster} refuses: {said or f'HTTP status {status}'}"[:ERROR_CHARS_MAX], status)

@@ -1,0 +1,143 @@
+"""The pages that show, and the stream of what changes on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.api.guarding import ending_at_expiry
+from replicator.api.topic_figures import SEARCH_CHARS_MAX
+from replicator.dashboard.asking import Asking
+from replicator.dashboard.doors import Doors
+from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.rendering import url
+from replicator.dashboard.views import Parts
+from replicator.engine.errors import EngineError
+from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.running.timeouts import timeout
+
+STREAMS_MAX: Final = 100
+"""Open pages that are told of changes; one more is told to load itself again now and then."""
+KEY_CHARS_MAX: Final = 2_000
+WRITE_SECONDS_MAX: Final = 10.0
+"""For a browser to take what was sent; one that does not is let go of, and comes back."""
+STILL_EVERY: Final = 15
+"""Periods without a change after which a stream says that it is there."""
+
+
+class Pages:
+    """Of one worker."""
+
+    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
+        self._doors = doors
+        self._feeds = feeds
+        self._asking = asking
+        self._streams: set[asyncio.Task[object]] = set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/dashboard/events", self.events),
+            web.get("/dashboard/links", self.links),
+            web.get("/dashboard/link", self.link),
+            web.get("/dashboard/topics", self.topics),
+            web.get("/dashboard/topic", self.topic),
+            web.get("/dashboard/subscription", self.subscription),
+        ]
+
+    def close(self) -> None:
+        """Else the server would wait for streams that never end."""
+        for stream in self._streams:
+            stream.cancel()
+
+    async def map(self, request: web.Request) -> web.Response:
+        """The map of clusters and links, with a table of both."""
+        return await self._live(request, "map.html", "map", title="Clusters and links")
+
+    async def links(self, request: web.Request) -> web.Response:
+        """All links of all clusters."""
+        return await self._live(request, "links.html", "links", title="Links")
+
+    async def link(self, request: web.Request) -> web.Response:
+        """One link: its figures, gaps, and what is not copied yet."""
+        cluster, key = _needed(request, "cluster"), _needed(request, "key")
+        if cluster not in self._asking.clusters:
+            raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(self._asking.clusters)}")
+        view = url("link", cluster=cluster, key=key)
+        return await self._live(request, "link.html", view, title=f"Link {key}", of=cluster, key=key)
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """Topics and subscriptions of all clusters: ``?search=``, in pages."""
+        search = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX]
+        view = url(
+            "topics", search=search, after=request.query.get("after", ""), before=request.query.get("before", "")
+        )
+        return await self._live(request, "topics.html", view, title="Topics", search=search)
+
+    async def topic(self, request: web.Request) -> web.Response:
+        """One topic's subscriptions in all clusters."""
+        name = str(parse_topic(_needed(request, "topic")))
+        return await self._live(request, "topic.html", url("topic", topic=name), title="Topic", name=name)
+
+    async def subscription(self, request: web.Request) -> web.Response:
+        """A subscription's state in all clusters, and what a failover now would do to it."""
+        topic, name = str(parse_topic(_needed(request, "topic"))), check_subscription_name(_needed(request, "name"))
+        view = url("subscription", topic=topic, name=name)
+        return await self._live(request, "subscription.html", view, title="Subscription", topic=topic, name=name)
+
+    async def _live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
+        parts = await self._feeds.current(view)
+        return self._doors.page(request, template, view=view, parts=parts, **values)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """The parts of a view that changed, each time that it is looked at: ``?view=``."""
+        view = _needed(request, "view")
+        if len(view) > KEY_CHARS_MAX:
+            raise BadRequest("parameter view is too long")
+        if len(self._streams) >= STREAMS_MAX:
+            raise web.HTTPServiceUnavailable(reason="too many pages are open", headers={"Retry-After": "10"})
+        await self._feeds.current(view)  # what is wrong with it is said before the stream begins
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        self._doors.visit(request)
+        self._doors.dress(request, response)
+        stream = asyncio.current_task()
+        assert stream is not None
+        self._streams.add(stream)
+        try:
+            with ending_at_expiry(request):
+                await response.prepare(request)
+                await self._send(request, response, view)
+        finally:
+            self._streams.discard(stream)
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, view: str) -> None:
+        sent: dict[str, str] = {}
+        still = 0
+        async for parts in self._followed(view):
+            changed = {name: html for name, html in parts.items() if sent.get(name) != html}
+            still = 0 if changed else still + 1
+            if changed or still >= STILL_EVERY:
+                still = 0
+                sent |= changed
+                shown = {name: self._doors.for_browser(request, html) for name, html in changed.items()}
+                async with timeout(WRITE_SECONDS_MAX):
+                    await response.write(f"data: {json.dumps(shown)}\n\n".encode())
+
+    async def _followed(self, view: str) -> AsyncIterator[Parts]:
+        try:
+            async for parts in self._feeds.follow(view):
+                yield parts
+        except EngineError:  # what it shows is not there any more: the page says so when it is loaded again
+            return
+
+
+def _needed(request: web.Request, name: str) -> str:
+    value = request.query.get(name, "")
+    if not value:
+        raise BadRequest(f"parameter {name} is missing")
+    return value

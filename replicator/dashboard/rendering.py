@@ -1,0 +1,81 @@
+"""Pages and parts of pages from the templates beside this; everything that is put in is escaped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from replicator.engine.topic_name import SCHEME
+
+FORM_TOKEN: Final = "form-token-of-this-browser"  # noqa: S105 - what stands in its place until it is sent
+"""In parts that are made once for all: each browser gets its own token in its place."""
+_UNITS: Final = ("", " k", " M", " G", " T")
+
+
+def render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("replicator.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "rate": rate,
+        "moment": moment,
+        "topic": short_topic,
+    }
+    environment.globals |= {"url": url, "form_token": FORM_TOKEN}
+    return environment
+
+
+def url(path: str, **parameters: str) -> str:
+    """A path of the dashboard with parameters; those that are empty are left out."""
+    given = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
+
+
+def short_topic(name: str) -> str:
+    return name.removeprefix(SCHEME)
+
+
+def number(value: int | None) -> str:
+    """With thousands apart; a dash where it is not known."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def rate(value: float | None, unit: str) -> str:
+    """Per second, in three digits."""
+    if value is None:
+        return "–"
+    for prefix in _UNITS:
+        if value < 1000 or prefix == _UNITS[-1]:
+            digits = 0 if value >= 100 or value == 0 else 1
+            return f"{value:.{digits}f}{prefix or ' '}{unit}/s"
+        value /= 1000
+    raise AssertionError
+
+
+def duration(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "–"
+    for size, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if milliseconds >= size:
+            value = milliseconds / size
+            return f"{value:.0f} {name}" if value >= 10 else f"{value:.1f} {name}"
+    return f"{milliseconds} ms"
+
+
+def moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

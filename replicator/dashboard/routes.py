@@ -1,0 +1,74 @@
+"""The dashboard's paths, and what a worker gives to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
+from replicator.dashboard.asking import Asking
+from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
+from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.pages import Pages
+from replicator.dashboard.sessions import Sessions
+from replicator.dashboard.views import Parts, Views
+from replicator.topology import Topology
+
+STATIC: Final = Path(__file__).parent / "static"
+STATIC_SECONDS: Final = 3600
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
+LIVE_SECONDS: Final = 1.0
+"""How often what is shown is asked for."""
+
+
+def add_dashboard(
+    app: web.Application, cluster: str, topology: Callable[[], Topology], guarding: Guarding | None
+) -> None:
+    """Add the dashboard to a worker's application; to be called where workers are asked in the worker's name."""
+    doors = Doors(cluster, Sessions(), guarding)
+    asking = Asking(topology)
+    feeds: Feeds[Parts] = Feeds(Views(asking).compute, period_seconds=LIVE_SECONDS)
+    pages = Pages(doors, feeds, asking)
+    app[SHOWN_BY_BROWSER] = doors.shown_by_browser
+    app.middlewares.insert(1, doors.as_pages())  # behind the one that makes JSON of errors
+
+    async def close(app: web.Application) -> None:
+        pages.close()
+        await asking.close()
+
+    app.on_shutdown.append(close)
+    app.add_routes(
+        [
+            web.get("/dashboard/static/{file}", static),
+            web.get(SIGN_IN, doors.show_sign_in),
+            web.post(SIGN_IN, doors.sign_in),
+            web.post("/dashboard/sign-out", doors.sign_out),
+            *pages.routes(),
+        ]
+    )
+    app.router.add_get("/", _for_readers(pages.map))
+
+
+def _for_readers(page: Handler) -> Handler:
+    """Programs that ask for ``/`` are answered as they were before there was a page: there is nothing."""
+
+    async def shown(request: web.Request) -> web.StreamResponse:
+        """The dashboard's map, for who accepts HTML."""
+        if not wants_page(request):
+            raise web.HTTPNotFound
+        return await page(request)
+
+    return shown
+
+
+async def static(request: web.Request) -> web.StreamResponse:
+    """Styles, scripts and their licences, as they lie in the package."""
+    file = STATIC / request.match_info["file"]
+    if file.parent != STATIC or file.suffix not in _TYPES or not file.is_file():
+        raise web.HTTPNotFound
+    headers = {"Content-Type": f"{_TYPES[file.suffix]}; charset=utf-8", "Cache-Control": f"max-age={STATIC_SECONDS}"}
+    return web.FileResponse(file, headers=headers)

@@ -1,0 +1,189 @@
+"""The views that pages show live: each is a few parts of a page, made from what the workers say.
+
+A view has a key, which is its address under ``/dashboard``: pages with the same key share it (:mod:`.feeds`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from replicator.api.errors import BadRequest
+from replicator.api.topic_figures import PAGE_TOPICS, SEARCH_CHARS_MAX
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.map_drawing import draw
+from replicator.dashboard.overview import Observer, Overview
+from replicator.dashboard.rendering import render
+from replicator.dashboard.states import StateColumn, WhatIf, state_column
+from replicator.dashboard.topic_rows import topic_page, topic_row
+from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.failover.errors import FailoverError
+from replicator.failover.evidence import Evidence
+from replicator.failover.peers import Peers
+from replicator.failover.report import SwitchReport
+
+Parts = Mapping[str, str]
+"""HTML by the id of the element whose content it is."""
+STATUS: Final = "/replication/v1/status"
+FIGURES: Final = "/replication/v1/topic-figures"
+TOPICS_SHOWN: Final = PAGE_TOPICS
+
+
+class Views:
+    """Of one worker's dashboard."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._observer = Observer()
+        self._overview: tuple[float, Overview] | None = None
+
+    async def compute(self, key: str) -> Parts:
+        """The parts of the view of that key. Raises :class:`BadRequest` for one that there is not."""
+        self._asking.in_own_name()
+        place = urlsplit(key)
+        parameters = dict(parse_qsl(place.query, max_num_fields=10))
+        match place.path:
+            case "map":
+                overview = await self.overview()
+                return {
+                    "map": render("parts/map.html", overview=overview, drawing=draw(overview)),
+                    "clusters": render("parts/clusters.html", overview=overview),
+                    "links": render("parts/links.html", overview=overview),
+                }
+            case "links":
+                return {"links": render("parts/links.html", overview=await self.overview())}
+            case "link":
+                return await self._link(parameters)
+            case "topics":
+                return await self._topics(parameters)
+            case "topic":
+                return await self._topic(parameters)
+            case "subscription":
+                return await self._subscription(parameters)
+        raise BadRequest(f"there is no view {place.path[:60]!r}")
+
+    async def overview(self) -> Overview:
+        """How clusters and links stand; several views of one moment share it."""
+        now = time.monotonic()
+        if self._overview is not None and now - self._overview[0] < 0.5:
+            return self._overview[1]
+        answers = await self._asking.ask_all(STATUS, {"topics": "false"})
+        overview = self._observer.overview(self._asking.topology, answers, time.monotonic())
+        self._overview = time.monotonic(), overview
+        return overview
+
+    async def _link(self, parameters: Mapping[str, str]) -> Parts:
+        cluster, key = _needed(parameters, "cluster"), _needed(parameters, "key")
+        self._asking.topology.cluster(cluster)
+        overview, answer = await asyncio.gather(
+            self.overview(), self._asking.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
+        )
+        row = overview.link(cluster, key)
+        return {
+            "figures": render("parts/link_figures.html", row=row, answer=answer),
+            "gaps": render("parts/link_gaps.html", cluster=cluster, key=key, answer=answer),
+            "backlog": render("parts/link_backlog.html", answer=answer),
+        }
+
+    async def _topics(self, parameters: Mapping[str, str]) -> Parts:
+        search = parameters.get("search", "").strip()[:SEARCH_CHARS_MAX]
+        after, before = parameters.get("after", ""), parameters.get("before", "")
+        asked = {"search": search, "after": after, "before": before, "limit": str(TOPICS_SHOWN + 1)}
+        answers = await self._asking.ask_all(FIGURES, {name: value for name, value in asked.items() if value})
+        page = topic_page(self._asking.clusters, answers, after=after, before=before, limit=TOPICS_SHOWN)
+        return {"topics": render("parts/topics.html", page=page, search=search)}
+
+    async def _topic(self, parameters: Mapping[str, str]) -> Parts:
+        name = str(parse_topic(_needed(parameters, "topic")))
+        answers = await self._asking.ask_all(FIGURES, {"topic": name})
+        clusters = self._asking.clusters
+        by_cluster = {
+            cluster: {topic["name"]: topic for topic in answer.value["topics"]}
+            for cluster, answer in answers.items()
+            if answer.good
+        }
+        row = topic_row(name, clusters, by_cluster)
+        silent = [answer.error for answer in answers.values() if not answer.good]
+        return {"topic": render("parts/topic.html", row=row, clusters=clusters, silent=silent)}
+
+    async def _subscription(self, parameters: Mapping[str, str]) -> Parts:
+        topic = str(parse_topic(_needed(parameters, "topic")))
+        name = check_subscription_name(_needed(parameters, "name"))
+        states, mappings = await asyncio.gather(
+            self._asking.ask_all("/replication/v1/subscriptions", {"topic": topic}),
+            self._asking.ask_all("/replication/v1/mappings", {"topic": topic}),
+        )
+        columns = [state_column(cluster, name, states[cluster], mappings[cluster]) for cluster in self._asking.clusters]
+        what_if = await self._what_if(topic, name, states)
+        return {
+            "states": render("parts/states.html", columns=columns, rows=_rows(columns)),
+            "whatif": render("parts/what_if.html", what_if=what_if),
+        }
+
+    async def _what_if(self, topic: str, name: str, states: Mapping[str, Answer]) -> list[WhatIf]:
+        """For each pair of clusters of which the first answers."""
+        topology = self._asking.topology
+        async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
+            evidence = Evidence(topology, peers)
+
+            async def compared(source: str, target: str) -> WhatIf:
+                if not states[source].good or not states[target].good:
+                    silent = states[source].error or states[target].error
+                    return WhatIf(source, target, error=silent)
+                report = SwitchReport("dry run", source, target, (source,), 0)
+                report.source_answers = True
+                try:
+                    found = await evidence.compare_all(report, asked=[topic])
+                except FailoverError as error:
+                    return WhatIf(source, target, error=str(error))
+                if not found:
+                    return WhatIf(source, target, error=f"{source} does not have this topic")
+                state = next((each for each in found[0].subscriptions if each.name == name), None)
+                return WhatIf(
+                    source,
+                    target,
+                    found[0].carried,
+                    found[0].missing_messages,
+                    found[0].exact,
+                    None if state is None else state.may_be_repeated,
+                    None if state is None else state.equal,
+                    "it is not replicated" if state is None else state.evidence,
+                )
+
+            pairs = [(one, other) for one in topology.names for other in topology.names if one != other]
+            return await asyncio.gather(*(compared(source, target) for source, target in pairs))
+
+
+def _rows(columns: list[StateColumn]) -> list[tuple[str, list[list[str]]]]:
+    """The same field of all clusters in one row, so that they are read side by side."""
+    fields: list[tuple[str, list[list[str]]]] = []
+
+    def add(title: str, *cells: list[str]) -> None:
+        fields.append((title, list(cells)))
+
+    here = [column for column in columns if not column.error]
+    add("mark-delete position", *([column.mark_delete] for column in here))
+    add("generation", *([str(column.generation)] for column in here))
+    add("replicated", *(["yes" if column.replicated else "no"] for column in here))
+    add("type", *([column.kind] for column in here))
+    add("acknowledged beyond it", *([*column.acked_beyond, *_more(column.acked_runs, column.acked_beyond)] or ["none"]
+                                    for column in here))  # fmt: skip
+    add("batches in part", *([*column.batches_in_part, *_more(column.batch_count, column.batches_in_part)] or ["none"]
+                             for column in here))  # fmt: skip
+    add("mapping found", *([f"{each.peer}: {each.local} here is {each.remote} there" for each in column.mappings]
+                           or [column.mappings_error or "none yet"] for column in here))  # fmt: skip
+    return fields
+
+
+def _more(count: int, shown: tuple[str, ...]) -> list[str]:
+    return [f"… and {count - len(shown)} more"] if count > len(shown) else []
+
+
+def _needed(parameters: Mapping[str, str], name: str) -> str:
+    value = parameters.get(name, "")
+    if not value:
+        raise BadRequest(f"parameter {name} is missing")
+    return value

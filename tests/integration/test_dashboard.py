@@ -1,0 +1,224 @@
+"""The dashboard over HTTP: who gets in, what every answer bears, and that programs are answered as before."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+from security_support import Secrets
+from served_worker import Answer, ServedWorker, served_worker
+
+from replicator.dashboard.doors import HEADERS
+from replicator.dashboard.routes import STATIC
+
+PAGE = {"Accept": "text/html,application/xhtml+xml"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded", **PAGE}
+PAGES = (
+    "/",
+    "/dashboard/links",
+    "/dashboard/topics",
+    "/dashboard/topics?search=nothing-has-that",
+    "/dashboard/topic?topic=public/default/there",
+    "/dashboard/subscription?topic=public/default/there&name=sub",
+)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets.made(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture(scope="module")
+def closed(secrets: Secrets) -> Iterator[ServedWorker]:
+    """A worker that asks who somebody is; requests of this fixture show nothing by themselves."""
+    auth = secrets.auth(permissions={"public/default": {"app": ["produce", "consume"]}})
+    auth["passwords"] = str(secrets.passwords(operator="right", app="right"))
+    with served_worker(sections={"auth": auth}) as served:
+        shown = {"Authorization": f"Bearer {secrets.token('operator')}"}
+        assert served.ask("PUT", "persistent/public/default/there", headers=shown).status == 204
+        path = "persistent/public/default/there/subscription/sub"
+        assert served.ask("PUT", path, headers=shown).status == 204
+        yield served
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[ServedWorker]:
+    """One that does not ask."""
+    with served_worker() as served:
+        yield served
+
+
+def cookie_of(answer: Answer) -> dict[str, str]:
+    return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+
+
+def form_token(answer: Answer) -> str:
+    found = re.search(r'name="form_token" value="([0-9a-f]{64})"', answer.content.decode())
+    assert found is not None, answer.content
+    return found[1]
+
+
+def signed_in(worker: ServedWorker, **fields: str) -> tuple[Answer, dict[str, str]]:
+    shown = worker.ask("GET", "/dashboard/sign-in", headers=PAGE)
+    before = cookie_of(shown)
+    body = urlencode({"form_token": form_token(shown), "next": "/dashboard/topics", **fields})
+    return worker.ask("POST", "/dashboard/sign-in", body, {**FORM, **before}), before
+
+
+def test_programs_that_ask_for_the_root_are_answered_as_before(opened: ServedWorker, closed: ServedWorker) -> None:
+    asked = opened.ask("GET", "/")
+    assert (asked.status, asked.json["error"]) == (404, "NotFound")
+    asked = closed.ask("GET", "/")
+    assert (asked.status, asked.json["error"]) == (401, "NotIdentified")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_bears_what_keeps_it_to_itself(opened: ServedWorker, path: str) -> None:
+    answer = opened.ask("GET", path, headers=PAGE)
+    assert answer.status == 200, answer.content
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    assert answer.headers["Cache-Control"] == "no-store"
+    text = answer.content.decode()
+    assert "<script>" not in text
+    assert not re.search(r"\s(style|on\w+)=", text)
+    assert set(re.findall(r'(?:src|href)="(\w+:|//)', text)) == set()
+
+
+def test_who_has_not_signed_in_is_sent_there_and_comes_back_to_the_page(closed: ServedWorker) -> None:
+    sent = closed.ask("GET", "/dashboard/topics?search=a b", headers=PAGE)
+    assert sent.status == 303
+    assert sent.headers["Location"] == "/dashboard/sign-in?next=%2Fdashboard%2Ftopics%3Fsearch%3Da%2520b"
+    assert closed.ask("GET", "/", headers=PAGE).headers["Location"] == "/dashboard/sign-in"
+
+
+def test_who_shows_a_token_or_a_password_of_a_superuser_is_in_until_signing_out(
+    closed: ServedWorker, secrets: Secrets
+) -> None:
+    for fields in ({"token": secrets.token("operator")}, {"name": "operator", "password": "right"}):
+        answer, before = signed_in(closed, **fields)
+        assert (answer.status, answer.headers["Location"]) == (303, "/dashboard/topics")
+        told = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in told
+        assert "SameSite=Strict" in told
+        assert secrets.token("operator") not in told
+        cookie = cookie_of(answer)
+        assert cookie != before  # whoever knew the old one knows nothing of the new one
+        assert closed.ask("GET", "/", headers={**PAGE, **before}).status == 303
+        page = closed.ask("GET", "/dashboard/topics", headers={**PAGE, **cookie})
+        assert page.status == 200
+        assert "public/default/there" in page.content.decode()
+        # The cookie counts for the dashboard alone.
+        assert closed.ask("GET", "/admin/v2/tenants", headers=cookie).status == 401
+        assert closed.ask("GET", "/replication/v1/status", headers=cookie).status == 401
+        body = urlencode({"form_token": form_token(page)})
+        assert closed.ask("POST", "/dashboard/sign-out", body, {**FORM, **cookie}).status == 303
+        assert closed.ask("GET", "/", headers={**PAGE, **cookie}).status == 303
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"token": "app"}, 403),
+        ({"token": "garbage"}, 401),
+        ({}, 401),
+        ({"name": "operator", "password": "wrong"}, 401),
+        ({"name": "app", "password": "right"}, 403),
+    ],
+)
+def test_others_are_told_why_they_stay_outside(
+    closed: ServedWorker, secrets: Secrets, fields: dict[str, str], status: int
+) -> None:
+    shown = {
+        name: secrets.token("app") if value == "app" and name == "token" else value for name, value in fields.items()
+    }
+    answer, _ = signed_in(closed, **shown)
+    assert answer.status == status
+    assert 'role="alert"' in answer.content.decode()
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_a_form_of_nowhere_or_of_another_browser_does_nothing(closed: ServedWorker, secrets: Secrets) -> None:
+    token = secrets.token("operator")
+    one, another = (closed.ask("GET", "/dashboard/sign-in", headers=PAGE) for _ in range(2))
+    for headers, sent in (
+        ({}, ""),
+        (cookie_of(one), ""),
+        (cookie_of(one), form_token(another)),
+        ({}, form_token(one)),
+    ):
+        body = urlencode({"form_token": sent, "token": token})
+        answer = closed.ask("POST", "/dashboard/sign-in", body, {**FORM, **headers})
+        assert answer.status == 403, answer.content
+    as_json = json.dumps({"form_token": form_token(one), "token": token})
+    answer = closed.ask("POST", "/dashboard/sign-in", as_json, cookie_of(one))
+    assert (answer.status, answer.json["error"]) == (403, "FormRefused")
+
+
+@pytest.mark.parametrize(
+    "onward", ["https://evil.example/", "//evil.example", "/\\evil", "/admin/v2", "/dashboard/events"]
+)
+def test_signing_in_leads_to_pages_of_the_dashboard_alone(closed: ServedWorker, secrets: Secrets, onward: str) -> None:
+    answer, _ = signed_in(closed, token=secrets.token("operator"), next=onward)
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+
+
+def test_what_somebody_named_is_escaped(opened: ServedWorker) -> None:
+    text = opened.ask("GET", "/dashboard/topics?search=<script>alert(1)</script>", headers=PAGE).content.decode()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_what_is_not_there_and_what_is_wrong_is_a_page_for_who_reads_pages(opened: ServedWorker) -> None:
+    for path, status, reason in (
+        ("/dashboard/nothing", 404, "no page"),
+        ("/dashboard/link?cluster=nowhere&key=x", 400, "no cluster"),
+        ("/dashboard/topic", 400, "parameter topic is missing"),
+        ("/dashboard/topic?topic=a//b", 400, ""),
+    ):
+        answer = opened.ask("GET", path, headers=PAGE)
+        assert (answer.status, answer.headers["Content-Type"]) == (status, "text/html; charset=utf-8"), path
+        assert reason in answer.content.decode()
+        assert "error" in opened.ask("GET", path).json
+
+
+def test_static_files_are_those_of_the_package_with_their_licences(closed: ServedWorker) -> None:
+    for file in STATIC.iterdir():
+        answer = closed.ask("GET", f"/dashboard/static/{file.name}")
+        assert (answer.status, answer.content) == (200, file.read_bytes())
+    for library in STATIC.glob("*.min.*"):
+        assert (STATIC / f"{library.name.partition('.')[0]}.LICENSE.txt").is_file()
+    for path in ("..%2froutes.py", "routes.py", ".", "%2e%2e%2froutes.py", "x" * 300):
+        assert closed.ask("GET", f"/dashboard/static/{path}").status == 404
+
+
+def test_the_stream_gives_all_parts_first(opened: ServedWorker) -> None:
+    connection = opened._connection()
+    connection.request("GET", "/dashboard/events?view=map", headers={"Accept": "text/event-stream"})
+    response = connection.getresponse()
+    assert response.headers["Content-Type"] == "text/event-stream"
+    line = response.readline().decode()
+    connection.close()
+    assert set(json.loads(line.removeprefix("data: "))) == {"map", "clusters", "links"}
+    assert opened.ask("GET", "/dashboard/events?view=nothing").status == 400
+
+
+def test_topic_figures_come_in_pages(opened: ServedWorker) -> None:
+    for number in range(5):
+        assert opened.ask("PUT", f"persistent/public/default/paged-{number}").status == 204
+    path = "/replication/v1/topic-figures?search=PAGED&limit=2"
+    first = opened.ask("GET", path).json
+    assert (first["matching"], [each["name"][-1] for each in first["topics"]]) == (5, ["0", "1"])
+    name = first["topics"][-1]["name"]
+    assert [each["name"][-1] for each in opened.ask("GET", f"{path}&after={name}").json["topics"]] == ["2", "3"]
+    assert [each["name"][-1] for each in opened.ask("GET", f"{path}&before={name}").json["topics"]] == ["0"]
+    named = opened.ask("GET", f"/replication/v1/topic-figures?topic={name}&topic=public/default/absent").json
+    assert [each["name"] for each in named["topics"]] == [name]
+    for wrong in ("limit=0", "limit=1001", "limit=x", f"search={'x' * 301}"):
+        assert opened.ask("GET", f"/replication/v1/topic-figures?{wrong}").status == 400
+    without = opened.ask("GET", "/replication/v1/status?topics=false").json
+    assert "topics" not in without
+    assert "topics" in opened.ask("GET", "/replication/v1/status").json

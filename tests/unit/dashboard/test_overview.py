@@ -1,0 +1,137 @@
+"""How clusters and links are said to stand, and where they are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replicator.dashboard.asking import Answer
+from replicator.dashboard.map_drawing import NODE_HEIGHT, NODE_WIDTH, WIDTH, draw
+from replicator.dashboard.overview import BAD, GOOD, UNKNOWN, WARN, Observer, cluster_row
+from replicator.topology import Link
+from replicator.topology.values import Topology, default_topology
+
+
+def link(key: str, **more: Any) -> dict[str, Any]:
+    figures = {
+        "key": key,
+        "to": key.partition(">")[2],
+        "state": "copying",
+        "detail": "",
+        "paused": False,
+        "engine": "embedded",
+        "lag_ms": 3,
+        "backlog_entries": 0,
+        "gap_count": 0,
+        "halted_count": 0,
+        "skipped_count": 0,
+        "hold_exceeded_count": 0,
+        "messages": 0,
+        "bytes": 0,
+    }
+    return figures | more
+
+
+def status(*links: dict[str, Any], **failover: Any) -> Answer:
+    state = {"epoch": 0, "serves": ["us-east"], "served_by": "us-east", "fenced": False, "learned": True}
+    return Answer(
+        {
+            "version": "1",
+            "links": list(links),
+            "failover": state | {"switching_to": None} | failover,
+            "database": {"state": "up"},
+            "store": {"failed": None},
+            "tasks": {"failing": []},
+            "clients": {"connections": 2},
+        }
+    )
+
+
+@pytest.fixture
+def topology(tmp_path: Any) -> Topology:
+    return default_topology(tmp_path, (1, 2))
+
+
+SILENT = Answer(error="eu-west at 127.0.0.1:2 does not answer: refused", status=0)
+
+
+def test_a_rate_is_the_difference_since_the_link_was_last_looked_at(topology: Topology) -> None:
+    observer = Observer()
+    first = {"us-east": status(link("us-east>eu-west", messages=100, bytes=1000)), "eu-west": SILENT}
+    assert observer.overview(topology, first, 10.0).links[0].messages_per_second is None
+    second = {"us-east": status(link("us-east>eu-west", messages=300, bytes=5000)), "eu-west": SILENT}
+    row = observer.overview(topology, second, 12.0).links[0]
+    assert (row.messages_per_second, row.bytes_per_second) == (100.0, 2000.0)
+
+
+def test_a_worker_that_was_started_again_has_no_rate_and_not_a_negative_one(topology: Topology) -> None:
+    observer = Observer()
+    for messages, at in ((500, 1.0), (3, 2.0)):
+        answers = {"us-east": status(link("us-east>eu-west", messages=messages)), "eu-west": SILENT}
+        row = observer.overview(topology, answers, at).links[0]
+    assert row.messages_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("figures", "tone"),
+    [
+        ({"state": "idle"}, GOOD),
+        ({"state": "copying"}, GOOD),
+        ({"state": "paused"}, WARN),
+        ({"state": "connecting"}, BAD),
+        ({"state": "failed"}, BAD),
+        ({"state": "idle", "gap_count": 1}, WARN),
+        ({"state": "connecting", "gap_count": 1}, BAD),
+    ],
+)
+def test_a_link_stands_as_its_state_and_its_gaps_say(topology: Topology, figures: dict[str, Any], tone: str) -> None:
+    answers = {"us-east": status(link("us-east>eu-west", **figures)), "eu-west": SILENT}
+    assert Observer().overview(topology, answers, 1.0).links[0].tone == tone
+
+
+def test_links_of_a_cluster_that_does_not_answer_are_shown_as_unknown(topology: Topology) -> None:
+    overview = Observer().overview(topology, {"us-east": status(), "eu-west": SILENT}, 1.0)
+    assert [(each.key, each.tone) for each in overview.links] == [("eu-west>us-east", UNKNOWN)]
+    assert overview.clusters[1].state == "does not answer"
+    assert overview.troubles == 2
+
+
+@pytest.mark.parametrize(
+    ("failover", "tone", "state"),
+    [
+        ({}, GOOD, "serves its clients"),
+        ({"fenced": True, "served_by": "eu-west", "serves": []}, WARN, "fenced: eu-west serves its clients"),
+        ({"serves": ["us-east", "eu-west"]}, WARN, "serves the clients of us-east, eu-west"),
+        ({"switching_to": "eu-west"}, WARN, "is being switched to eu-west"),
+        ({"learned": False}, WARN, "starting"),
+    ],
+)
+def test_a_cluster_stands_as_its_failover_says(failover: dict[str, Any], tone: str, state: str) -> None:
+    row = cluster_row("us-east", status(**failover))
+    assert (row.tone, row.state) == (tone, state)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_clusters_stand_apart_and_on_the_map(topology: Topology, count: int) -> None:
+    names = [f"c{number}" for number in range(count)]
+    clusters = tuple(topology.clusters[0].model_copy(update={"name": name}) for name in names)
+    links = tuple(Link(one, other) for one in names for other in names if one != other)
+    made = Topology(clusters, links)
+    answers = {name: Answer(error="away", status=0) for name in names}
+    drawing = draw(Observer().overview(made, answers, 1.0))
+    assert len(drawing.arrows) == len(links)
+    for node in drawing.nodes:
+        assert NODE_WIDTH / 2 <= node.x <= WIDTH - NODE_WIDTH / 2
+        assert NODE_HEIGHT / 2 <= node.y <= drawing.height - NODE_HEIGHT / 2
+    if count <= 5:
+        for one in drawing.nodes:
+            for other in drawing.nodes:
+                apart = abs(one.x - other.x) >= NODE_WIDTH or abs(one.y - other.y) >= NODE_HEIGHT
+                assert one is other or apart
+
+
+def test_of_several_links_of_a_pair_the_worst_is_drawn(topology: Topology) -> None:
+    both = status(link("us-east>eu-west"), link("us-east>eu-west#bulk", to="eu-west", state="failed"))
+    drawing = draw(Observer().overview(topology, {"us-east": both, "eu-west": status()}, 1.0))
+    assert [arrow.tone for arrow in drawing.arrows] == [BAD]
