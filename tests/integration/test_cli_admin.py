@@ -261,7 +261,7 @@ def test_what_only_namespaces_have(tmp_path: Path) -> None:
         (["topics", "create-partitioned", EU, "-p", "0"], "--partitions"),
         (["topics", "create-partitioned", EU, "-p", "10001"], "10000"),
         (["topics", "list", "acme"], "tenant/namespace"),
-        (["topics", "list", "acme/orders", "--output", "xml"], "table or json"),
+        (["topics", "list", "acme/orders", "--output", "xml"], "'table', 'json', 'yaml'"),
         (["subscriptions", "create", EU, "a\nb"], "subscription name"),
         (["subscriptions", "create", EU, "jobs", "--to", "noon"], "earliest, latest or LEDGER:ENTRY"),
         (["subscriptions", "seek", EU, "jobs"], "one of --to, --time and --ago"),
