@@ -34,6 +34,8 @@ from replicator.topology import Link as LinkSpec
 A_TO_B = LinkSpec("a", "b")
 BATCH_SECONDS = 0.5
 SECONDS_MAX = 240.0
+AHEAD_MAX = 1_000
+"""So many entries are published at most before they have arrived."""
 """Spark's first job takes seconds; a driver that starts on a busy machine takes a minute and more."""
 pytestmark = pytest.mark.timeout(900)
 
@@ -67,10 +69,18 @@ class Load:
         self.published = 0
 
     async def _publish(self) -> None:
+        """Not without bound: Spark takes its time to start, and what it finds then is to be copied and counted."""
         while not self._stopping:
+            while self.published - self._there() > AHEAD_MAX and not self._stopping:
+                await asyncio.sleep(0.1)
             await self._made.publish("a", self.published, 6)
             self.published += 6
             await asyncio.sleep(0.005)
+
+    def _there(self) -> int:
+        """As :meth:`arrived`, without reading them, and also while the destination is closed."""
+        topic = self._made.engines["b"].find(TOPIC)
+        return 0 if topic is None else topic.log.messages
 
     def arrived(self) -> int:
         return len(self._made.entries("b", "a"))
