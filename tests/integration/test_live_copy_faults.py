@@ -71,7 +71,7 @@ class Load:
     async def _publish(self) -> None:
         """Not without bound: Spark takes its time to start, and what it finds then is to be copied and counted."""
         while not self._stopping:
-            while self.published - self._there() > AHEAD_MAX and not self._stopping:
+            while self.published - self._there() > AHEAD_MAX and not self._stopping:  # noqa: ASYNC110 - it is counted
                 await asyncio.sleep(0.1)
             await self._made.publish("a", self.published, 6)
             self.published += 6
