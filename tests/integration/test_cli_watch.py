@@ -46,6 +46,14 @@ class Interrupting(io.StringIO):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in a shell's background, which has its programs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[ServedWorker]:
     with served_worker(cluster="solo") as served:
