@@ -37,6 +37,7 @@ from replicator.cli.admin import TokenFile, TopologyFile, opened_topology, use_t
 from replicator.cli.commands import Commands
 from replicator.cli.output import DONE, Shown, side_console
 from replicator.cli.program import Program
+from replicator.running.log_stream import standard_error
 
 app = Commands(
     name="replicator",
@@ -108,7 +109,7 @@ def up(file: TopologyFile) -> Shown:
     """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
     from replicator.operating.local import run_all
 
-    return Shown(DONE, status=asyncio.run(run_all(opened_topology(file), file, side_console())))
+    return Shown(DONE, status=asyncio.run(run_all(opened_topology(file), file, side_console(standard_error()))))
 
 
 @app.command()
@@ -159,7 +160,7 @@ def _set_up_log() -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(standard_error()),
     )
 
 

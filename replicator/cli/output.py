@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import typer
 import yaml
@@ -63,7 +63,8 @@ def print_result(output: Format, shown: Shown) -> None:
     elif output is Format.YAML:
         print(as_yaml(shown.value), end="")
     elif isinstance(shown.table, str):
-        print(shown.table, end="\n" if shown.table else "")
+        if shown.table:  # to write nothing fails, too, at a terminal that has gone
+            print(shown.table)
     else:
         result_console().print(shown.table, crop=False)
 
@@ -78,9 +79,9 @@ def result_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False, markup=False, emoji=False)
 
 
-def side_console() -> Console:
-    """Where progress, questions and complaints go."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+def side_console(file: TextIO | None = None) -> Console:
+    """Where progress, questions and complaints go: standard error, or a stream that stands for it."""
+    return Console(file=file, stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def tell(text: str, style: str | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -27,7 +26,7 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
 
     If one cannot be started, the others are stopped again and its status is ours. One that dies later is reported and
     does not end the others: that is what the others are for. SIGHUP makes all of them take a changed file.
-    Raises :class:`ExtraMissing` before any is started.
+    The console must raise nothing when its terminal has gone. Raises :class:`ExtraMissing` before any is started.
     """
     check_extras(topology, *topology.names)
     stopping, hung_up = asyncio.Event(), asyncio.Event()
@@ -95,7 +94,7 @@ class _LocalWorkers:
             ready.cancel()
         for name in names:
             worker = self._workers[name][1]
-            self._console.print(f"{name}: ready at {worker_url(worker.address)} (pid {worker.pid})", highlight=False)
+            self._console.print(f"{name}: ready at {worker_url(worker.address)} (pid {worker.pid})")
             watcher = self._watchers[name] = self._supervisor.task(
                 "worker watcher", f"worker of {name}", partial(self._watch, worker), until_done=True
             )
@@ -158,13 +157,12 @@ class _LocalWorkers:
             raise
         for outcome in await carry_out(rollout, dry_run=False):
             said = outcome.problems or outcome.changed or ("nothing to change here",)
-            self._console.print(f"{outcome.cluster}: {'; '.join(said)}", markup=False, highlight=False)
+            self._console.print(f"{outcome.cluster}: {'; '.join(said)}")
         removed = [name for name in self._workers if name not in topology.names]
         await self._end(removed)
         for name in removed:
             self._died.discard(name)
-            self._console.print(f"{name}: {'stopped' if name in ours else 'gone'}", highlight=False)
+            self._console.print(f"{name}: {'stopped' if name in ours else 'gone'}")
 
     def _complain(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            self._console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, style="red", soft_wrap=True)

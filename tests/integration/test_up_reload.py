@@ -176,3 +176,34 @@ def test_up_ends_with_the_terminal_that_it_was_started_at(data_dir: Path) -> Non
         process.terminate()
     assert not psutil.pid_exists(pid)
     assert not (solo.clusters[0].data / "postgres" / "postmaster.pid").exists()
+
+
+def test_what_cannot_be_printed_ends_nobody(data_dir: Path) -> None:
+    """A log on a full disk, or at a terminal that is going: the lines are lost, and the workers go on."""
+    solo = write(topology_of(data_dir.parent, "solo"), data_dir.parent / "topology.yaml")
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "replicator.cli", "up", "-f", "topology.yaml"], cwd=data_dir.parent, stderr=full
+        )
+    try:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not answers(solo, "solo"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGHUP)
+        while status(solo, "solo")["topology"]["reloads"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+        ended = process.wait(SECONDS_MAX)
+    assert ended == 0
+
+
+def answers(topology: Topology, cluster: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{topology.cluster(cluster).url}/readyz", timeout=10):
+            return True
+    except OSError:
+        return False
