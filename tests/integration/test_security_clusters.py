@@ -224,8 +224,8 @@ async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(d
     secrets = Secrets.made(tmp_path / "secrets")
     async with pair(data_dir, secrets) as both:
         async with hostile_connections("127.0.0.1", both.ports["a"], both.authority.file):
-            await published(both, "a", 200)
-            await eventually(lambda: both.messages("b") == 200, "what was published meanwhile is copied")
+            await published(both, "a", 50)
+            await eventually(lambda: both.messages("b") == 50, "what was published meanwhile is copied")
             connections = len(asyncio.all_tasks())
         assert both.workers["a"].parts.engine.writer.failed is None
         assert connections < 2_000, "what they hold is bounded"
@@ -246,7 +246,7 @@ async def test_invariant_11_hostile_connections_take_a_bounded_part_of_a_workers
         await published(both, "a", 200)
         before = process.memory_info().rss
         async with hostile_connections("127.0.0.1", both.ports["a"], both.authority.file):
-            await published(both, "a", 200)
+            await published(both, "a", 20)  # each waits for its turn among some 200 handshakes
             grown = process.memory_info().rss - before
         assert grown < UNREAD_BYTES_MAX, f"{grown:,} bytes"
     finally:
