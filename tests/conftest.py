@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
-settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

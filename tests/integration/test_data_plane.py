@@ -26,6 +26,7 @@ from engine_support import (
     serving,
     subscribed,
 )
+from examples import examples
 from frame_support import asked, frame_of, framed, header, next_answer, streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -497,7 +498,7 @@ frames_of_noise = st.one_of(
 
 
 @given(st.lists(frames_of_noise, min_size=1, max_size=3), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 def test_whatever_a_link_sends_the_worker_answers_and_stores_nothing_but_whole_blocks(
     noise: list[bytes], lie: bool
 ) -> None:

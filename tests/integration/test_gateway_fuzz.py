@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from examples import examples
 from gateway_support import BareClient, ServedEngine
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings
@@ -113,7 +114,7 @@ def bugs(gateway: ServedEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_no_command_of_any_values_is_more_than_refused(gateway: ServedEngine, bugs: list[str], seed: int) -> None:
     dice = random.Random(seed)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -179,4 +180,4 @@ class BackupMachine(RuleBasedStateMachine):
 
 
 TestBackups = BackupMachine.TestCase
-TestBackups.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestBackups.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)

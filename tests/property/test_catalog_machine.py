@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from catalog_support import Follower, rows_of_nobody
 from engine_support import logged, message
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -362,4 +363,4 @@ def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestCatalog = CatalogMachine.TestCase
-TestCatalog.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestCatalog.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)

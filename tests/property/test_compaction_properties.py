@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compaction_support import Keyed, keyed, keyed_batch, messages_in
 from engine_support import TOPIC, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ async def run(path: Path, script: Sequence[object]) -> None:
                 return
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(steps)
 def test_the_view_and_the_log_have_the_newest_message_of_each_key(script: list[object]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -11,6 +11,7 @@ from typing import Final
 
 import hypothesis.strategies as st
 from controller_model import Kind, MarkerMoves, Model, ModelCluster
+from examples import examples
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -168,6 +169,6 @@ class ThreeClusters(ControllerMachine):
 
 
 TestTwoClusters = TwoClusters.TestCase
-TestTwoClusters.settings = settings(settings.default, max_examples=2 * settings.default.max_examples)
+TestTwoClusters.settings = settings(settings.default, max_examples=examples(2) * settings.default.max_examples)
 TestThreeClusters = ThreeClusters.TestCase
-TestThreeClusters.settings = settings(settings.default, max_examples=4 * settings.default.max_examples)
+TestThreeClusters.settings = settings(settings.default, max_examples=examples(4) * settings.default.max_examples)

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -264,4 +265,4 @@ class CopierMachine(RuleBasedStateMachine):
 
 
 TestCopierMachine = CopierMachine.TestCase
-TestCopierMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestCopierMachine.settings = settings(max_examples=examples(75), stateful_step_count=40)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -298,7 +299,7 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursorMachine = CursorMachine.TestCase
-TestCursorMachine.settings = settings(max_examples=250, stateful_step_count=30)
+TestCursorMachine.settings = settings(max_examples=examples(125), stateful_step_count=30)
 
 
 claims = st.lists(st.tuples(st.builds(Position, st.integers(0, 4), st.integers(-1, 6)), st.integers(1, 3)), max_size=6)

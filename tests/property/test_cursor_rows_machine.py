@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from cursor_support import TOPIC_ID, CursorTables
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -172,4 +173,4 @@ class CursorRowsMachine(RuleBasedStateMachine):
 
 
 TestCursorRowsMachine = CursorRowsMachine.TestCase
-TestCursorRowsMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestCursorRowsMachine.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

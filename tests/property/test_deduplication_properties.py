@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_support import TOPIC, logged, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,7 +145,7 @@ async def run(path: Path, script: list[tuple[str, int, object, object]]) -> None
             return
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(steps)
 def test_everything_is_stored_once_and_in_order(script: list[tuple[str, int, object, object]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -156,7 +157,7 @@ numbered = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(st.lists(numbered, max_size=4), st.booleans()), max_size=12))
 def test_a_transaction_that_is_rolled_back_never_happened(
     script: list[tuple[list[tuple[str, int, int, int, int]], bool]],

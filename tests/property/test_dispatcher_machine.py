@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -410,6 +411,6 @@ TestExclusive = ExclusiveMachine.TestCase
 TestFailover = FailoverMachine.TestCase
 TestShared = SharedMachine.TestCase
 TestKeyShared = KeySharedMachine.TestCase
-TestExclusive.settings = settings(max_examples=60, stateful_step_count=30)
-TestFailover.settings = TestShared.settings = settings(max_examples=120, stateful_step_count=40)
-TestKeyShared.settings = settings(max_examples=400, stateful_step_count=40)
+TestExclusive.settings = settings(max_examples=examples(30), stateful_step_count=30)
+TestFailover.settings = TestShared.settings = settings(max_examples=examples(60), stateful_step_count=40)
+TestKeyShared.settings = settings(max_examples=examples(200), stateful_step_count=40)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -208,5 +209,5 @@ class FailoverMachine(RuleBasedStateMachine):
 
 TestFailoverMachine = FailoverMachine.TestCase
 TestFailoverMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(75), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

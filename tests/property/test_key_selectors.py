@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +112,7 @@ def test_ranges_cover_all_slots_and_do_not_overlap(make: Callable[[], KeySelecto
         assert all(before.end + 1 == after.start for before, after in pairwise(everything))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(history=histories)
 def test_arcs_cover_the_ring_and_overlap_only_where_names_collide(history: list[Join]) -> None:
     follower = Follower(ConsistentHashSelector())
@@ -234,7 +235,7 @@ def test_with_joins_only_no_range_is_more_than_twice_another(make: Callable[[], 
         assert max(sizes) <= 2 * min(sizes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(connected=st.sets(names, min_size=1, max_size=40))
 def test_shares_of_the_ring_are_between_half_and_twice_the_mean(connected: set[str]) -> None:
     selector = ConsistentHashSelector()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -188,4 +189,4 @@ class PlannedCopierMachine(RuleBasedStateMachine):
 
 
 TestPlannedCopierMachine = PlannedCopierMachine.TestCase
-TestPlannedCopierMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestPlannedCopierMachine.settings = settings(max_examples=examples(30), stateful_step_count=40)

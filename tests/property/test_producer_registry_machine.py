@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -110,4 +111,4 @@ class ProducerRegistryMachine(RuleBasedStateMachine):
 
 
 TestProducerRegistry = ProducerRegistryMachine.TestCase
-TestProducerRegistry.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestProducerRegistry.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

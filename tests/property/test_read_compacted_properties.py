@@ -11,6 +11,7 @@ from typing import Any
 
 from compaction_support import Keyed, keyed, keyed_batch, messages_in
 from engine_support import TOPIC, Inbox, eventually, marker, opened
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +197,7 @@ async def run(path: Path, script: Sequence[Any], seed: int) -> None:
                 return
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(steps, st.integers(0, 2**32))
 @example([[("a", b"x"), ("b", b"x")], ("flow", 5), ("ack one", 0), "restart", ("b", b"yy"), "compact"], 0)
 @example([("a", b"x"), ("b", b"x"), "compact", ("flow", 0), ("a", b"yy"), "compact", "trim", ("ack", 0)], 0)

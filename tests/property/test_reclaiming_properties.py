@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from engine_support import TOPIC, make_block, marker, message, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def check(topic: Topic, restored: list[StoredBlock], lost: list[StoredBlock], pl
 
 
 @given(STEPS, STEPS, st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.5, 1.0]), st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 def test_invariant_10_what_is_reclaimed_lies_where_it_lay_and_new_messages_lie_above(
     before: list[str], after: list[str], had: float, trimmed: float, cut_off_after: int
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -219,5 +220,5 @@ class Reconciling(RuleBasedStateMachine):
         assert self.engine <= self.acknowledged
 
 
-Reconciling.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Reconciling.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestReconciling = Reconciling.TestCase

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from engine_support import TOPIC, make_block, message, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_support import SMALL, CutPower, check_no_segment_leaks, check_places, faulty_disk
@@ -109,7 +110,7 @@ async def check(path: Path, settings_: EngineSettings, told: Told) -> None:
 
 
 @given(groups, st.integers(1, 60), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 2**32), st.booleans())
-@settings(max_examples=30)
+@settings(max_examples=examples(15))
 def test_invariant_1_what_was_confirmed_is_there_after_the_power_was_cut(
     steps: list[tuple[str, int, int]], cut_at: int, keep: float, seed: int, large: bool
 ) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -263,4 +264,4 @@ def test_a_segment_is_used_again_when_the_last_of_those_who_read_it_ends() -> No
 
 
 TestSegmentSpace = SegmentSpaceMachine.TestCase
-TestSegmentSpace.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSegmentSpace.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from engine_support import TOPIC, batch, logged, make_block, marker, message, opened, subscribed
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,7 +165,7 @@ def expected_ledgers(expected: list[tuple[Position, bytes]]) -> list[tuple[int, 
 
 
 @given(source_logs, sends, st.integers(0, 14))
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 def test_invariants_2_and_3_each_entry_is_here_once_and_in_order_whatever_is_sent(
     script: list[tuple[int, str]], sent: list[tuple[int, int, int, str]], reopen_at: int
 ) -> None:
@@ -234,7 +235,7 @@ async def live(directory: Path, script: list[str]) -> None:
 
 
 @given(steps)
-@settings(max_examples=35)
+@settings(max_examples=examples(17))
 def test_invariant_10_no_position_is_used_twice_across_restarts_restores_and_clock_jumps(script: list[str]) -> None:
     in_directory(live, script)
 
@@ -293,6 +294,6 @@ def check_backlog(topic: Topic, sizes: dict[Position, int]) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_the_backlog_is_what_is_not_consumed_without_markers(seed: int) -> None:
     in_directory(count_backlog, seed)

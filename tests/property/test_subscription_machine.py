@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 from engine_support import PUBLISH_TIME_MS, TOPIC, marker
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -458,6 +459,6 @@ TestExclusiveSubscription = ExclusiveMachine.TestCase
 TestFailoverSubscription = FailoverMachine.TestCase
 TestSharedSubscription = SharedMachine.TestCase
 TestKeySharedSubscription = KeySharedMachine.TestCase
-_settings = settings(max_examples=60, stateful_step_count=40)
+_settings = settings(max_examples=examples(30), stateful_step_count=40)
 TestExclusiveSubscription.settings = TestFailoverSubscription.settings = _settings
 TestSharedSubscription.settings = TestKeySharedSubscription.settings = _settings

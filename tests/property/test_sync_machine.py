@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from engine_support import batch, message
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -619,7 +620,7 @@ class SyncMachine(RuleBasedStateMachine):
 
 
 SyncMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SYNC_MACHINE_EXAMPLES", "20")),
+    max_examples=examples(12),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

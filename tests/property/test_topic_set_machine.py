@@ -4,6 +4,7 @@ model's, in their latest incarnation, each subscribed to once."""
 
 from __future__ import annotations
 
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -199,4 +200,4 @@ class TopicSetMachine(RuleBasedStateMachine):
 
 
 TestTopicSet = TopicSetMachine.TestCase
-TestTopicSet.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestTopicSet.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

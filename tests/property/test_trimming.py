@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_support import TOPIC, batch, marker, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def check(topic: Topic, model: Model) -> None:
         assert subscription.cursor.backlog_entries() == len(unconsumed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(steps, max_size=30))
 def test_invariant_5_what_is_wanted_never_goes_and_reading_gives_exactly_the_rest(
     script: list[tuple[str, Any]],

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_support import subscribed
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
@@ -185,7 +186,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_each_message_is_delivered_once_in_each_cluster_and_settled_in_all_its_entries(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     async def main(directory: Path) -> None:
         world = World(directory)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from engine_support import PUBLISH_TIME_MS, TOPIC, batch, make_block, marker, message, opened
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ def published(at_ms: int) -> bytes:
     return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS + at_ms), b"")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(blocks, moments)
 def test_a_search_by_time_stops_before_the_first_message_of_that_time_whatever_links_mixed_in(
     script: list[tuple[int, list[int], bool]], sought: int
