@@ -62,6 +62,10 @@ class Asking:
         """From here on in this task, what is asked of workers by other means is asked in this worker's name."""
         use_in_context(self._access)
 
+    def in_name_of(self, shown: str | None) -> None:
+        """The same, in the name of who showed this, and with nothing of this worker's."""
+        use_in_context(self._access.for_somebody(shown))
+
     async def close(self) -> None:
         await self._session.close()
 
@@ -81,7 +85,7 @@ class Asking:
         """A change, or a look at what only some may see, in the name of who showed ``shown``."""
 
         async def changed() -> Answer:
-            use_in_context(self._access.for_somebody(shown))
+            self.in_name_of(shown)
             async with worker_session() as session:
                 return await self._ask(session, cluster, method, path, None, body, CHANGED_SECONDS_MAX)
 

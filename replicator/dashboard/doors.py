@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import ROLE, Guarding, canonical, is_dashboard, shown_with
+from replicator.dashboard.asking import Answer
 from replicator.dashboard.rendering import FORM_TOKEN, render
 from replicator.dashboard.sessions import Sessions, is_id
 from replicator.engine.errors import EngineError
@@ -38,7 +39,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Nothing is loaded from elsewhere, nothing runs that stands in a page, and no other site shows it in a frame."""
-MORE_PAGES: Final[tuple[tuple[str, str], ...]] = ()
+MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (("/dashboard/failover", "Failover"),)
 """Address and name of those that stand behind the first three."""
 _VISIT: Final[web.RequestKey[Visit]] = web.RequestKey("visit")
 
@@ -154,8 +155,20 @@ class Doors:
         """With the token of this browser in the forms."""
         return text.replace(FORM_TOKEN, self.visit(request).form_token)
 
+    def refused(self, request: web.Request, answer: Answer, back: str) -> web.Response:
+        """A change was not done: why, and the way back."""
+        visit = self.visit(request)
+        hint = ""
+        if visit.asks and visit.shown is None:
+            hint = "You came in by a certificate, which cannot be passed on. Sign in with a token to change things."
+        status = answer.status if answer.status >= 400 else 502
+        title = "That was not done"
+        return self.page(request, "error.html", status=status, title=title, reason=answer.error, hint=hint, back=back)
+
     def _error_page(self, request: web.Request, status: int, reason: str) -> web.Response:
-        return self.page(request, "error.html", status=status, title="That was not done", reason=reason)
+        return self.page(
+            request, "error.html", status=status, title="That was not done", reason=reason, hint="", back=""
+        )
 
     # Signing in and out.
 

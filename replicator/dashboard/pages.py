@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,6 +21,13 @@ from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.running.timeouts import timeout
 
+TOLD: Final[Mapping[str, str]] = {
+    "pause": "The link is paused, also after a restart. What is not copied is kept.",
+    "resume": "The link goes on.",
+    "skip-and-record": "The gap is ended: the topic goes on without what was missing.",
+    "copy-anew": "The gap is ended: the copy was deleted, and the topic is copied anew.",
+}
+"""What a link's page says after a change: one of these, whatever stands in its address."""
 STREAMS_MAX: Final = 100
 """Open pages that are told of changes; one more is told to load itself again now and then."""
 KEY_CHARS_MAX: Final = 2_000
@@ -56,19 +63,18 @@ class Pages:
 
     async def map(self, request: web.Request) -> web.Response:
         """The map of clusters and links, with a table of both."""
-        return await self._live(request, "map.html", "map", title="Clusters and links")
+        return await self.live(request, "map.html", "map", title="Clusters and links")
 
     async def links(self, request: web.Request) -> web.Response:
         """All links of all clusters."""
-        return await self._live(request, "links.html", "links", title="Links")
+        return await self.live(request, "links.html", "links", title="Links")
 
     async def link(self, request: web.Request) -> web.Response:
         """One link: its figures, gaps, and what is not copied yet."""
-        cluster, key = _needed(request, "cluster"), _needed(request, "key")
-        if cluster not in self._asking.clusters:
-            raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(self._asking.clusters)}")
+        cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
         view = url("link", cluster=cluster, key=key)
-        return await self._live(request, "link.html", view, title=f"Link {key}", of=cluster, key=key)
+        told = TOLD.get(request.query.get("done", ""), "")
+        return await self.live(request, "link.html", view, title=f"Link {key}", of=cluster, key=key, told=told)
 
     async def topics(self, request: web.Request) -> web.Response:
         """Topics and subscriptions of all clusters: ``?search=``, in pages."""
@@ -76,26 +82,30 @@ class Pages:
         view = url(
             "topics", search=search, after=request.query.get("after", ""), before=request.query.get("before", "")
         )
-        return await self._live(request, "topics.html", view, title="Topics", search=search)
+        return await self.live(request, "topics.html", view, title="Topics", search=search)
 
     async def topic(self, request: web.Request) -> web.Response:
         """One topic's subscriptions in all clusters."""
-        name = str(parse_topic(_needed(request, "topic")))
-        return await self._live(request, "topic.html", url("topic", topic=name), title="Topic", name=name)
+        name = str(parse_topic(needed(request.query, "topic")))
+        return await self.live(request, "topic.html", url("topic", topic=name), title="Topic", name=name)
 
     async def subscription(self, request: web.Request) -> web.Response:
         """A subscription's state in all clusters, and what a failover now would do to it."""
-        topic, name = str(parse_topic(_needed(request, "topic"))), check_subscription_name(_needed(request, "name"))
+        topic, name = (
+            str(parse_topic(needed(request.query, "topic"))),
+            check_subscription_name(needed(request.query, "name")),
+        )
         view = url("subscription", topic=topic, name=name)
-        return await self._live(request, "subscription.html", view, title="Subscription", topic=topic, name=name)
+        return await self.live(request, "subscription.html", view, title="Subscription", topic=topic, name=name)
 
-    async def _live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
+    async def live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
+        """A page whose parts are those of a view, and that stays live."""
         parts = await self._feeds.current(view)
         return self._doors.page(request, template, view=view, parts=parts, **values)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """The parts of a view that changed, each time that it is looked at: ``?view=``."""
-        view = _needed(request, "view")
+        view = needed(request.query, "view")
         if len(view) > KEY_CHARS_MAX:
             raise BadRequest("parameter view is too long")
         if len(self._streams) >= STREAMS_MAX:
@@ -136,8 +146,17 @@ class Pages:
             return
 
 
-def _needed(request: web.Request, name: str) -> str:
-    value = request.query.get(name, "")
+def needed(fields: Mapping[str, str], name: str) -> str:
+    """A parameter, or the field of a form. Raises :class:`BadRequest`."""
+    value = fields.get(name, "")
     if not value:
         raise BadRequest(f"parameter {name} is missing")
     return value
+
+
+def needed_cluster(fields: Mapping[str, str], asking: Asking, name: str = "cluster") -> str:
+    """The same, of a cluster that there is."""
+    cluster = needed(fields, name)
+    if cluster not in asking.clusters:
+        raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(asking.clusters)}")
+    return cluster

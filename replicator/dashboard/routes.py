@@ -12,9 +12,12 @@ from aiohttp.typedefs import Handler
 from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
+from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.link_actions import LinkActions
 from replicator.dashboard.pages import Pages
 from replicator.dashboard.sessions import Sessions
+from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import Parts, Views
 from replicator.topology import Topology
 
@@ -31,13 +34,15 @@ def add_dashboard(
     """Add the dashboard to a worker's application; to be called where workers are asked in the worker's name."""
     doors = Doors(cluster, Sessions(), guarding)
     asking = Asking(topology)
-    feeds: Feeds[Parts] = Feeds(Views(asking).compute, period_seconds=LIVE_SECONDS)
+    switches = Switches(asking)
+    feeds: Feeds[Parts] = Feeds(Views(asking, switches).compute, period_seconds=LIVE_SECONDS)
     pages = Pages(doors, feeds, asking)
     app[SHOWN_BY_BROWSER] = doors.shown_by_browser
     app.middlewares.insert(1, doors.as_pages())  # behind the one that makes JSON of errors
 
     async def close(app: web.Application) -> None:
         pages.close()
+        await switches.close()
         await asking.close()
 
     app.on_shutdown.append(close)
@@ -48,6 +53,8 @@ def add_dashboard(
             web.post(SIGN_IN, doors.sign_in),
             web.post("/dashboard/sign-out", doors.sign_out),
             *pages.routes(),
+            *LinkActions(doors, feeds, asking).routes(),
+            *FailoverPages(doors, pages, asking, switches).routes(),
         ]
     )
     app.router.add_get("/", _for_readers(pages.map))

@@ -18,12 +18,13 @@ from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
 from replicator.dashboard.rendering import render
 from replicator.dashboard.states import StateColumn, WhatIf, state_column
+from replicator.dashboard.switching import Switches
 from replicator.dashboard.topic_rows import topic_page, topic_row
 from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.failover.errors import FailoverError
 from replicator.failover.evidence import Evidence
 from replicator.failover.peers import Peers
-from replicator.failover.report import SwitchReport
+from replicator.failover.report import SwitchReport, TopicReport
 
 Parts = Mapping[str, str]
 """HTML by the id of the element whose content it is."""
@@ -35,8 +36,9 @@ TOPICS_SHOWN: Final = PAGE_TOPICS
 class Views:
     """Of one worker's dashboard."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: Asking, switches: Switches) -> None:
         self._asking = asking
+        self._switches = switches
         self._observer = Observer()
         self._overview: tuple[float, Overview] | None = None
 
@@ -63,6 +65,13 @@ class Views:
                 return await self._topic(parameters)
             case "subscription":
                 return await self._subscription(parameters)
+            case "failover":
+                return {
+                    "clusters": render("parts/clusters.html", overview=await self.overview()),
+                    "runs": render("parts/runs.html", runs=self._switches.newest()),
+                }
+            case "failover-run":
+                return self._run(_needed(parameters, "id"))
         raise BadRequest(f"there is no view {place.path[:60]!r}")
 
     async def overview(self) -> Overview:
@@ -83,9 +92,18 @@ class Views:
         )
         row = overview.link(cluster, key)
         return {
-            "figures": render("parts/link_figures.html", row=row, answer=answer),
+            "figures": render("parts/link_figures.html", row=row, cluster=cluster, key=key, answer=answer),
             "gaps": render("parts/link_gaps.html", cluster=cluster, key=key, answer=answer),
             "backlog": render("parts/link_backlog.html", answer=answer),
+        }
+
+    def _run(self, run_id: str) -> Parts:
+        run = self._switches.find(run_id)
+        return {
+            "steps": render("parts/run_steps.html", run=run),
+            "progress": render("parts/run_progress.html", run=run),
+            "result": render("parts/run_result.html", run=run, report=run.report, topics=worst_first(run.report)),
+            "next": render("parts/run_next.html", run=run),
         }
 
     async def _topics(self, parameters: Mapping[str, str]) -> Parts:
@@ -155,6 +173,15 @@ class Views:
 
             pairs = [(one, other) for one in topology.names for other in topology.names if one != other]
             return await asyncio.gather(*(compared(source, target) for source, target in pairs))
+
+
+def worst_first(report: SwitchReport | None) -> list[TopicReport]:
+    """The topics of a report: those that would lose or repeat something first."""
+
+    def at_zero(topic: TopicReport) -> bool:
+        return topic.missing_messages == 0 and all(each.may_be_repeated == 0 for each in topic.subscriptions)
+
+    return [] if report is None else sorted(report.topics, key=lambda topic: (at_zero(topic), topic.topic))
 
 
 def _rows(columns: list[StateColumn]) -> list[tuple[str, list[list[str]]]]:

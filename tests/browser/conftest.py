@@ -4,11 +4,13 @@ by hand; ``.ci/browser`` installs both, and makes them fail there instead."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import threading
 import urllib.request
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +68,47 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
 
 
+def opened(page: Page, clusters: Cuttable, path: str, cluster: str = "B") -> None:
+    page.goto(clusters.url(cluster, path))
+    if page.locator("#live").count():
+        page.locator("#live", has_text="Live").wait_for()
+
+
+def axe(page: Page) -> list[str]:
+    """What axe finds. The browser itself runs it: the policy of the pages refuses scripts that are put into them."""
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']][:3])}" for each in result["violations"]
+    ]
+
+
+def go_to(page: Page, text: str) -> None:
+    """Press Tab until what has the focus bears this text."""
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == text:
+            return
+    raise AssertionError(f"{text!r} cannot be reached by Tab")
+
+
+def clean_in_every_way(page: Page, name: str) -> None:
+    """Axe has nothing to say, dark at 360 pixels and light on a wide screen, and nothing stands out at the side."""
+    for scheme, width, height in (("dark", 360, 740), ("light", 1280, 900)):
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        page.set_viewport_size({"width": width, "height": height})
+        picture(page, f"{name}-{scheme}-{width}")
+        assert axe(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 class Cuttable(Deployment):
     """Clusters A and B; the link from A to B can be cut, and B's worker is asked by everybody else as ever."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self._proxy = LinkProxy("127.0.0.1", self.ports["B"])
         self.run(self._proxy.start())
@@ -89,13 +125,13 @@ class Cuttable(Deployment):
     def stop(self) -> None:
         super().stop()
         self.run(self._proxy.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
-        self._loop.close()
+        self.loop.close()
 
     def run(self, work: Any) -> None:
         """On a loop of its own: Playwright has that of the test's thread."""
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Cuttable, picture
+from conftest import Cuttable, axe, go_to, opened, picture
 
 from replicator.client import Client, InitialPosition
 
@@ -68,21 +66,6 @@ def topics_of(clusters: Cuttable, name: str) -> list[dict[str, object]]:
     return list(clusters.get(name, "/replication/v1/topics")["topics"])
 
 
-def opened(page: Page, clusters: Cuttable, path: str, cluster: str = "B") -> None:
-    page.goto(clusters.url(cluster, path))
-    if page.locator("#live").count():
-        page.locator("#live", has_text="Live").wait_for()
-
-
-def axe(page: Page) -> list[str]:
-    """What axe finds. The browser itself runs it: the policy of the pages refuses scripts that are put into them."""
-    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']][:3])}" for each in result["violations"]
-    ]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_clean_for_screen_readers_and_readable_at_360_pixels(
@@ -139,15 +122,6 @@ def test_topics_are_searched_and_paged_by_the_keyboard_alone(page: Page, filled:
     go_to(page, "billing")
     page.keyboard.press("Enter")
     page.wait_for_url("**/dashboard/subscription?**")
-
-
-def go_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus bears this text."""
-    for _ in range(150):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent.trim()") == text:
-            return
-    raise AssertionError(f"{text!r} cannot be reached by Tab")
 
 
 def test_a_subscription_is_shown_side_by_side_with_what_a_failover_would_do(page: Page, filled: Cuttable) -> None:

@@ -16,8 +16,19 @@ from replicator.dashboard.routes import STATIC
 
 PAGE = {"Accept": "text/html,application/xhtml+xml"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded", **PAGE}
+CHANGES = {
+    "/dashboard/link": ({"cluster": "us-east", "key": "us-east>x", "action": "pause"}, 404),
+    "/dashboard/gap": (
+        {"cluster": "us-east", "key": "us-east>x", "topic": "a", "policy": "copy-anew", "understood": "yes"},
+        404,
+    ),
+    "/dashboard/failover/dry-run": ({"kind": "planned", "from": "us-east", "to": "us-east"}, 303),
+    "/dashboard/failover/switch": ({"id": "none", "typed": "us-east"}, 404),
+}
+"""Forms that change something, or ask for it in somebody's name; and what comes of them here for who may."""
 PAGES = (
     "/",
+    "/dashboard/failover",
     "/dashboard/links",
     "/dashboard/topics",
     "/dashboard/topics?search=nothing-has-that",
@@ -156,6 +167,36 @@ def test_a_form_of_nowhere_or_of_another_browser_does_nothing(closed: ServedWork
     as_json = json.dumps({"form_token": form_token(one), "token": token})
     answer = closed.ask("POST", "/dashboard/sign-in", as_json, cookie_of(one))
     assert (answer.status, answer.json["error"]) == (403, "FormRefused")
+
+
+@pytest.mark.parametrize("path", CHANGES)
+def test_a_change_needs_a_superuser_and_the_form_of_their_browser(
+    closed: ServedWorker, secrets: Secrets, path: str
+) -> None:
+    fields, status = CHANGES[path]
+    cookie = cookie_of(signed_in(closed, token=secrets.token("operator"))[0])
+    token = form_token(closed.ask("GET", "/dashboard/failover", headers={**PAGE, **cookie}))
+    another = form_token(closed.ask("GET", "/dashboard/sign-in", headers=PAGE))
+    for sent in ("", another, token[::-1]):
+        answer = closed.ask("POST", path, urlencode({**fields, "form_token": sent}), {**FORM, **cookie})
+        assert (answer.status, b"not one of this browser" in answer.content) == (403, True)
+    as_json = json.dumps({**fields, "form_token": token})
+    assert closed.ask("POST", path, as_json, cookie).json["error"] == "FormRefused"
+    small = {"Authorization": f"Bearer {secrets.token('app')}"}
+    whole = urlencode({**fields, "form_token": token})
+    assert closed.ask("POST", path, whole, {**FORM, **cookie, **small}).status == 403
+    assert closed.ask("POST", path, whole, {**FORM, "Cookie": "x=y"}).status == 401
+    answer = closed.ask("POST", path, whole, {**FORM, **cookie})
+    assert answer.status == status, answer.content
+
+
+def test_what_costs_something_is_not_done_before_it_is_said_to_be_understood(opened: ServedWorker) -> None:
+    shown = opened.ask("GET", "/dashboard/sign-in", headers=PAGE)
+    page = opened.ask("GET", "/dashboard/failover", headers={**PAGE, **cookie_of(shown)})
+    fields, _ = CHANGES["/dashboard/gap"]
+    body = urlencode({**fields, "understood": "", "form_token": form_token(page)})
+    answer = opened.ask("POST", "/dashboard/gap", body, {**FORM, **cookie_of(shown)})
+    assert (answer.status, b"tick that you understand" in answer.content) == (400, True)
 
 
 @pytest.mark.parametrize(

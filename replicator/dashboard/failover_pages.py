@@ -1,0 +1,78 @@
+"""The pages that guide through a failover: choose, dry run, confirm by typing, progress, result."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.dashboard.asking import Asking
+from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.pages import Pages, needed, needed_cluster
+from replicator.dashboard.rendering import url
+from replicator.dashboard.switching import KINDS, NotTyped, Run, Switches, Wanted
+
+OPERATOR: Final = "operator"
+"""Whoever asks a worker that asks nobody, as in the audit log."""
+
+
+class FailoverPages:
+    """Of one worker's dashboard."""
+
+    def __init__(self, doors: Doors, pages: Pages, asking: Asking, switches: Switches) -> None:
+        self._doors = doors
+        self._pages = pages
+        self._asking = asking
+        self._switches = switches
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/dashboard/failover", self.choose),
+            web.post("/dashboard/failover/dry-run", self.dry_run),
+            web.get("/dashboard/failover/run", self.show_run),
+            web.post("/dashboard/failover/switch", self.switch),
+        ]
+
+    async def choose(self, request: web.Request) -> web.Response:
+        """Who serves whom, what was switched from here, and the form that begins a failover with its dry run."""
+        clusters = self._asking.clusters
+        return await self._pages.live(request, "failover.html", "failover", title="Failover", clusters=clusters)
+
+    async def dry_run(self, request: web.Request) -> web.Response:
+        """Try a switch without changing anything, in the name of who signed in."""
+        fields = await self._doors.form(request)
+        kind = needed(fields, "kind")
+        if kind not in KINDS:
+            raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
+        source = "" if kind == "failback" else needed_cluster(fields, self._asking, "from")
+        target = needed_cluster(fields, self._asking, "to")
+        wanted = Wanted(kind, source, target, keep_consumers=fields.get("keep_consumers") == "yes")
+        visit = self._doors.visit(request)
+        run = self._switches.dry_run(wanted, shown=visit.shown, who=visit.role or OPERATOR)
+        return see_other(_address(run))
+
+    async def show_run(self, request: web.Request) -> web.Response:
+        """A dry run or a switch: how it goes on, what came of it, and the next step."""
+        return await self._run_page(request, self._switches.find(needed(request.query, "id")))
+
+    async def switch(self, request: web.Request) -> web.Response:
+        """Make what a dry run tried, after the name of the cluster was typed, in the name of who signed in."""
+        fields = await self._doors.form(request)
+        run_id, visit = needed(fields, "id"), self._doors.visit(request)
+        try:
+            run = self._switches.switch(run_id, fields.get("typed", ""), shown=visit.shown, who=visit.role or OPERATOR)
+        except NotTyped as error:
+            return await self._run_page(request, self._switches.find(run_id), reason=str(error), status=error.status)
+        return see_other(_address(run))
+
+    async def _run_page(self, request: web.Request, run: Run, *, reason: str = "", status: int = 200) -> web.Response:
+        title = f"{'Dry run' if run.dry else 'Switch'}: {run.wanted}"
+        view = url("failover-run", id=run.run_id)
+        return await self._pages.live(
+            request, "failover_run.html", view, title=title, run=run, reason=reason, status=status
+        )
+
+
+def _address(run: Run) -> str:
+    return url("/dashboard/failover/run", id=run.run_id)

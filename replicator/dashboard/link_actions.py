@@ -1,0 +1,140 @@
+"""What an operator does to links: pausing one, letting it go on, and ending a gap.
+
+Every change is a form that bears the token of its browser, and is asked of the worker that the link leaves, with what
+the browser's owner showed: that worker decides whether they may, as for any program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.pages import needed, needed_cluster
+from replicator.dashboard.rendering import url
+from replicator.dashboard.views import Parts
+from replicator.engine.topic_name import parse_topic
+
+PAUSING: Final = ("pause", "resume")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A way to end a gap, with what it costs."""
+
+    policy: str
+    title: str
+    costs: str
+    button: str
+
+
+SKIP: Final = Ending(
+    "skip-and-record",
+    "Go on without what is missing",
+    "The destination never gets these messages over this link. They are written down as a hole at both ends, and no "
+    "cluster claims to have consumed them.",
+    "Skip and record",
+)
+ANEW: Final = Ending(
+    "copy-anew",
+    "Copy the topic anew",
+    "The destination's copy is deleted with its subscriptions, and what is left at the source is copied again. It is "
+    "refused where messages would be lost by it.",
+    "Delete the copy and copy anew",
+)
+ENDINGS: Final[Mapping[str, tuple[Ending, ...]]] = {
+    "trimmed": (SKIP, ANEW),
+    "made-anew": (ANEW,),
+    "lost-data": (SKIP,),
+}
+"""By the kind of the gap: docs/links.md."""
+
+
+class LinkActions:
+    """Of one worker's dashboard."""
+
+    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
+        self._doors = doors
+        self._feeds = feeds
+        self._asking = asking
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/dashboard/link", self.pause_or_resume),
+            web.get("/dashboard/gap", self.show_gap),
+            web.post("/dashboard/gap", self.end_gap),
+        ]
+
+    async def pause_or_resume(self, request: web.Request) -> web.Response:
+        """Pause a link or let it go on, in the name of who signed in."""
+        fields = await self._doors.form(request)
+        cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
+        action = needed(fields, "action")
+        if action not in PAUSING:
+            raise BadRequest(f"action must be one of {', '.join(PAUSING)}")
+        back = url("/dashboard/link", cluster=cluster, key=key)
+        return await self._changed(request, cluster, key, action, None, back)
+
+    async def show_gap(self, request: web.Request) -> web.Response:
+        """One gap, and the ways to end it."""
+        cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
+        topic = str(parse_topic(needed(request.query, "topic")))
+        return await self._gap_page(request, cluster, key, topic)
+
+    async def end_gap(self, request: web.Request) -> web.Response:
+        """End a gap, in the name of who signed in."""
+        fields = await self._doors.form(request)
+        cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
+        topic, policy = str(parse_topic(needed(fields, "topic"))), needed(fields, "policy")
+        if policy not in (SKIP.policy, ANEW.policy):
+            raise BadRequest(f"policy must be one of {SKIP.policy}, {ANEW.policy}")
+        if fields.get("understood") != "yes":
+            reason = "Nothing was changed: tick that you understand what it costs."
+            return await self._gap_page(request, cluster, key, topic, reason=reason, status=400)
+        back = url("/dashboard/gap", cluster=cluster, key=key, topic=topic)
+        return await self._changed(request, cluster, key, "resolve", {"topic": topic, "policy": policy}, back)
+
+    async def _changed(
+        self, request: web.Request, cluster: str, key: str, action: str, body: dict[str, str] | None, back: str
+    ) -> web.Response:
+        """Ask for it; then the link's page says that it is done, or a page why it is not."""
+        shown = self._doors.visit(request).shown
+        path = f"/replication/v1/links/{quote(key, safe='')}/{action}"
+        answer = await self._asking.change(shown, cluster, "POST", path, body)
+        self._feeds.forget()
+        if not answer.good:
+            return self._doors.refused(request, answer, back)
+        done = action if body is None else body["policy"]
+        return see_other(url("/dashboard/link", cluster=cluster, key=key, done=done))
+
+    async def _gap_page(
+        self, request: web.Request, cluster: str, key: str, topic: str, *, reason: str = "", status: int = 200
+    ) -> web.Response:
+        answer = await self._asking.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
+        gap = gap_of(answer, topic)
+        return self._doors.page(
+            request,
+            "gap.html",
+            status=status,
+            title="End a gap",
+            of=cluster,
+            key=key,
+            topic=topic,
+            answer=answer,
+            gap=gap,
+            endings=() if gap is None else ENDINGS.get(gap["kind"], (SKIP, ANEW)),
+            reason=reason,
+        )
+
+
+def gap_of(answer: Answer, topic: str) -> Mapping[str, Any] | None:
+    """The gap of a topic, from what its link says."""
+    gaps = answer.value["gaps"] if answer.good else ()
+    return next((gap for gap in gaps if gap["topic"] == topic), None)
