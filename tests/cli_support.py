@@ -14,6 +14,7 @@ import typer
 from replicator.cli.main import app
 
 OFFLINE: Final = {
+    "init": "it writes a file",
     "worker": "it is the worker, and asks others with its own token",
     "up": "the same",
     "health": "it asks what everybody may ask, where the worker listens",

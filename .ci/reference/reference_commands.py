@@ -42,7 +42,9 @@ for each.
 | 130 | stopped by Ctrl-C |
 
 **Completion.** `replicator --install-completion` writes it for the shell that it is called from (bash, zsh, fish);
-`--show-completion` prints it, for those who manage their files themselves. Open a new shell after that.
+`--show-completion` prints it, for those who manage their files themselves. Open a new shell after that. Names of
+clusters and links are completed from the topology that stands before them (`-f FILE`); no worker is asked, so topics
+and subscriptions are not completed.
 
 **Who asks.** `replicator --token-file FILE COMMAND …`; without it `REPLICATOR_TOKEN_FILE`, `REPLICATOR_TOKEN` or the
 profile count ([security.md](security.md)).

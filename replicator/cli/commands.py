@@ -1,6 +1,7 @@
 """Groups of commands: each command prints what it returns, by ``--output``, and shows it again by ``--watch``.
 
-The options are given to every command here, so that no command can forget them.
+The options are given to every command here, so that no command can forget them. So is what the shell is offered for
+names of clusters and links.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from typer.models import ParameterInfo
 
+from replicator.cli.completing import completion_of
 from replicator.cli.output import DONE, Command, Format, Shown, finish
 from replicator.cli.watching import watch
 
@@ -59,8 +62,18 @@ def _printing(command: Command, watched: bool) -> Callable[..., None]:
     if watched:
         added += [_option("watch", WatchOption, False), _option("interval", IntervalOption, INTERVAL_SECONDS)]
     own = signature(command, eval_str=True).parameters.values()
+    for parameter in own:
+        _complete(parameter)
     run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]  # typer reads it
     return run
+
+
+def _complete(parameter: Parameter) -> None:
+    """Have the shell offer names for it, if they are known."""
+    for each in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(each, ParameterInfo):  # in an annotation the first name stands where defaults are given elsewhere
+            names = [name for name in (each.default, *(each.param_decls or ())) if isinstance(name, str)]
+            each.autocompletion = completion_of(names, each.metavar) or each.autocompletion
 
 
 def _option(name: str, annotation: Any, default: object) -> Parameter:

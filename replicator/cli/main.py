@@ -22,6 +22,7 @@ from replicator.cli import (
     drills,
     failover,
     health,
+    init,
     links,
     mapping,
     namespaces,
@@ -61,6 +62,7 @@ app.add_typer(namespaces.app, name="namespaces")
 app.add_typer(namespaces.tenants, name="tenants")
 failover.register(app)
 health.register(app)
+app.command()(init.init)
 app.command(watched=True)(doctor.doctor)
 drills.register(app)
 

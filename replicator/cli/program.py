@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from replicator.cli.output import tell
 
-FIRST_COMMANDS: Final = ("up", "worker", "plan", "apply", "status", "verify")
+FIRST_COMMANDS: Final = ("init", "up", "worker", "plan", "apply", "status", "verify")
 """Who reads the help for the first time needs these; the others follow as they were registered."""
 STOPPED: Final = 130
 """The exit status that shells give to a command that Ctrl-C ended."""

@@ -9,8 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_support import PROGRAM as PROGRAM_HERE
+from cli_support import VERBS, options
+from typer._completion_classes import BashComplete
 
 PROGRAM = Path(sys.executable).with_name("replicator")
+
+
+TOPOLOGY = """
+clusters:
+  solo: {address: "127.0.0.1:9", data: ./solo}
+  other: {address: "127.0.0.1:19", data: ./other}
+links:
+  - {from: solo, to: other, name: fast}
+  - {from: other, to: solo, name: back}
+"""
 
 
 def completed(shell: str, line: str) -> str:
@@ -51,3 +64,38 @@ def test_the_script_of_a_shell_is_printed_and_installed_below_the_home_directory
     assert len(scripts) == 1, written
     if (program := shutil.which(shell)) is not None:
         subprocess.run([program, "-n", scripts[0]], check=True, timeout=60)
+
+
+def offered(line: str) -> set[str]:
+    """The same in this process, as bash would be offered it; a space at the end begins a new word."""
+    *words, incomplete = line.split(" ")
+    return {each.value for each in BashComplete(PROGRAM_HERE, {}, "replicator", "").get_completions(words, incomplete)}
+
+
+def test_names_of_clusters_and_links_are_those_of_the_topology(tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text(TOPOLOGY)
+    with_file = f"-f {file}"
+    for command in ("worker", "topics list", "links list", "store check", "doctor", "backup create"):
+        assert offered(f"{command} {with_file} --cluster ") == {"solo", "other"}, command
+    assert offered(f"failover {with_file} --from s") == {"solo"}
+    assert offered(f"links pause {with_file} --to ") == {"solo", "other"}
+    assert offered(f"links pause {with_file} --name ") == {"fast", "back"}
+    assert offered(f"links pause {with_file} --from solo --to other --name ") == {"fast"}
+    assert offered(f"backfill {with_file} --link ") == {"fast", "back"}
+    assert completed("bash", f"replicator worker {with_file} --cluster so").split() == ["solo"]
+
+
+def test_nothing_is_offered_and_nothing_fails_where_the_topology_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("clusters: [")
+    for file in ("broken.yaml", "missing.yaml"):
+        assert offered(f"worker -f {tmp_path / file} --cluster ") == set()
+    assert offered("worker --cluster ") == set()
+    assert offered("subscriptions seek --to ") == set()
+
+
+def test_every_option_that_names_a_cluster_is_completed() -> None:
+    for verb in VERBS:
+        for name, option in options(verb).items():
+            if option.metavar == "CLUSTER" or (name == "--cluster" and verb != "init"):
+                assert option._custom_shell_complete is not None, (verb, name)
