@@ -21,7 +21,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from replicator.engine.log.segments.places import Place
 from replicator.engine.log.segments.settings import FREE_KEPT
-from replicator.engine.log.segments.space import SPARSE_SHARE, Readers, Segment, SegmentSpace
+from replicator.engine.log.segments.space import (
+    DENSEST_SHARE,
+    SPARSE_SHARE,
+    Readers,
+    Segment,
+    SegmentSpace,
+    share_under,
+)
 
 PAGE = 16
 CAPACITY = 8 * PAGE
@@ -58,6 +65,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         self.live: frozenset[Place] = frozenset()
         self.reading: list[Reader] = []
         self.running: Transaction | None = None
+        self.share = SPARSE_SHARE
         self.before: tuple[tuple[int, int] | None, dict[int, int]] = (None, {})
 
     # Transactions, as the writer's thread runs them.
@@ -116,16 +124,17 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
             number = data.draw(st.sampled_from(candidates)).segment
             running.freed += [place for place in candidates if place.segment == number]
 
-    @rule(begins=st.booleans(), quiet_only=st.booleans())
-    def compact(self, begins: bool, quiet_only: bool) -> None:
+    @rule(begins=st.booleans(), quiet_only=st.booleans(), pressure=st.floats(0, 2))
+    def compact(self, begins: bool, quiet_only: bool, pressure: float) -> None:
         running = self.transaction()
         if begins:
-            self.space.begin_pass(quiet_only=quiet_only)
+            self.space.begin_pass(quiet_only=quiet_only, pressure=pressure)
+            self.share = share_under(pressure)
         sparse = self.space.sparse()
         if sparse is None:
             return
         assert sparse is not self.space.open
-        assert 0 < sparse.live <= SPARSE_SHARE * sparse.capacity
+        assert 0 < sparse.live <= max(SPARSE_SHARE * sparse.capacity, self.share * sparse.used)
         for place in sorted(self.live - set(running.freed)):
             if place.segment == sparse.number:
                 self._take(running, place.size, aligned=False)
@@ -165,6 +174,20 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         assert self.used() == used, "what is open is not as it was"
         now = {each.number: each.live for each in self.space.segments.values()}
         assert all(now.get(number) == bytes_ for number, bytes_ in live.items())
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def pass_at_the_limit(self) -> None:
+        """It ends, whatever lies where; then little is dead in each segment that it was to look at."""
+        looked_at = {number: each.live for number, each in self.space.segments.items() if each.live}
+        for step in range(len(looked_at) + 1):
+            self.compact(begins=not step, quiet_only=True, pressure=1.0)
+            self.commit(reads_between=False)
+        assert self.space.sparse() is None, "the pass goes on"
+        for number, live in looked_at.items():
+            segment = self.space.segments.get(number)
+            if segment is not None and segment is not self.space.open and segment.live == live:
+                assert live > DENSEST_SHARE * segment.used or segment.stuck
 
     # Readers.
 
@@ -261,6 +284,14 @@ def test_a_segment_is_used_again_when_the_last_of_those_who_read_it_ends() -> No
     assert found is not None
     assert found.number == 1
     readers.end(late)
+
+
+def test_the_nearer_the_limit_the_denser_a_segment_may_be_that_is_compacted() -> None:
+    shares = [share_under(pressure / 100) for pressure in range(200)]
+    assert shares == sorted(shares)
+    assert {share_under(0.0), share_under(0.75)} == {SPARSE_SHARE}
+    assert SPARSE_SHARE < share_under(0.9) < DENSEST_SHARE
+    assert {share_under(1.0), share_under(7.0)} == {DENSEST_SHARE}
 
 
 TestSegmentSpace = SegmentSpaceMachine.TestCase

@@ -9,6 +9,7 @@ LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` wr
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import uuid
@@ -177,6 +178,13 @@ class Store(TopicRows):
         if self.size_bytes() + append_bytes <= self.size_max:
             return True
         return self._pages_bytes() + self.segments.space.live_bytes() + append_bytes <= self.size_max
+
+    def pressure(self) -> float:
+        """How much is taken, by what is dead in segments too, of what may be: 1 is all of it, and it may be more. What
+        may be taken is ``size_max``, or what the disk has, if that is less."""
+        taken = self._pages_bytes() + self.segments.space.taken_bytes()
+        disk = os.statvfs(self.path)
+        return taken / max(1, min(self.size_max, taken + disk.f_bavail * disk.f_frsize))
 
     def _checked_head(self) -> dict[str, Any]:
         """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything

@@ -15,10 +15,12 @@ from engine_support import TOPIC, entries_of, eventually, logged, message, opene
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFull
+from replicator.engine.log import writer
 from replicator.engine.log.block import BlockHeader, BlockKind, build_block, head_bytes, read_head, read_header
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.segments import Segments
 from replicator.engine.log.segments.settings import FIRST_BYTES, FREE_KEPT, SegmentSettings
+from replicator.engine.log.segments.space import DENSEST_SHARE
 from replicator.engine.log.store_copy import copy_pieces
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -142,6 +144,55 @@ def test_a_sparse_segment_is_compacted_and_what_lived_in_it_stays(tmp_path: Path
             assert published(kept) == [message(body(number, KIB)) for number in range(31)]
         async with opened(tmp_path, settings=ENGINE) as live:
             assert published(await live.topic(TOPIC)) == [message(body(number, KIB)) for number in range(31)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("limit", "compacted"), [(64 * KIB * KIB, False), (1450 * KIB, True)])
+def test_near_the_limit_what_is_half_dead_is_compacted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, compacted: bool
+) -> None:
+    """Of 120 bodies of 10 KiB every second one is deleted: no segment is sparse, and half of the room is dead."""
+    monkeypatch.setattr(writer, "COMPACTION_PAUSE_SECONDS", 0)
+
+    async def main() -> None:
+        settings = EngineSettings(segments=SMALL, store_bytes_max=limit)
+        async with opened(tmp_path, settings=settings) as live:
+            kept, gone = await live.topic(TOPIC), await live.topic(OTHER)
+            for number in range(60):
+                await asyncio.gather(publish(kept, [number]), publish(gone, [number]))
+            before = live.store.pressure()
+            await live.deleting.delete(OTHER, force=True)
+            await eventually(lambda: not live.store.deleted_topics(), "it is swept")
+            space = live.store.segments.space
+            for _ in range(3):
+                await live.writer.compact_segments()
+            least = 60 * 10 * KIB
+            if compacted:
+                assert space.taken_bytes() <= least / DENSEST_SHARE + 3 * 64 * KIB
+                assert live.store.pressure() < 0.75 < 0.9 < before
+            else:
+                assert space.taken_bytes() > 1.8 * least
+            assert published(kept) == [message(body(number)) for number in range(60)]
+        async with opened(tmp_path, settings=settings) as live:
+            assert published(await live.topic(TOPIC)) == [message(body(number)) for number in range(60)]
+
+    asyncio.run(main())
+
+
+def test_compaction_at_the_limit_ends_where_it_gains_nothing(tmp_path: Path) -> None:
+    """Each body fills more than a half of its segment: moved or not, as much is taken."""
+
+    async def main() -> None:
+        settings = EngineSettings(segments=SMALL, store_bytes_max=KIB * KIB)
+        async with opened(tmp_path, settings=settings) as live:
+            topic = await live.topic(TOPIC)
+            await publish(topic, range(12), 40 * KIB)
+            places = [*live.store.segments.space.segments]
+            commits = live.writer.commits
+            await live.writer.compact_segments()
+            assert live.writer.commits == commits + 1
+            assert [*live.store.segments.space.segments] == places
 
     asyncio.run(main())
 

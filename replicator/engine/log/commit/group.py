@@ -148,7 +148,8 @@ class CommitGroup:
         if isinstance(request, CompactSegmentsRequest):
             if request.begins:
                 self._store.segments.look_for_gone()
-                self._store.segments.space.begin_pass(quiet_only=request.quiet_only)
+                pressure = self._store.pressure()
+                self._store.segments.space.begin_pass(quiet_only=request.quiet_only, pressure=pressure)
             return compact_segments(txn, self._store, self._bodies)
         if isinstance(request, TrimRequest):
             if request.tail is not None:

@@ -6,6 +6,8 @@ Invariants (DESIGN §3): 1, bytes that a committed row refers to are not given o
 2. A segment that is not open and in which nothing lives any more is free. It is given out again once nobody reads by
    rows of a time in which something lived there (:class:`Readers`).
 3. What one transaction took is given back when it fails (:meth:`SegmentSpace.roll_back`).
+4. A pass of compaction takes each segment once at most. The nearer the store is to its limit, the less has to be dead
+   in a segment that it takes (:func:`share_under`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,18 @@ from replicator.engine.log.segments.places import Place
 
 SPARSE_SHARE: Final = 0.25
 """A segment in which no more than that lives is compacted."""
+DENSEST_SHARE: Final = 0.9
+"""At the limit, of what was given out of a segment. To gain a byte beyond it, more than nine would have to be moved."""
+PRESSURE_FROM: Final = 0.75
+"""Of what the store may take. Below it a segment that is half dead is cheaper kept than moved: it goes on dying."""
+RESTLESS_FROM: Final = 0.95
+"""From there segments are taken too in which something was trimmed since the last pass."""
+
+
+def share_under(pressure: float) -> float:
+    """Of which share that lives a segment is compacted, where that much is taken of what may be: 1 is all of it."""
+    eager = (min(pressure, 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
+    return SPARSE_SHARE + (DENSEST_SHARE - SPARSE_SHARE) * max(0.0, eager)
 
 
 @dataclass(slots=True)
@@ -83,6 +97,7 @@ class SegmentSpace:
         self._lived: dict[int, int] = {}
         """What lived in each segment when the last pass of compaction began."""
         self._quiet: set[int] = set()
+        self._share = SPARSE_SHARE
         self._taken: list[Segment] = []
         self._before: tuple[Segment | None, int] = (None, 0)
 
@@ -138,6 +153,7 @@ class SegmentSpace:
         """Bodies go to that one now; it is empty."""
         segment.used, segment.free_since, segment.stuck = 0, None, False
         self.segments[segment.number] = segment
+        self._quiet.discard(segment.number)  # what comes there now was perhaps moved by this pass
         self.open = segment
         self._taken.append(segment)
 
@@ -182,8 +198,11 @@ class SegmentSpace:
         """Its file was deleted under it: nothing is written there any more, and what lives there is moved first."""
         segment.capacity, segment.gone, segment.stuck = 0, True, False
 
-    def begin_pass(self, *, quiet_only: bool) -> None:
-        """Compact what has not changed since the last pass: of what is being trimmed there is less by itself."""
+    def begin_pass(self, *, quiet_only: bool, pressure: float = 0.0) -> None:
+        """Compact what has not changed since the last pass: of what is being trimmed there is less by itself.
+        ``pressure`` is how much of what the store may take it has taken."""
+        self._share = share_under(pressure)
+        quiet_only = quiet_only and pressure < RESTLESS_FROM
         lived = {each.number: each.live for each in self.segments.values()}
         self._quiet = {number for number, live in lived.items() if not quiet_only or self._lived.get(number) == live}
         self._lived = lived
@@ -196,11 +215,21 @@ class SegmentSpace:
     def _sparse(self) -> Iterator[Segment]:
         for each in list(self.segments.values()):
             sparse = each.gone or each.live <= SPARSE_SHARE * each.capacity
+            if self._share > SPARSE_SHARE:  # the end that was never given out is no gain: bodies did not fit there
+                sparse = sparse or each.live <= self._share * each.used
             if sparse and each.live and each is not self.open and not each.stuck:
                 yield each
 
     def live_bytes(self) -> int:
         return sum(each.live for each in list(self.segments.values()))
+
+    def taken_bytes(self) -> int:
+        """What of the segments holds something, alive or dead; those that are free are room."""
+        return sum(
+            each.used if each is self.open else max(each.capacity, each.live)
+            for each in list(self.segments.values())
+            if each.free_since is None
+        )
 
     def _aligned(self, offset: int) -> int:
         return -(-offset // self.alignment) * self.alignment
