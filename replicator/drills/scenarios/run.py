@@ -27,6 +27,10 @@ from replicator.drills.traffic.subscriber import Subscriber
 SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2
 PROGRESS_SECONDS: Final = 0.1
+FIRST_SHARE_MAX: Final = 0.1
+"""Of the messages: so many at most are published before the clusters are in step."""
+BEGIN_SECONDS_MAX: Final = 150.0
+"""Brokers and workers were ready before; what is left takes some seconds on a machine that does nothing else."""
 STALLED_SECONDS_MAX: Final = 180.0
 """Longer than any step waits while clients wait too: for a worker to start, or for one to catch up."""
 
@@ -112,6 +116,7 @@ class Run:
             others = [parts.start("the report of progress", self._report_progress())]
             others += [parts.start(what, chore) for what, chore in self._system.chores()]
             publishing = parts.start("the publisher", self._publisher.run())
+            await self._begin()
             unsettled = await self._take_steps()
             await publishing
             self._operator.count(time.monotonic())
@@ -130,6 +135,27 @@ class Run:
             unsettled,
             self._operator.failovers,
         )
+
+    async def _begin(self) -> None:
+        """With few messages at first, until the clusters are in step where that takes its time. How long these take is
+        not measured, as of a link that is broken: it is the time of starting. Raises :class:`DrillError`."""
+        if not self._system.first_messages:
+            return
+        first = min(self._system.first_messages, math.ceil(FIRST_SHARE_MAX * self._count))
+        observations, now = self._drill.observations, time.monotonic()
+        for source, destination in self._system.links:
+            observations.link_broke(source, destination, now)
+        self._operator.phase = "bringing the clusters in step"
+        self._publisher.messages_max = first
+        deadline = now + BEGIN_SECONDS_MAX
+        await self._publisher.wait_until_confirmed(first)
+        while (left := await self._system.left_to_begin(self._drill)) is not None:
+            if time.monotonic() > deadline:
+                raise DrillError(f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {left}")
+            await asyncio.sleep(SETTLE_POLL_SECONDS)
+        now = time.monotonic()
+        for source, destination in self._system.links:
+            observations.link_repaired(source, destination, now)
 
     async def _take_steps(self) -> str | None:
         """Returns what a step waited for in vain, if one did; then the rest is not taken."""

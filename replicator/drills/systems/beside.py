@@ -5,7 +5,9 @@ What differs from a drill of embedded clusters (:mod:`replicator.drills.systems.
 1. Clients are Pulsar's official ones, at the brokers. Brokers tell nobody where a message was first published, so
    copies are seen by a reader of the drill's own, by the numbers of messages, as with systems of others.
 2. What is acknowledged at brokers is read from the cursors that they show.
-3. Workers and brokers have positions of their own, so ``replicator verify`` does not say what lies at brokers: it does
+3. What the brokers of a cluster have counts, and not what its worker has of it: of copies, what a reader there saw; of
+   subscriptions, what the brokers show. So a drill begins to measure, and is over, when that is in step.
+4. Workers and brokers have positions of their own, so ``replicator verify`` does not say what lies at brokers: it does
    not run. That everything arrived, once and in order, is seen by the drill's consumers.
 """
 
@@ -16,25 +18,31 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar, Final
 
-from replicator.apache.admin import BrokerAdmin
+from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import parse_cursor
 from replicator.apache.errors import BridgeError
+from replicator.apache.names import reading_subscription
 from replicator.drills.brokers import beside_brokers
 from replicator.drills.systems.own import OwnSystem
-from replicator.drills.systems.seen import CopyReader
+from replicator.drills.systems.seen import CopyReader, high_water, high_water_of_clients, undelivered
 from replicator.drills.traffic.ack_news import AckNews
 from replicator.drills.traffic.ack_watcher import AckWatcher
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
 from replicator.topology import Cluster
 from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 LACKS: Final = ("verify", "subscription_updates")
+FIRST_MESSAGES: Final = 100
+"""A topic is found at brokers, and made at others, when there are messages in it."""
 
 
 class BesideSystem(OwnSystem):
     """See :class:`~replicator.drills.systems.system.System`."""
 
     lacks: ClassVar[tuple[str, ...]] = LACKS
+    first_messages = FIRST_MESSAGES
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         found: list[Coroutine[Any, Any, None]] = []
@@ -47,6 +55,47 @@ class BesideSystem(OwnSystem):
                 found.append(AckWatcher(drill, name, cluster.url, running).run())
         return found
 
+    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+        return high_water(drill.observations, name, origin)
+
+    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+        return await high_water_of_clients(drill, name, origin)
+
+    async def left_to_begin(self, drill: Drill) -> str | None:
+        """What keeps the first messages from being copied, received and acknowledged everywhere."""
+        return undelivered(drill.observations, drill.active.name) or await self.left_to_do(drill)
+
+    async def left_to_do(self, drill: Drill) -> str | None:
+        left = await super().left_to_do(drill)
+        if left is not None:
+            return left
+        names = [each.name for each in drill.observations.subscriptions]
+        serving = drill.active.name
+        for name in sorted({serving} | self._topology.reached_from(serving, self.topic)):
+            if (cluster := self._topology.cluster(name)).apache is not None:
+                left = await self._left_at_brokers(cluster, names) or self._uncopied(drill, name)
+                if left is not None:
+                    return left
+        return None
+
+    async def _left_at_brokers(self, cluster: Cluster, subscriptions: Sequence[str]) -> str | None:
+        assert cluster.apache is not None
+        admin = BrokerAdmin(cluster.apache)
+        try:
+            internals = await admin.internals(self.topic)
+        except BridgeError as error:
+            return f"{cluster.name}: {error}"
+        finally:
+            await admin.close()
+        return left_at_brokers(cluster.name, internals, [reading_subscription(cluster.name), *subscriptions])
+
+    def _uncopied(self, drill: Drill, name: str) -> str | None:
+        """The same of messages that the reader there did not see."""
+        for origin in sorted(self._topology.reaching(name, self.topic) & set(self.cast.pair)):
+            if high_water(drill.observations, name, origin) < high_water(drill.observations, origin, origin):
+                return f"messages of {origin} are not all at the brokers of {name}"
+        return None
+
     async def _verified(self) -> None:
         return None
 
@@ -56,6 +105,21 @@ class BesideSystem(OwnSystem):
 
 def _kind(cluster: Cluster) -> str:
     return f"{cluster.kind}, a worker beside a broker" if beside_brokers(cluster) else cluster.kind
+
+
+def left_at_brokers(cluster: str, internals: TopicInternals, subscriptions: Sequence[str]) -> str | None:
+    """What of a topic is not acknowledged at the brokers of a cluster, in words, or None. Pure."""
+    for name in subscriptions:
+        if name not in internals.cursors:
+            return f"{name} is missing at the brokers of {cluster}"
+        cursor = parse_cursor(internals.cursors[name], internals.last_entries)
+        entries = PositionSet()
+        for ledger, last in internals.last_entries.items():
+            if last >= 0:
+                entries.add_range(ledger, 0, last)
+        if left := len(cursor.not_among(entries)):
+            return f"{name} has a backlog of {left:,} entries at the brokers of {cluster}"
+    return None
 
 
 class CursorWatcher:

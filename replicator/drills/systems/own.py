@@ -50,6 +50,7 @@ class OwnSystem:
 
     lacks: ClassVar[tuple[str, ...]] = ()
     """Fields of the report for which it has nothing."""
+    first_messages = 0
 
     def __init__(self, stage: Stage, cast: Cast, topic: str, client: str, out_dir: Path) -> None:
         self._stage = stage
@@ -112,6 +113,9 @@ class OwnSystem:
         async with _session() as session:
             found = (await fetch(session, self._topology.cluster(name).address)).get("counters", {})
         return {counter: found[counter] for counter in COUNTED if counter in found}
+
+    async def left_to_begin(self, drill: Drill) -> str | None:
+        return None
 
     async def left_to_do(self, drill: Drill) -> str | None:
         return left_to_do(

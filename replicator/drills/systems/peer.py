@@ -64,6 +64,8 @@ class PeerClusters:
     The brokers are programs that block while they start and end, so that is done in threads.
     """
 
+    first_messages = 0
+
     def __init__(
         self,
         kind: PeerKind,
@@ -108,6 +110,9 @@ class PeerClusters:
 
     async def counters(self, name: str) -> Mapping[str, int]:
         return {}
+
+    async def left_to_begin(self, drill: Drill) -> str | None:
+        return None
 
     async def left_to_do(self, drill: Drill) -> str | None:
         return self._settling.left_to_do(drill.observations, drill.active.name, time.monotonic())

@@ -64,14 +64,20 @@ class CopyReader:
                 await asyncio.sleep(POLL_SECONDS)  # it may be that nobody has noticed the kill yet
 
 
-def high_water(observations: Observations, cluster: str, origin: str) -> Position:
-    """The highest position at ``origin`` of a message confirmed there that ``cluster`` has."""
+def high_water(observations: Observations, cluster: str, origin: str, *, before: Position | None = None) -> Position:
+    """The highest position at ``origin`` of a message confirmed there that ``cluster`` has, ``before`` a position of
+    its own if one is given."""
     confirms = observations.confirms
     code = observations.clusters.code
     there = confirms.column("cluster") == code(origin)
     if cluster != origin:
         copies = observations.copies
-        seen = copies.column("id")[copies.column("cluster") == code(cluster)]
+        here = copies.column("cluster") == code(cluster)
+        if before is not None:
+            ledgers, entries = copies.column("ledger"), copies.column("entry")
+            same = ledgers == np.uint64(before.ledger)
+            here &= (ledgers < np.uint64(before.ledger)) | (same & (entries < before.entry))
+        seen = copies.column("id")[here]
         there &= np.isin(confirms.column("id"), seen)
     if not there.any():
         return BEFORE_ALL
@@ -80,16 +86,42 @@ def high_water(observations: Observations, cluster: str, origin: str) -> Positio
     return Position(int(ledgers[row]), int(entries[row]))
 
 
+def first_confirmed(observations: Observations, cluster: str, since_s: float) -> Position | None:
+    """Where in ``cluster`` the first message stands that was confirmed there since then."""
+    confirms = observations.confirms
+    rows = np.flatnonzero(
+        (confirms.column("cluster") == observations.clusters.code(cluster)) & (confirms.column("time_s") >= since_s)
+    )
+    if not len(rows):
+        return None
+    ledgers, entries = confirms.column("ledger")[rows], confirms.column("entry")[rows]
+    row = int(np.lexsort((entries, ledgers))[0])
+    return Position(int(ledgers[row]), int(entries[row]))
+
+
 async def last_high_water(drill: Drill, cluster: str, origin: str) -> Position:
     """When nothing of ``origin`` reaches ``cluster`` any more: what it has when the reader at its tail saw nothing new
     for :data:`STILL_SECONDS`."""
+    await _until_still(drill)
+    return high_water(drill.observations, cluster, origin)
+
+
+async def high_water_of_clients(drill: Drill, cluster: str, origin: str) -> Position:
+    """The same, of what stands in ``cluster`` before the first message confirmed there since the last failover. A
+    worker that has copies publishes them beside the producers that came, so some may stand behind theirs."""
+    failed_over_s = float(drill.observations.failovers.column("time_s")[-1])
+    await _until_still(drill)
+    before = first_confirmed(drill.observations, cluster, failed_over_s)
+    return high_water(drill.observations, cluster, origin, before=before)
+
+
+async def _until_still(drill: Drill) -> None:
     deadline = time.monotonic() + STILL_SECONDS_MAX
     seen, since = len(drill.observations.copies), time.monotonic()
     while time.monotonic() - since < STILL_SECONDS and time.monotonic() < deadline:
         await asyncio.sleep(LOOK_SECONDS)
         if len(drill.observations.copies) != seen:
             seen, since = len(drill.observations.copies), time.monotonic()
-    return high_water(drill.observations, cluster, origin)
 
 
 class Settling:
@@ -101,7 +133,7 @@ class Settling:
 
     def left_to_do(self, observations: Observations, serving: str, now: float) -> str | None:
         """What is left in words, or None."""
-        left = _undelivered(observations, observations.clusters.code(serving))
+        left = undelivered(observations, serving)
         if len(observations.receipts) != self._deliveries:
             self._deliveries, self._since = len(observations.receipts), now
         if left is None and now - self._since < QUIET_SECONDS:
@@ -109,7 +141,9 @@ class Settling:
         return left
 
 
-def _undelivered(observations: Observations, serving: int) -> str | None:
+def undelivered(observations: Observations, serving: str) -> str | None:
+    """What the subscriptions have not received yet, or not acknowledged at ``serving``; in words, or None."""
+    code_of_serving = observations.clusters.code(serving)
     confirmed = np.unique(observations.confirms.column("id"))
     receipts, acks = observations.receipts, observations.acks
     received_by, received_at = receipts.column("subscription"), receipts.column("cluster")
@@ -118,7 +152,7 @@ def _undelivered(observations: Observations, serving: int) -> str | None:
         missing = len(np.setdiff1d(confirmed, received[received_by == code]))
         if missing:
             return f"{missing:,} confirmed messages are not received by {subscription.name}"
-        here = received[(received_by == code) & (received_at == serving)]
+        here = received[(received_by == code) & (received_at == code_of_serving)]
         held = len(np.setdiff1d(here, acknowledged[acks.column("subscription") == code]))
         if held:
             return f"{held:,} messages that {subscription.name} received are not acknowledged"

@@ -74,6 +74,8 @@ class System(Protocol):
     running: Mapping[str, asyncio.Event]
     """Set while that cluster should answer."""
     tools: Tools
+    first_messages: int
+    """So many are published first, and the rest when :meth:`left_to_begin` says that nothing is; 0: all at once."""
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         """For the drill's producers and consumers."""
@@ -98,6 +100,9 @@ class System(Protocol):
 
     async def counters(self, name: str) -> Mapping[str, int]:
         """What it counts of its own work."""
+
+    async def left_to_begin(self, drill: Drill) -> str | None:
+        """What is not as it has to be before anything is measured, in words, or None."""
 
     async def left_to_do(self, drill: Drill) -> str | None:
         """What has not settled yet, in words, or None."""

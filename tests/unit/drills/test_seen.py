@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replicator.drills.observations import DrillSubscription, Observations
 from replicator.drills.systems.pulsar_geo import individually_deleted
-from replicator.drills.systems.seen import QUIET_SECONDS, Settling, high_water
+from replicator.drills.systems.seen import QUIET_SECONDS, Settling, first_confirmed, high_water
 from replicator.engine.types import SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
@@ -35,6 +35,20 @@ def test_a_cluster_has_of_another_what_a_reader_at_its_tail_saw() -> None:
     observations.observed("b", 1, Position(9, 0), -1, 2.0)
     assert high_water(observations, "b", "a") == Position(3, 1)
     assert high_water(observations, "a", "b") == BEFORE_ALL
+
+
+def test_what_stands_behind_the_first_message_of_the_clients_that_came_was_not_there_for_them() -> None:
+    observations = record(3)
+    observations.observed("b", 0, Position(9, 0), -1, 2.0)
+    observations.observed("b", 1, Position(9, 2), -1, 2.0)
+    assert first_confirmed(observations, "b", 0.0) is None
+    for entry, at_s in ((0, 1.0), (5, 4.0), (1, 4.0)):
+        message = observations.add_message("k")
+        observations.confirmed(message, "b", Position(9, entry), -1, at_s)
+    assert first_confirmed(observations, "b", 3.0) == Position(9, 1)
+    assert high_water(observations, "b", "a", before=Position(9, 1)) == Position(3, 0)
+    assert high_water(observations, "b", "a", before=Position(10, 0)) == Position(3, 1)
+    assert high_water(observations, "b", "a", before=Position(8, 7)) == BEFORE_ALL
 
 
 def test_a_message_that_was_seen_and_never_confirmed_has_no_position() -> None:
