@@ -23,6 +23,7 @@ from rich.table import Table
 from bench.backfill import measure_backfill
 from bench.cases import CASES, Case
 from bench.connections import measure_connections
+from bench.dashboard import measure_dashboard
 from bench.disk import DiskLimits, measure_disk
 from bench.in_process import measure_commits, measure_engine, measure_large_commits
 from bench.jetstream import PEER, JetStreamPair, find_server
@@ -50,6 +51,7 @@ GROUPS: Final = (
     "engine",
     "subscriptions",
     "topics",
+    "dashboard",
     "patterns",
     "mapping",
     "lag",
@@ -133,6 +135,9 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
     if "topics" in groups:
         with _directory("ten thousand topics") as directory:
             measured += await measure_topics(directory)
+    if "dashboard" in groups:
+        with _directory("the dashboard of five clusters") as directory:
+            measured += await measure_dashboard(directory)
     if "patterns" in groups:
         with _directory("pattern consumers of topics") as directory:
             measured += await measure_patterns(directory)

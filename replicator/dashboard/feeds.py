@@ -27,9 +27,9 @@ class _View(Generic[T]):
 
 
 class Feeds(Generic[T]):
-    """The views of one worker; ``compute`` makes the one of a key."""
+    """The views of one worker; ``compute`` makes the one of a key, and ``period_seconds`` says how often."""
 
-    def __init__(self, compute: Callable[[str], Awaitable[T]], *, period_seconds: float) -> None:
+    def __init__(self, compute: Callable[[str], Awaitable[T]], *, period_seconds: Callable[[str], float]) -> None:
         self._compute = compute
         self._period_seconds = period_seconds
         self._views: OrderedDict[str, _View[T]] = OrderedDict()
@@ -43,7 +43,7 @@ class Feeds(Generic[T]):
                 self._views.popitem(last=False)
         self._views.move_to_end(key)
         loop = asyncio.get_running_loop()
-        if view.value is not None and loop.time() - view.at < self._period_seconds:
+        if view.value is not None and loop.time() - view.at < self._period_seconds(key):
             return view.value
         if view.computing is None:
             view.computing = awaited(self._computed(key, view), f"dashboard {key[:40]}")
@@ -53,7 +53,7 @@ class Feeds(Generic[T]):
         """The view now, and again each period, for as long as somebody asks for the next."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + self._period_seconds
+            due = loop.time() + self._period_seconds(key)
             yield await self.current(key)
             await asyncio.sleep(max(0.0, due - loop.time()))
 

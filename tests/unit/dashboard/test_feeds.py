@@ -30,7 +30,7 @@ class Counted:
 async def test_all_who_ask_at_once_get_one_result() -> None:
     counted = Counted()
     counted.may_end.clear()
-    feeds = Feeds(counted, period_seconds=60)
+    feeds = Feeds(counted, period_seconds=lambda _: 60)
     asking = [asyncio.ensure_future(feeds.current("map")) for _ in range(20)]
     await asyncio.sleep(0)
     asking[0].cancel()  # who computes it for all does not take it away from them
@@ -44,7 +44,7 @@ async def test_all_who_ask_at_once_get_one_result() -> None:
 @asynchronous
 async def test_nothing_is_computed_when_nobody_follows_any_more() -> None:
     counted = Counted()
-    feeds = Feeds(counted, period_seconds=0.001)
+    feeds = Feeds(counted, period_seconds=lambda _: 0.001)
     following = feeds.follow("map")
     for _ in range(3):
         await anext(following)
@@ -58,7 +58,7 @@ async def test_nothing_is_computed_when_nobody_follows_any_more() -> None:
 @asynchronous
 async def test_a_failure_is_told_and_computed_again() -> None:
     counted = Counted()
-    feeds = Feeds(counted, period_seconds=60)
+    feeds = Feeds(counted, period_seconds=lambda _: 60)
     for _ in range(2):
         with pytest.raises(ValueError, match="wrong"):
             await feeds.current("wrong")
@@ -68,7 +68,7 @@ async def test_a_failure_is_told_and_computed_again() -> None:
 @asynchronous
 async def test_a_change_is_seen_by_the_next_who_asks() -> None:
     counted = Counted()
-    feeds = Feeds(counted, period_seconds=60)
+    feeds = Feeds(counted, period_seconds=lambda _: 60)
     await feeds.current("map")
     feeds.forget()
     assert await feeds.current("map") == 2
@@ -77,7 +77,17 @@ async def test_a_change_is_seen_by_the_next_who_asks() -> None:
 @asynchronous
 async def test_views_that_are_kept_have_a_limit() -> None:
     counted = Counted()
-    feeds = Feeds(counted, period_seconds=60)
+    feeds = Feeds(counted, period_seconds=lambda _: 60)
     for number in range(VIEWS_MAX + 10):
         await feeds.current(f"topics?search={number}")
     assert len(feeds._views) == VIEWS_MAX
+
+
+@asynchronous
+async def test_views_are_looked_at_as_often_as_each_of_them_is_to_be() -> None:
+    counted = Counted()
+    feeds = Feeds(counted, period_seconds=lambda key: 60 if key == "topics" else 0)
+    for _ in range(2):
+        await feeds.current("topics")
+        await feeds.current("map")
+    assert counted.computed == ["topics", "map", "map"]
