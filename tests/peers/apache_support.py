@@ -143,7 +143,8 @@ def backlog(broker: PulsarBroker, topic: str, subscription: str) -> int:
 
 
 def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.ConsumerType) -> list[str]:
-    """What a subscription still delivers, acknowledged."""
+    """What a subscription still delivers, acknowledged, until nothing is left of it."""
+    deadline = time.monotonic() + WAIT_SECONDS
     with official(broker) as client:
         consumer = client.subscribe(topic, subscription, consumer_type=kind)
         found: list[str] = []
@@ -151,7 +152,9 @@ def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.Cons
             try:
                 message = consumer.receive(3_000)
             except pulsar.Timeout:
-                return found
+                if backlog(broker, topic, subscription) <= 0 or time.monotonic() > deadline:
+                    return found
+                continue
             found.append(message.data().decode())
             consumer.acknowledge(message)
 
