@@ -15,8 +15,9 @@ from replicator.operating.status import fetch
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
 
-LINKS_SECONDS_MAX: Final = 180.0
-"""For links to be carried: Spark starts in ten seconds on a machine that has nothing else to do."""
+LINKS_SECONDS_MAX: Final = 300.0
+"""For links to be carried: Spark starts in ten seconds on a machine that has nothing else to do, and in a minute or two
+where it shares two cores."""
 LINKS_POLL_SECONDS: Final = 0.1
 TRACEBACK: Final = "Traceback (most recent call last)"
 """How Python begins to report an error that nobody expected."""

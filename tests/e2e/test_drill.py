@@ -41,7 +41,7 @@ def drill(out: Path, *arguments: str, engine: str = "embedded") -> subprocess.Co
     command = [sys.executable, "-m", "replicator.cli", "drill", "--quiet", "--out", str(out)]
     command += ["--rate", str(RATE), "--json", str(out / "copy.json"), *arguments]
     command += [] if "--against" in arguments else ["--engine", engine]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=560, check=False)
 
 
 def run_drill(out: Path, *arguments: str, engine: str = "embedded") -> dict[str, Any]:
@@ -128,6 +128,7 @@ def test_of_a_killed_primary_exact_sync_repeats_nothing_settled_and_mark_deletes
     assert json.loads(kept.stdout)
 
 
+@pytest.mark.timeout(600)
 def test_with_spark_nothing_is_lost_either(tmp_path: Path) -> None:
     """The driver of the killed cluster ends with it; the one of the other carries on."""
     report = run_drill(tmp_path / "out", "--messages", "2000", "--subscriptions", "shared", engine="spark")

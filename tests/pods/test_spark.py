@@ -44,6 +44,7 @@ def linked(kubernetes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         kubernetes.helm("uninstall", cluster, "--namespace", cluster, "--wait")
 
 
+@pytest.mark.timeout(600)  # two Spark sessions and their executors start
 def test_a_link_is_carried_by_executors_that_run_as_pods(linked: Cluster) -> None:
     with traffic("public/default/by-executors", URLS) as running:
         executors = linked.until(
