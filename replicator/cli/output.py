@@ -36,7 +36,7 @@ class Shown:
     """What a command found or did."""
 
     value: Any
-    """Plain values, as JSON and YAML have them. The names of its fields are stable: docs/cli.md lists them."""
+    """Plain values, as JSON and YAML have them. The names of its fields are stable."""
     table: RenderableType = ""
     """The same for people; a text is printed as it is."""
     status: int = 0
