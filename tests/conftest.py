@@ -15,6 +15,10 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
+# Where an environment forbids it (images are built so), each of hundreds of processes would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
