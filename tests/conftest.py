@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import failures_at_once
 import pytest
 from hypothesis import settings
 
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
         # that all its runs share to others at the start of each run: so each run has one of its own.
         config.stash[_OWN_DIRECTORY] = config.option.basetemp = tempfile.mkdtemp(prefix="replicator-tests-")
+    if failures_at_once.is_wanted():
+        config.pluginmanager.register(failures_at_once.FailuresAtOnce(config))
     if sys.version_info[:3] == (3, 13, 0):
         # There asyncio's server fails where a connection of it is collected after its end; mended in 3.13.1.
         config.addinivalue_line(
