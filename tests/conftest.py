@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_OWN_DIRECTORY] = config.option.basetemp = tempfile.mkdtemp(prefix="replicator-tests-")
     if failures_at_once.is_wanted():
         config.pluginmanager.register(failures_at_once.FailuresAtOnce(config))
+        if not hasattr(config, "workerinput"):
+            # It may be ignored from the start; then the limit's interrupt ended the peers, and the tests ran on.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info[:3] == (3, 13, 0):
         # There asyncio's server fails where a connection of it is collected after its end; mended in 3.13.1.
         config.addinivalue_line(

@@ -28,7 +28,7 @@ from replicator.drills.peers.jvm import (
 from replicator.drills.ports import free_ports
 
 TITLE: Final = "Apache Pulsar"
-READY_SECONDS_MAX: Final = 120.0
+READY_SECONDS_MAX: Final = 240.0
 """On a machine that does nothing else it is ready after 7 s."""
 
 SETTINGS: Final[Mapping[str, str]] = {
