@@ -14,7 +14,7 @@ from engine_support import TOPIC, eventually, message, opened
 from gateway_support import ServedEngine
 
 from replicator.client import Client, MessageId
-from replicator.client.errors import ConnectError
+from replicator.client.errors import ConnectError, InvalidSeek
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import connection as client_connection
 from replicator.client.wire.connector import BrokerConnector
@@ -306,5 +306,67 @@ def test_at_another_broker_a_consumer_that_is_gone_unsaid_connects_again_before_
             assert await asyncio.to_thread(let_go, gateway) == 1
             assert await reader.get_last_message_id() == MessageId.at(sent.position(), -1, -1, 1)
             assert (await reader.read_next(timeout_millis=10_000)).data() == b"the last one"
+
+    asyncio.run(main())
+
+
+def test_at_another_broker_an_acknowledgement_made_during_a_seek_takes_nothing_of_the_new_place(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledgements are sent together a little later: at times when the consumer has just come back from a seek."""
+    monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
+    subscribe, times = BrokerConsumerChannel.subscribe, 0
+    sent: list[MessageId] = []
+
+    async def subscribe_and_acknowledge(channel: BrokerConsumerChannel, start: Position | None = None) -> None:
+        nonlocal times
+        await subscribe(channel, start)
+        times += 1
+        if times == 2:  # of the seek
+            channel.acknowledge_cumulative(1, sent[-1].position(), None)
+
+    monkeypatch.setattr(BrokerConsumerChannel, "subscribe", subscribe_and_acknowledge)
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), Client(f"pulsar://127.0.0.1:{gateway.port}") as client:
+            producer = await client.create_producer(topic, batching_enabled=False)
+            wanted = [b"%d" % number for number in range(5)]
+            sent.extend(await producer.send_many(wanted))
+            reader = await client.create_reader(topic, MessageId.earliest)
+            for _ in range(2):
+                assert [(await reader.read_next(timeout_millis=5_000)).data() for _ in wanted] == wanted
+                if times == 1:
+                    await reader.seek(MessageId.earliest)
+
+    asyncio.run(main())
+    assert times == 2
+
+
+def test_at_another_broker_an_acknowledgement_made_during_a_seek_that_fails_counts(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
+    ask = BrokerConsumerChannel._ask
+    sent: list[MessageId] = []
+
+    async def acknowledge_and_fail(channel: BrokerConsumerChannel, make: Any, what: str) -> Any:
+        if what != "seek":
+            return await ask(channel, make, what)
+        channel.acknowledge_cumulative(1, sent[-1].position(), None)
+        raise InvalidSeek("a test refuses it")
+
+    monkeypatch.setattr(BrokerConsumerChannel, "_ask", acknowledge_and_fail)
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS), Client(f"pulsar://127.0.0.1:{gateway.port}") as client:
+            consumer = await client.subscribe(topic, "s")
+            producer = await client.create_producer(topic, batching_enabled=False)
+            sent.extend(await producer.send_many([b"0", b"1"]))
+            with pytest.raises(InvalidSeek):
+                await consumer.seek(MessageId.earliest)
+            await consumer.close()
+            consumer = await client.subscribe(topic, "s")
+            await producer.send(b"new")
+            assert (await consumer.receive(timeout_millis=5_000)).data() == b"new"
 
     asyncio.run(main())

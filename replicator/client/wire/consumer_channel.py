@@ -85,6 +85,8 @@ class BrokerConsumerChannel:
         self._seeking = False
         self._sought_with = 0
         """The id that a seek closes."""
+        self._withheld: list[tuple[int, CommandAck]] = []
+        """Acknowledgements made during a seek: of the state before it, so the new place must not hear of them."""
         self._lost_while_seeking: PulsarException | None = None
         self._over = False
 
@@ -162,8 +164,11 @@ class BrokerConsumerChannel:
                 await self._subscribe_again(target if isinstance(target, Position) else None)
         finally:
             self._seeking = False
+            withheld, self._withheld = self._withheld, []
             if self._lost_while_seeking is not None:
                 self._lose(self._lost_while_seeking)
+            for each in withheld:  # of a seek that failed: all is as before
+                self._send_ack(*each)
 
     async def last_position(self) -> Position:
         def make(request_id: int) -> BaseCommand:
@@ -292,6 +297,9 @@ class BrokerConsumerChannel:
     def _send_ack(self, own_id: int, command: CommandAck) -> None:
         if self._over:
             return
+        if self._seeking:
+            self._withheld.append((own_id, command))
+            return
 
         def make(request_id: int) -> BaseCommand:
             command.request_id = request_id
@@ -350,6 +358,7 @@ class BrokerConsumerChannel:
             self._lose(ConnectError(f"subscribing again after a seek: {error}"))
             raise
         permits, self._permits = self._permits, 0
+        self._withheld.clear()
         self._restarted()
         if permits > 0:
             self.flow(permits)
