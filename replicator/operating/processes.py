@@ -18,7 +18,7 @@ from replicator.security.asking import worker_session, worker_url
 
 DRIVER_MODULE: Final = "replicator.pipeline.live.driver"
 START_SECONDS_MAX: Final = 120.0
-"""How long a start may take. The first one makes a PostgreSQL cluster, which took over a minute at a load of 17 on two cores."""
+"""The first one makes a PostgreSQL cluster; at a load of 17 on two cores that took over a minute."""
 STOP_SECONDS_MAX: Final = 20.0
 
 
