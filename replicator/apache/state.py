@@ -6,7 +6,8 @@ engine's subscriptions everything else follows: links carry their markers, other
 1. One request shows the cursors of all subscriptions of the topic. The engine's subscriptions of the same names are put
    into the brokers' positions, as far as their messages lie on both sides.
 2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
-   the brokers' side with what was acknowledged there, as soon as the broker has confirmed that.
+   the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
+   the subscription is noted at once: it may be deleted on the other side before the next comparison.
 3. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
 """
@@ -159,9 +160,14 @@ class SubscriptionStates:
                 self._seen.pop(name, None)
                 return False
             case CreateInEngine():
-                await self._topic.subscriptions.create(name, BEFORE_ALL, replicated=True)
+                assert broker is not None
+                made = await self._topic.subscriptions.create(name, BEFORE_ALL, replicated=True)
+                self._seen[name] = Seen(made.cursor.generation, broker, internals.load)
             case CreateAtBroker():
+                assert subscription is not None
+                made_for = Seen(subscription.cursor.generation, BrokerCursor(BEFORE_ALL), internals.load)
                 await self._admin.create_subscription(self._topic.name, name, self._first_open(subscription))
+                self._seen[name] = made_for
             case DeleteInEngine():
                 log.info("subscription was deleted at the brokers", topic=self._topic.name, subscription=name)
                 await self._topic.subscriptions.delete(name)

@@ -72,12 +72,14 @@ def beside(path: Path, names: str, brokers: Mapping[str, PulsarBroker], links: s
             made.stop()
 
 
-def until(holds: Callable[[], Any], what: Callable[[], object] | str, seconds: float = WAIT_SECONDS) -> Any:
+def until(
+    holds: Callable[[], Any], what: Callable[[], object] | str, seconds: float = WAIT_SECONDS, *, pause: float = 0.1
+) -> Any:
     """What ``holds`` returns, once that is true."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        time.sleep(0.1)
+        time.sleep(pause)
     return found
 
 

@@ -28,7 +28,7 @@ from replicator.apache.reconciling import (
     Seen,
     reconcile,
 )
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 ENTRIES = 12
@@ -125,9 +125,10 @@ class Reconciling(RuleBasedStateMachine):
         self.acknowledged = set(self.engine)
         self.settled, self.sought = False, True
 
-    @precondition(lambda self: self.settled and self.broker is not None)
+    @precondition(lambda self: self.broker is not None and self.engine is not None)
     @rule(at_broker=st.booleans())
     def it_is_deleted_on_one_side(self, at_broker: bool) -> None:
+        """Also right after the other side got it."""
         if at_broker:
             self.broker = None
         else:
@@ -158,6 +159,11 @@ class Reconciling(RuleBasedStateMachine):
             self._compare_once()
         self.settled, self.sought = True, False
 
+    @rule()
+    def compare_once(self) -> None:
+        self.settled = False
+        self._compare_once()
+
     def _cursor(self) -> BrokerCursor | None:
         if self.broker is None:
             return None
@@ -177,10 +183,13 @@ class Reconciling(RuleBasedStateMachine):
             case CreateInEngine():
                 self.engine = set()
                 self.generation += 1
+                assert broker is not None
+                self.seen = Seen(self.generation, broker, str(self.load))
             case CreateAtBroker():
                 assert self.engine is not None
                 first = min(self.both - self.engine, default=0)
                 self.broker = {number for number in range(first) if number in self.acknowledged}
+                self.seen = Seen(self.generation, BrokerCursor(BEFORE_ALL), str(self.load))
             case DeleteInEngine():
                 self.engine, self.seen = None, None
             case DeleteAtBroker():
