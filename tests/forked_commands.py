@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,20 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start(arguments: Sequence[str], *, cwd: Path, stdout: Path, stderr: Path) -> Forked:
-    """``replicator ARGUMENTS`` in ``cwd``; what it writes is added to the files."""
-    server, status = _server(), Path(tempfile.mkdtemp(dir=cwd, prefix="command-")) / "status"
-    asked: dict[str, Any] = {"arguments": list(arguments), "cwd": str(cwd), "status": str(status)}
+def start(
+    arguments: Sequence[str | Path],
+    *,
+    cwd: Path,
+    stdout: Path,
+    stderr: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Forked:
+    """``replicator ARGUMENTS`` in ``cwd``; what it writes is added to the files. Its environment is this process's
+    present one, and what ``environment`` adds."""
+    server, status = _server(), _directory() / "status"
+    asked: dict[str, Any] = {"arguments": [str(each) for each in arguments], "cwd": str(cwd), "status": str(status)}
     asked |= {"stdout": str(stdout), "stderr": str(stderr)}
+    asked["environment"] = {"COLUMNS": "200", **os.environ, **(environment or {})}
     assert server.stdin is not None
     assert server.stdout is not None
     with _asking:
@@ -70,12 +79,30 @@ def start(arguments: Sequence[str], *, cwd: Path, stdout: Path, stderr: Path) ->
         return Forked(int(server.stdout.readline()), status)
 
 
-def run(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | Path, cwd: Path, timeout: float = 120, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    directory = Path(tempfile.mkdtemp(dir=cwd, prefix="output-"))
+    directory = _directory()
     stdout, stderr = directory / "stdout", directory / "stderr"
-    status = start(arguments, cwd=cwd, stdout=stdout, stderr=stderr).wait(timeout)
+    process = start(arguments, cwd=cwd, stdout=stdout, stderr=stderr, environment=environment)
+    try:
+        status = process.wait(timeout)
+    finally:
+        process.kill()
     return subprocess.CompletedProcess(list(arguments), status, stdout.read_text(), stderr.read_text())
+
+
+def _directory() -> Path:
+    """A new one for each call; it is gone when this process ends."""
+    return Path(tempfile.mkdtemp(dir=_directories().name))
+
+
+@functools.cache
+def _directories() -> tempfile.TemporaryDirectory[str]:
+    made = tempfile.TemporaryDirectory(prefix="replicator-tests-commands-")
+    atexit.register(made.cleanup)
+    return made
 
 
 @functools.cache
@@ -85,7 +112,6 @@ def _server() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "COLUMNS": "200"},
     )
     atexit.register(server.kill)
     return server
@@ -119,6 +145,8 @@ def _become(asked: dict[str, Any]) -> None:
         ):
             os.dup2(os.open(path, flags, 0o644), number)
         os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
         sys.argv = ["replicator", *asked["arguments"]]
         main()
         status = 0

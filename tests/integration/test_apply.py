@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 from aiohttp import web
 
 from replicator.api.errors import report_errors
@@ -96,16 +97,7 @@ async def serving_all(root: Path, topology: Topology, *names: str) -> AsyncItera
 
 
 async def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "replicator.cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    return await asyncio.to_thread(forked_commands.run, *arguments, cwd=cwd, timeout=60)
 
 
 def runs(workers: Mapping[str, Served]) -> dict[str, int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
 from served_worker import ServedWorker, served_worker
 
@@ -73,14 +72,9 @@ def test_the_command_lists_them(worker: ServedWorker, tmp_path: Path) -> None:
     assert worker.ask("PUT", "persistent/public/default/listed").status == 204
     file = tmp_path / "topology.yaml"
     file.write_text(f"clusters:\n  us-east: {{address: '127.0.0.1:{worker.port}', data: data}}\n")
-    command = [sys.executable, "-m", "replicator.cli", "audit", "list", "-f", str(file), "--newest", "1", "--output"]
+    command = ("audit", "list", "-f", file, "--newest", "1", "--output")
     for output in ("table", "json"):
-        done = subprocess.run(
-            [*command, output],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = forked_commands.run(*command, output, cwd=tmp_path, timeout=60)
         assert done.returncode == 0, done.stderr
         for said in ("us-east", "operator", "127.0.0.1", "PUT persistent"):
             assert said in done.stdout

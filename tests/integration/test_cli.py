@@ -11,13 +11,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked_commands
 import pytest
 
 from replicator.client import Client, ConsumerType, MessageTooBig, NotAllowedError
@@ -27,14 +27,7 @@ START_SECONDS_MAX = 60
 
 
 def replicator(*arguments: str, cwd: Path, timeout: float = 90) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "replicator.cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return forked_commands.run(*arguments, cwd=cwd, timeout=timeout)
 
 
 def topology(path: Path, *, data: str = "data", database: str = "embedded", port: int | None = None) -> Path:
@@ -59,17 +52,14 @@ def refused(path: Path, *, status: int = 2, expected: str) -> None:
 
 
 @contextmanager
-def worker(path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "replicator.cli", "worker", "--cluster", "solo", "-f", "topology.yaml"],
-        cwd=path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def worker(path: Path, port: int) -> Iterator[forked_commands.Forked]:
+    log = path / "worker.log"
+    arguments = ("worker", "--cluster", "solo", "-f", "topology.yaml")
+    process = forked_commands.start(arguments, cwd=path, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
         while True:
-            assert process.poll() is None, process.communicate()[1]
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1).close()
@@ -79,7 +69,7 @@ def worker(path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
 
 
 def test_an_unknown_key_names_file_line_and_the_key_that_was_meant(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
 from admin_support import Admin, NoStatus, administered
 from engine_support import eventually, message, subscribed
@@ -294,14 +294,7 @@ def test_a_mistake_gives_one_error_exit_status_2_and_changes_nothing(
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "replicator.cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked_commands.run(*arguments, cwd=cwd, timeout=60)
 
 
 def test_a_worker_that_is_down_gives_exit_status_3_and_one_line(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import psutil
 import psycopg
 from engine_support import TOPIC, eventually, message
@@ -67,14 +67,8 @@ class Pair:
         return last
 
     async def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "replicator.cli", *arguments, "-f", str(self.file)],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        asked = (*arguments, "-f", str(self.file))
+        return await asyncio.to_thread(forked_commands.run, *asked, cwd=self.file.parent, timeout=90)
 
     async def translate(self, source: str, to: str, position: Position | str) -> tuple[int, Any]:
         """Exit status, and the JSON or the error."""

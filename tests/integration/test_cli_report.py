@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -47,8 +47,7 @@ def topology(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(topology: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "replicator.cli", "report", "-f", str(topology), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return forked_commands.run("report", "-f", topology, *options, cwd=Path.cwd())
 
 
 def test_a_report_has_the_figures_of_the_chosen_topics_as_json_parquet_and_a_page(spark: Any, topology: Path) -> None:

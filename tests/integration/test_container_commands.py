@@ -3,13 +3,11 @@ a file; and a few messages show that clusters work together."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import forked_commands
 import psycopg
 import pytest
 import yaml
@@ -39,15 +38,7 @@ def directory() -> Iterator[Path]:
 
 
 def command(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "replicator.cli", *arguments],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=SECONDS_MAX,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
+    return forked_commands.run(*arguments, cwd=Path.cwd(), timeout=SECONDS_MAX, environment=environment)
 
 
 def eventually(condition: Callable[[], T], said: Callable[[], object] = str) -> T:
@@ -63,18 +54,14 @@ def is_ready(file: Path, cluster: str) -> bool:
 
 
 @contextmanager
-def workers(file: Path, *clusters: str, options: Sequence[str] = ()) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def workers(file: Path, *clusters: str, options: Sequence[str] = ()) -> Iterator[dict[str, forked_commands.Forked]]:
     """Processes, ready; they end with the context."""
     started = {}
     try:
         for cluster in clusters:
-            with (file.parent / f"{cluster}.log").open("wb") as log:
-                started[cluster] = subprocess.Popen(
-                    [sys.executable, "-m", "replicator.cli", "worker", "-f", file, "-c", cluster, *options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
+            log = file.parent / f"{cluster}.log"
+            arguments = ("worker", "-f", file, "-c", cluster, *options)
+            started[cluster] = forked_commands.start(arguments, cwd=Path.cwd(), stdout=log, stderr=log)
         for cluster in clusters:
             eventually(lambda cluster=cluster: is_ready(file, cluster), (file.parent / f"{cluster}.log").read_text)  # type: ignore[misc]
         yield started

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
 
 from replicator.drills.errors import DrillError
@@ -56,8 +56,7 @@ def kept(place: StorePlace) -> list[DrillRun]:
 
 
 def drills(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "replicator.cli", "drills", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return forked_commands.run("drills", *arguments, cwd=cwd)
 
 
 def test_runs_are_listed_shown_and_compared(tmp_path: Path) -> None:
