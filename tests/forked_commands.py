@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import signal
@@ -122,6 +123,8 @@ def _serve() -> None:
     import replicator.failover.switch
     import replicator.worker.worker  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # what was imported is not looked at again, which would copy its memory into each of them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:
         asked = json.loads(line)
