@@ -280,6 +280,35 @@ def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
         assert read_all(pair.brokers["B"], f"{topic}-partition-{index}", len(at_a[index])) == at_a[index]
 
 
+def test_partitions_that_are_added_later_are_added_at_the_other_broker_with_the_topics_subscriptions(
+    pair: Beside,
+) -> None:
+    topic = next(_topics)
+    place = f"{topic.replace('://', '/')}/partitions"
+    pair.brokers["A"].admin("PUT", place, 2)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        client.create_producer(topic, batching_enabled=False).send(b"before")
+        consumer.acknowledge(consumer.receive(60_000))
+    until(lambda: partitions(pair.brokers["B"], topic) == 2, lambda: [pair.apache(name) for name in "AB"])
+    pair.brokers["A"].admin("POST", place, 4)
+    with official(pair.brokers["A"]) as client:  # looks up how many there are
+        producer = client.create_producer(topic, batching_enabled=False)
+        for body in bodies("p", range(40)):
+            producer.send(body.encode(), partition_key=body)
+    until(lambda: partitions(pair.brokers["B"], topic) == 4, lambda: [pair.apache(name) for name in "AB"])
+    of_partitions = [f"{topic}-partition-{index}" for index in range(4)]
+
+    def left(cluster: str) -> list[int]:
+        return [backlog(pair.brokers[cluster], partition, "work") for partition in of_partitions]
+
+    assert all(left("A"))
+    until(lambda: left("B") == left("A"), lambda: [left("B"), pair.apache("B")])
+    assert sum(left("B")) == 40
+    assert sorted(drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)) == sorted(bodies("p", range(40)))
+    until(lambda: sum(left("A")) == 0, lambda: [left("A"), pair.apache("A")])
+
+
 def test_a_topic_is_unloaded_again_and_again_under_traffic(pair: Beside) -> None:
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:  # without a subscription, brokers delete what they unload

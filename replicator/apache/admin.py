@@ -140,6 +140,11 @@ class BrokerAdmin:
         """Make a partitioned topic, unless it is there."""
         await self._make(f"{_path(topic)}/partitions", partitions)
 
+    async def grow_partitioned(self, topic: str, partitions: int) -> None:
+        """Give a partitioned topic that has fewer so many partitions, and these the topic's subscriptions. Refused
+        while another one does the same; ask :meth:`partitions` then."""
+        await self._make(f"{_path(topic)}/partitions", partitions, method="POST")
+
     async def create_topic(self, topic: str) -> None:
         """Make a topic without partitions, unless it is there."""
         await self._make(_path(topic))
@@ -228,9 +233,9 @@ class BrokerAdmin:
         except (TimeoutError, aiohttp.ClientError) as error:
             raise AdminFailed(f"GET {self._url}/admin/v2/{path}: {error or type(error).__name__}") from None
 
-    async def _make(self, path: str, body: Any = None) -> None:
+    async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> None:
         try:
-            await self._ask("PUT", path, body)
+            await self._ask(method, path, body)
         except AdminFailed as error:
             if error.status != 409:
                 raise

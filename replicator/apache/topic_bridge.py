@@ -329,15 +329,17 @@ class TopicBridge:
         name = parse_topic(self.topic.name)
         if name.partition >= 0:
             base = base_name(self.topic.name)
-            if await self._admin.partitions(base) > name.partition:
+            there = await self._admin.partitions(base)
+            if there > name.partition:
                 return
             partitions = self._engine.partitioned.count(base)
             if partitions <= name.partition:
                 raise BridgeError(f"{self.topic.name}: not known yet how many partitions its topic has")
-            await self._admin.create_partitioned(base, partitions)
+            make = self._admin.grow_partitioned if there else self._admin.create_partitioned
+            await make(base, partitions)
             if await self._admin.partitions(base) <= name.partition:
                 raise BridgeError(
-                    f"the brokers do not make {base} a topic of {partitions} partitions: it is there with fewer, or a "
+                    f"the brokers do not make {base} a topic of {partitions} partitions: it is there without, or a "
                     "partition is there as a topic of its own; make it partitioned there, or delete that"
                 )
         else:
