@@ -39,7 +39,10 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Nothing is loaded from elsewhere, nothing runs that stands in a page, and no other site shows it in a frame."""
-MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (("/dashboard/failover", "Failover"),)
+MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (
+    ("/dashboard/failover", "Failover"),
+    ("/dashboard/audit", "Audit log"),
+)
 """Address and name of those that stand behind the first three."""
 _VISIT: Final[web.RequestKey[Visit]] = web.RequestKey("visit")
 

@@ -16,6 +16,7 @@ from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
 from replicator.dashboard.pages import Pages
+from replicator.dashboard.record_pages import RecordPages
 from replicator.dashboard.sessions import Sessions
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import Parts, Views
@@ -58,6 +59,7 @@ def add_dashboard(
             *pages.routes(),
             *LinkActions(doors, feeds, asking).routes(),
             *FailoverPages(doors, pages, asking, switches).routes(),
+            *RecordPages(doors, asking).routes(),
         ]
     )
     app.router.add_get("/", _for_readers(pages.map))

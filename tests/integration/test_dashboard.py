@@ -29,6 +29,8 @@ CHANGES = {
 PAGES = (
     "/",
     "/dashboard/failover",
+    "/dashboard/audit",
+    "/dashboard/audit?search=nothing-has-that",
     "/dashboard/links",
     "/dashboard/topics",
     "/dashboard/topics?search=nothing-has-that",

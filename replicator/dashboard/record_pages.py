@@ -1,0 +1,44 @@
+"""Pages of what is kept in Postgres, as of loading: it is asked when somebody asks, and never once a second."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from replicator.api.topic_figures import SEARCH_CHARS_MAX
+from replicator.dashboard.asking import Asking
+from replicator.dashboard.audit_rows import audit_rows
+from replicator.dashboard.doors import Doors
+
+AUDIT: Final = "/replication/v1/audit"
+AUDIT_ASKED: Final = 200
+"""Entries of each cluster, among which a search looks: an answer is 2 MB at most."""
+AUDIT_SHOWN: Final = 100
+
+
+class RecordPages:
+    """Of one worker's dashboard."""
+
+    def __init__(self, doors: Doors, asking: Asking) -> None:
+        self._doors = doors
+        self._asking = asking
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/dashboard/audit", self.audit)]
+
+    async def audit(self, request: web.Request) -> web.Response:
+        """Who changed what in all clusters, the newest first: ``?search=``."""
+        search = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX]
+        answers = await self._asking.ask_all(AUDIT, {"newest": str(AUDIT_ASKED)})
+        rows, silent = audit_rows(answers, search, AUDIT_SHOWN)
+        return self._doors.page(
+            request,
+            "audit.html",
+            title="Audit log",
+            search=search,
+            rows=rows,
+            silent=silent,
+            asked=AUDIT_ASKED,
+            shown_max=AUDIT_SHOWN,
+        )
