@@ -5,7 +5,8 @@ and workers write in markers goes on. The fence is one object for all topics of 
 that it closes at once for all of them.
 
 1. :meth:`Admission.fence` closes it: from its return on no publish reaches the writer's queue.
-2. :mod:`replicator.engine.fencing` lets go of those that are connected.
+2. :mod:`replicator.engine.fencing` lets go of those that are connected. In a planned switch consumers may finish first:
+   from :meth:`Admission.let_finish` on they get nothing more, and acknowledge what they hold.
 3. The writer takes requests in order: what was queued before the fence is durable when a row that is put after it is.
 
 Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays confirmed, and is copied.
@@ -13,6 +14,7 @@ Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -31,8 +33,8 @@ class Admission:
         "clients_elsewhere",
         "consumers",
         "copied_to",
-        "dispatch_paused",
         "entry_bytes_max",
+        "finishing",
         "message_bytes_max",
         "passed_on_by",
         "producers",
@@ -51,12 +53,29 @@ class Admission:
         """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
-        self.dispatch_paused = False
-        """Consumers that are connected get nothing more, and their acknowledgements are taken."""
+        self.finishing: asyncio.Event | None = None
+        """While consumers finish; it is set when that is over, and no more here then."""
 
     def fence(self, producers: EngineError | None, consumers: EngineError | None) -> None:
         self.producers = producers
         self.consumers = consumers
+
+    @property
+    def dispatch_paused(self) -> bool:
+        """Consumers that are connected get nothing more, and their acknowledgements are taken."""
+        return self.finishing is not None
+
+    def let_finish(self) -> asyncio.Event:
+        """Pause dispatch until :meth:`finished`."""
+        if self.finishing is None:
+            self.finishing = asyncio.Event()
+        return self.finishing
+
+    def finished(self) -> None:
+        """Consumers have finished, or the switch was given up."""
+        if self.finishing is not None:
+            self.finishing.set()
+            self.finishing = None
 
     def check_entry(self, size_bytes: int) -> None:
         """Raises :class:`MessageTooLarge` for an entry that no producer may publish."""

@@ -2,7 +2,7 @@
 
 The gate closes in one step for all topics. Producers that are let go of have their answers: what was in flight is
 durable when :meth:`EngineClients.settle` returns, and nothing came after it. Consumers of a planned switch get nothing
-more and have a moment to acknowledge what they hold; then they go.
+more and have a moment to acknowledge what they hold (:mod:`replicator.failover.grace`); then they go.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBus
 from replicator.engine.fencing import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
 from replicator.engine.gate import Closed, Gate
 from replicator.engine.topic import Topic
+from replicator.failover.grace import ConsumerGrace
 from snapshots.position import Position
 
-CONSUMER_GRACE_SECONDS: Final = 1.0
-"""How long consumers may acknowledge what they hold. What they do not is delivered again by the other cluster."""
 GRACE_STEP_SECONDS: Final = 0.02
 
 log = structlog.get_logger(__name__)
@@ -51,17 +50,23 @@ class EngineClients:
                 log.info("producers let go", cluster=self._engine.cluster, producers=gone, reason=str(producers))
         if consumers is None:
             if admission.dispatch_paused:
-                admission.dispatch_paused = False
+                admission.finished()
                 resume_dispatch(self._engine.topics())
         elif gate.consumers is not Closed.SWITCHING:
             disconnect_consumers(self._engine.topics(), consumers)
+            admission.finished()
 
     async def settle(self, operation: str, *, keep_consumers: bool) -> int:
-        self._engine.admission.dispatch_paused = not keep_consumers
-        await self._barrier(operation)
         if keep_consumers:
+            await self._barrier(operation)
             return 0
-        held = await self._let_consumers_finish()
+        finishing = self._engine.admission.let_finish()
+        try:
+            await self._barrier(operation)
+            held = await self._let_consumers_finish(finishing)
+        finally:
+            if not finishing.is_set():
+                self._engine.admission.finished()
         await self._barrier(operation)
         return held
 
@@ -98,19 +103,23 @@ class EngineClients:
         """Returns when all that was published and acknowledged before is durable: the writer keeps the order."""
         await self._engine.remember("failover_barrier", operation)
 
-    async def _let_consumers_finish(self) -> int:
+    async def _let_consumers_finish(self, finishing: asyncio.Event) -> int:
         """While dispatch is paused: wait a moment for acknowledgements, then let go of the consumers.
 
         Returns how many entries they held unacknowledged then.
         """
-        admission = self._engine.admission
         loop = asyncio.get_running_loop()
-        until = loop.time() + CONSUMER_GRACE_SECONDS
-        while any(map(held_entries, self._engine.topics())) and loop.time() < until:  # noqa: ASYNC110 - no event says so
+        grace = ConsumerGrace(loop.time())
+        holding = list(self._engine.topics())
+        while True:
+            holding = [topic for topic in holding if held_entries(topic)]  # nothing is added while dispatch is paused
+            held = sum(sum(held_entries(topic).values()) for topic in holding)
+            if finishing.is_set():  # the switch was given up, or its end was heard of
+                return held
+            if grace.is_over(held, loop.time()):
+                break
             await asyncio.sleep(GRACE_STEP_SECONDS)
-        held = sum(sum(held_entries(topic).values()) for topic in self._engine.topics())
-        error = admission.consumers
-        if error is not None:  # else the switch was given up meanwhile
+        error = self._engine.admission.consumers
+        if error is not None:
             disconnect_consumers(self._engine.topics(), error)
-        admission.dispatch_paused = False
         return held

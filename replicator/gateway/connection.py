@@ -115,6 +115,8 @@ class Connection(asyncio.Protocol):
         self.known_as: Sought[KnownAs] = Sought()
         self.put_at: Sought[Position] = Sought()
         """Where seeks left subscriptions that went with their consumers."""
+        self.lookups_waiting: list[Frame] = []
+        """See :mod:`replicator.gateway.lookups`."""
         self._loop = asyncio.get_running_loop()
         self.state = ServerConnection(
             self._loop.time(),
@@ -135,8 +137,8 @@ class Connection(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
-        self._finishing: set[asyncio.Task[None]] = set()
-        """Calls that go on when the client is gone; at most one for each producer."""
+        self.answering: set[asyncio.Task[None]] = set()
+        """Calls that go on when the client is gone: answers to what a producer sent, one for each at most."""
         self._waiting: set[asyncio.Task[None]] = set()
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
@@ -241,7 +243,7 @@ class Connection(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._steps = iter(())
-        for task in self._calls - self._finishing:
+        for task in self._calls - self.answering:
             task.cancel()
         for session in self.state.close():
             try:
@@ -331,7 +333,7 @@ class Connection(asyncio.Protocol):
         task = awaited(call, name)
         self._calls.add(task)
         if to_the_end:
-            self._finishing.add(task)
+            self.answering.add(task)
         if waits:
             self._waiting.add(task)
         task.add_done_callback(self._has_ended)
@@ -381,7 +383,7 @@ class Connection(asyncio.Protocol):
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
-        self._finishing.discard(task)
+        self.answering.discard(task)
         self._waiting.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A bug of ours: the client would wait for an answer for ever.
@@ -390,7 +392,7 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
 
     def _read_or_not(self) -> None:
-        calls = len(self._calls) - len(self._finishing) - len(self._waiting)
+        calls = len(self._calls) - len(self.answering) - len(self._waiting)
         reading = self._held_bytes < HELD_BYTES_MAX and calls < CALLS_MAX and not self._flooded
         if reading is not self._reading and not self._transport.is_closing():
             self._reading = reading

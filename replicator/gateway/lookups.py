@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from replicator.engine.engine import Engine
@@ -11,6 +12,7 @@ from replicator.engine.topics.catalog_index import is_internal
 from replicator.engine.topics.topic_list import sorted_list_hash
 from replicator.engine.topics.topic_patterns import TopicPattern, parse_pattern
 from replicator.gateway.connection import Connection
+from replicator.gateway.producing import CLOSE_SECONDS_MAX
 from replicator.gateway.refusals import moved_to_of, server_error
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -22,6 +24,7 @@ from replicator.protocol.commands_pb2 import (
     ServerError,
 )
 from replicator.protocol.frames import Frame
+from replicator.protocol.server import SESSIONS_MAX
 from replicator.security.errors import NotPermitted
 from replicator.security.permissions import USING
 
@@ -34,10 +37,42 @@ def lookup(connection: Connection, frame: Frame) -> None:
     A cluster that another one serves sends clients there, and they find the way back by themselves: they look a topic
     up at the address that they were given, each time. One that is being switched, or does not know yet who serves it,
     lets them try again. Where only producers are sent away, consumers, who ask in the same way, are let in.
+
+    "Try again" makes the clients in Java and Go close the connection. So it is said last: after the receipts of what
+    the connection's producers had sent, which they would send again, and after its consumers have finished.
     """
+    waiting = connection.lookups_waiting
+    if len(waiting) >= SESSIONS_MAX or not (waiting or _has_something_first(connection)):
+        _answer(connection, frame)
+        return
+    waiting.append(frame)
+    if len(waiting) == 1:
+        connection.work(_answer_last(connection), "lookups during a switch")
+
+
+def _has_something_first(connection: Connection) -> bool:
+    fence = connection.admission.consumers
+    if fence is None or moved_to_of(fence) is not None:
+        return False
+    finishing = connection.admission.finishing is not None and len(connection.state.consumers) > 0
+    return finishing or bool(connection.answering)
+
+
+async def _answer_last(connection: Connection) -> None:
+    finishing = connection.admission.finishing
+    if finishing is not None:
+        await finishing.wait()
+    if connection.answering:
+        await asyncio.wait(connection.answering, timeout=CLOSE_SECONDS_MAX)
+    waiting, connection.lookups_waiting = connection.lookups_waiting, []
+    for frame in waiting:
+        _answer(connection, frame)
+
+
+def _answer(connection: Connection, frame: Frame) -> None:
     wanted = frame.command.lookupTopic
     answer = CommandLookupTopicResponse(request_id=wanted.request_id)
-    fence = connection.engine.admission.consumers
+    fence = connection.admission.consumers
     try:
         connection.guard.check_topic(connection.role, USING, wanted.topic)
         parse_topic(wanted.topic)

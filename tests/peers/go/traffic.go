@@ -14,14 +14,15 @@ import (
 
 // traffic is a producer that sends all the time and a consumer that acknowledges all: program traffic TOPIC SERVICE_URL. On standard
 // output: "+ NUMBER" for what was confirmed, "- NUMBER" for what was received, "! ERROR". A line of standard input ends the producing; the
-// program ends when all that was confirmed is received.
+// program ends when all that was confirmed is received. Acknowledgements are sent late, as on a busy machine.
 func traffic(topic, serviceURL string) {
 	client, err := newClient(serviceURL, pulsar.ClientOptions{})
 	if err != nil {
 		panic(err)
 	}
 	of := side{client: client, topic: topic}
-	consumer, err := of.consumer("sub", pulsar.Exclusive, pulsar.ConsumerOptions{ReplicateSubscriptionState: true})
+	late := &pulsar.AckGroupingOptions{MaxSize: 1000, MaxTime: 500 * time.Millisecond}
+	consumer, err := of.consumer("sub", pulsar.Exclusive, pulsar.ConsumerOptions{ReplicateSubscriptionState: true, AckGroupingOptions: late})
 	if err != nil {
 		panic(err)
 	}

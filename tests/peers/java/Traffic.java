@@ -30,6 +30,7 @@ public final class Traffic {
         String topic = args[0];
         try (PulsarClient client = client(args)) {
             Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName("sub").replicateSubscriptionState(true)
+                    .acknowledgmentGroupTime(500, TimeUnit.MILLISECONDS) // late, as on a busy machine
                     .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe();
             Producer<byte[]> producer = client.newProducer().topic(topic).sendTimeout(0, TimeUnit.SECONDS).create();
             Thread producing = new Thread(() -> produce(producer));
