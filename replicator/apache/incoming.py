@@ -9,7 +9,8 @@ in which the broker stores them; 4, what the bridge itself published is recognis
    they come in order, and without delay.
 2. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
 3. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well.
-4. When both are durable, the broker's cursor is moved, cumulatively.
+4. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
+5. When all is durable, the broker's cursor is moved, cumulatively.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Final
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
 from replicator.apache.published import write_of
-from replicator.apache.stamps import identity_of
+from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.stamps import marks_of, with_schema_version
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
@@ -56,6 +58,7 @@ class Incoming:
         cluster: str,
         topic: Topic,
         entries: EntryMap,
+        schemas: BrokerSchemas,
         *,
         incarnation: int,
         reached: Position,
@@ -65,6 +68,7 @@ class Incoming:
         self._name = reading_subscription(cluster)
         self._topic = topic
         self._entries = entries
+        self._schemas = schemas
         self._incarnation = incarnation
         self._stored = stored
         self.reached = reached
@@ -114,17 +118,18 @@ class Incoming:
 
     async def _store(self, arrived: Sequence[Delivery]) -> None:
         """All of it is durable when it returns."""
+        marks = [marks_of(delivery.entry) for delivery in arrived]
+        await self._schemas.fetch(version for identity, version in marks if identity is None)
         blocks: list[CopiedBlock] = []
         writes: dict[bytes, RowWrite] = {}
         run: list[Delivery] = []
         run_bytes = 0
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         previous = BEFORE_ALL if high_water is None else high_water.position
-        for delivery in arrived:
+        for delivery, (identity, version) in zip(arrived, marks, strict=True):
             if delivery.position <= self.reached:
                 continue  # it came again, as its acknowledgement was lost
             self.reached = delivery.position
-            identity = identity_of(delivery.entry)
             if identity is not None:
                 seen = self._entries.seen_at_broker(identity, delivery.position)
                 if seen is not None:
@@ -138,6 +143,9 @@ class Incoming:
             ):
                 blocks.append(CopiedBlock(previous, self._block(run)))
                 run, run_bytes = [], 0
+            if version:
+                entry = with_schema_version(delivery.entry, self._schemas.here(version))
+                delivery = delivery._replace(entry=entry)
             run.append(delivery)
             run_bytes += len(delivery.entry)
         if run:

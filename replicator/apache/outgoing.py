@@ -30,13 +30,15 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer, reading_subscription
-from replicator.apache.stamps import Identity, has_schema_version, stamped
+from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.stamps import Identity, marks_of, stamped
 from replicator.client.errors import PulsarException
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.producer_channel import BrokerProducerChannel
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.store import StoredBlock
+from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode
 from snapshots.position import Position
@@ -62,6 +64,7 @@ class Outgoing:
         cluster: str,
         topic: Topic,
         entries: EntryMap,
+        registry: SchemaRegistry,
         *,
         begins: Callable[[], None],
         waits: Callable[[], bool],
@@ -73,6 +76,7 @@ class Outgoing:
         self._cluster = cluster
         self._topic = topic
         self._entries = entries
+        self._registry = registry
         self._begins = begins
         self._waits = waits
         self._news = asyncio.Event()
@@ -176,6 +180,7 @@ class Outgoing:
     async def _publish(self, channel: BrokerProducerChannel, flight: _Flight) -> None:
         sent = {origin: self._entries.published_through(origin) for origin in self.origins()}
         after = min((self._entries.publish_from(origin) for origin in sent), default=self._topic.log.last)
+        schemas = BrokerSchemas(self._connector, self._registry, self._topic.name)
         number = channel.ready.last_sequence_id
         while True:
             flight.check()
@@ -186,7 +191,7 @@ class Outgoing:
                 sent.setdefault(origin, self._entries.published_through(origin))
             blocks, after = self._topic.reading.blocks(after, bytes_max=READ_BYTES, origins=origins)
             for stored in blocks:
-                number = await self._send_block(channel, flight, stored, sent, number)
+                number = await self._send_block(channel, flight, stored, sent, schemas, number)
             if not blocks and after >= self._topic.log.last:
                 await self._news.wait()
 
@@ -205,6 +210,7 @@ class Outgoing:
         flight: _Flight,
         stored: StoredBlock,
         sent: dict[str, Position],
+        schemas: BrokerSchemas,
         number: int,
     ) -> int:
         header = stored.header
@@ -222,15 +228,11 @@ class Outgoing:
             if at <= sent[header.origin]:
                 continue
             entry = view.entry(index)
-            if has_schema_version(entry):
-                raise BridgeHalted(
-                    f"{self._topic.name}: the message {at} of {header.origin} has a schema; schemas are not carried "
-                    "into Apache Pulsar yet"
-                )
+            version = await schemas.there(marks_of(entry).schema_version)
             await flight.room(len(entry))
             number += 1
             flight.sent(number, len(entry))
-            channel.publish(number, stamped(entry, Identity(header.origin, header.incarnation, at)))
+            channel.publish(number, stamped(entry, Identity(header.origin, header.incarnation, at), version))
             sent[header.origin] = at
             self.messages += int(view.batch_sizes[index])
         return number

@@ -5,7 +5,8 @@ can be told from what does not; 4, what bears a stamp came through a bridge and 
 
 The entry stays as it came but for its metadata: payload, batch, compression and encryption are the producer's. Into the
 metadata goes ``copied_from``, a field that other programs skip, and ``replicated_from``, by which a broker's own
-geo-replication sees that it must not carry the entry further. Out of it go the ids of a transaction: it was one of the
+geo-replication sees that it must not carry the entry further. The version of its schema becomes the one that the schema
+has there (:mod:`replicator.apache.schemas`). Out of it go the ids of a transaction: it was one of the
 cluster where the entry comes from, and means nothing to other brokers.
 """
 
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 
@@ -26,9 +28,19 @@ class Identity(NamedTuple):
     position: Position
 
 
-def stamped(entry: bytes | memoryview, identity: Identity) -> bytes:
+class Marks(NamedTuple):
+    """What the bridge has to know of an entry."""
+
+    identity: Identity | None
+    """Whose it is; None if its producer published it here."""
+    schema_version: bytes
+    """The version of its schema, in the cluster where it lies; empty if it has none."""
+
+
+def stamped(entry: bytes | memoryview, identity: Identity, schema_version: bytes) -> bytes:
     """The entry as it is published to a broker. Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
     metadata, payload = decode_entry(entry, check=False)
+    _set_schema_version(metadata, schema_version)
     metadata.replicated_from = identity.origin
     copied = metadata.copied_from
     copied.origin, copied.incarnation = identity.origin, identity.incarnation
@@ -39,19 +51,28 @@ def stamped(entry: bytes | memoryview, identity: Identity) -> bytes:
     return encode_entry(metadata, payload)
 
 
-def identity_of(entry: bytes | memoryview) -> Identity | None:
-    """Whose the entry is; None if its producer published it here, or nobody can read it."""
+def with_schema_version(entry: bytes | memoryview, schema_version: bytes) -> bytes:
+    """The entry with another version of its schema, or without, if that is empty. Raises as :func:`stamped`."""
+    metadata, payload = decode_entry(entry, check=False)
+    _set_schema_version(metadata, schema_version)
+    return encode_entry(metadata, payload)
+
+
+def marks_of(entry: bytes | memoryview) -> Marks:
+    """None of them for an entry that nobody can read."""
     try:
         metadata, _ = decode_entry(entry, check=False)
     except (EntryCorrupt, MessageTooLarge):
-        return None
-    if not metadata.HasField("copied_from"):
-        return None
-    copied = metadata.copied_from
-    return Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
+        return Marks(None, b"")
+    identity = None
+    if metadata.HasField("copied_from"):
+        copied = metadata.copied_from
+        identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
+    return Marks(identity, metadata.schema_version)
 
 
-def has_schema_version(entry: bytes | memoryview) -> bool:
-    """Whether the entry names a version of a schema, which is one of the cluster where it was published."""
-    metadata, _ = decode_entry(entry, check=False)
-    return metadata.HasField("schema_version")
+def _set_schema_version(metadata: MessageMetadata, schema_version: bytes) -> None:
+    if schema_version:
+        metadata.schema_version = schema_version
+    else:
+        metadata.ClearField("schema_version")

@@ -26,6 +26,7 @@ from replicator.apache.incoming import Incoming
 from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import load_map, removal_of
+from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.state import SubscriptionStates
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
@@ -93,6 +94,7 @@ class TopicBridge:
             engine.cluster,
             topic,
             self._entries,
+            engine.schemas,
             begins=lambda: self._well("publishing"),
             waits=self._states.missing_at_brokers,
         )
@@ -268,6 +270,7 @@ class TopicBridge:
             self._engine.cluster,
             self.topic,
             self._entries,
+            BrokerSchemas(self._connector, self._engine.schemas, self.topic.name),
             incarnation=incarnation,
             reached=self._reached(),
             stored=self._stored,

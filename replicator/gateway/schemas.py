@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from replicator.engine.errors import EngineError
-from replicator.engine.schemas.schema import SchemaType, TopicSchema
+from replicator.engine.schemas.schema import TopicSchema
 from replicator.gateway.connection import Connection
 from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import (
@@ -13,26 +13,17 @@ from replicator.protocol.commands_pb2 import (
     CommandGetOrCreateSchema,
     CommandGetOrCreateSchemaResponse,
     CommandGetSchemaResponse,
-    Schema,
 )
 from replicator.protocol.frames import Frame
+from replicator.protocol.schemas import schema_from, schema_on_the_wire
 from replicator.security.permissions import USING, Action
 
 T = BaseCommand.Type
-_NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
-"""Bytes, and whatever there is: nothing to be registered or compared."""
 
 
 def schema_of(command: Any) -> TopicSchema | None:
     """The schema that a PRODUCER or SUBSCRIBE brings; None if it brings none."""
-    return _decoded(command.schema) if command.HasField("schema") else None
-
-
-def _decoded(schema: Schema) -> TopicSchema | None:
-    kind = SchemaType(schema.type)
-    if kind in _NO_CHECK:
-        return None
-    return TopicSchema(kind, schema.schema_data, {each.key: each.value for each in schema.properties}, schema.name)
+    return schema_from(command.schema) if command.HasField("schema") else None
 
 
 async def version_for_producer(connection: Connection, topic: str, schema: TopicSchema | None) -> bytes:
@@ -60,10 +51,7 @@ def get(connection: Connection, frame: Frame) -> None:
         answer.error_code, answer.error_message = server_error(error), str(error)
     else:
         answer.schema_version = found.version
-        schema = Schema(name=found.name, schema_data=found.definition, type=Schema.Type.Name(found.type.value))
-        answer.schema.CopyFrom(schema)
-        for key, value in found.properties.items():
-            answer.schema.properties.add(key=key, value=value)
+        answer.schema.CopyFrom(schema_on_the_wire(found))
     connection.send(BaseCommand(type=T.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
 
 
@@ -76,7 +64,7 @@ async def _get_or_create(connection: Connection, wanted: CommandGetOrCreateSchem
     answer = CommandGetOrCreateSchemaResponse(request_id=wanted.request_id)
     try:
         connection.guard.check_topic(connection.role, (Action.PRODUCE,), wanted.topic)
-        answer.schema_version = await version_for_producer(connection, wanted.topic, _decoded(wanted.schema))
+        answer.schema_version = await version_for_producer(connection, wanted.topic, schema_from(wanted.schema))
     except EngineError as error:
         answer.error_code, answer.error_message = server_error(error), str(error)
     connection.send(BaseCommand(type=T.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer))

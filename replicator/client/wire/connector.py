@@ -29,13 +29,17 @@ from replicator.client.wire.connection import Connection
 from replicator.client.wire.consumer_channel import BrokerConsumerChannel
 from replicator.client.wire.producer_channel import BrokerProducerChannel, open_producer
 from replicator.client.wire.topic_watch_channel import BrokerTopicWatchChannel
+from replicator.engine.schemas.schema import TopicSchema
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
+    CommandGetOrCreateSchema,
+    CommandGetSchema,
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
 )
+from replicator.protocol.schemas import schema_from, schema_on_the_wire
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 
@@ -131,6 +135,36 @@ class BrokerConnector:
                 return 0
             raise error
         return int(answer.partitions)
+
+    async def schema(self, topic: str, version: bytes) -> TopicSchema | None:
+        """The topic's schema of a version that its cluster gave it; None if it has none, or is bytes."""
+
+        def make(request_id: int) -> BaseCommand:
+            wanted = CommandGetSchema(topic=topic, request_id=request_id, schema_version=version)
+            return BaseCommand(type=T.GET_SCHEMA, getSchema=wanted)
+
+        connection = await self._serving(topic)
+        answer = await self._ask(connection, make, f"schema {version.hex()} of {topic}")
+        if answer.HasField("error_code"):
+            error = from_server(answer.error_code, answer.error_message)
+            if isinstance(error, TopicNotFound):
+                return None
+            raise error
+        return schema_from(answer.schema)
+
+    async def register_schema(self, topic: str, schema: TopicSchema) -> bytes:
+        """The version that the topic's cluster gives a schema, or gave it. Raises :class:`IncompatibleSchema` where the
+        cluster refuses it."""
+
+        def make(request_id: int) -> BaseCommand:
+            wanted = CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema_on_the_wire(schema))
+            return BaseCommand(type=T.GET_OR_CREATE_SCHEMA, getOrCreateSchema=wanted)
+
+        connection = await self._serving(topic)
+        answer = await self._ask(connection, make, f"registering a schema of {topic}")
+        if answer.HasField("error_code"):
+            raise from_server(answer.error_code, answer.error_message)
+        return bytes(answer.schema_version)
 
     async def open_topic_watch(self, pattern: str, known_hash: str) -> BrokerTopicWatchChannel:
         connection = await self._connections.get(self._address)

@@ -125,11 +125,21 @@ class SchemaRegistry:
                 )
             known = _in_order(RegisteredSchema.from_json(json.loads(row)) for row in rows.values())
             compatibility.check(schema, [each.schema for each in known], policies.schema_compatibility)
-            if len(known) >= SCHEMAS_MAX:
-                raise IncompatibleSchema(f"topic {topic} has {len(known)} schemas; {SCHEMAS_MAX} are allowed")
-            at_ms = max([self._wall_clock_ms(), *(each.registered_at_ms + 1 for each in known)])
-            await self._put(topic, rows, [RegisteredSchema(schema, at_ms)])
+            await self._append(topic, rows, schema, SCHEMAS_MAX)
             return version
+
+    async def adopt(self, topic: str, schema: TopicSchema) -> bytes:
+        """The version of a schema that the brokers beside this worker have, which is registered if it is new. It is not
+        compared with what is here: messages of it exist already.
+
+        Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits.
+        """
+        schema.check()
+        async with self._changing:
+            rows = self._rows(topic)
+            if schema.version not in rows:
+                await self._append(topic, rows, schema, ANNOUNCED_MAX)
+            return schema.version
 
     async def add_or_check_consumer(self, topic: str, schema: TopicSchema) -> None:
         """A consumer's schema: of a topic without one it becomes the first; else it must read what is written.
@@ -203,6 +213,14 @@ class SchemaRegistry:
                 found[key[len(prefix) :]] = bytes(cursor.value())
                 more = cursor.next()
         return found
+
+    async def _append(self, topic: str, rows: Mapping[bytes, bytes], schema: TopicSchema, schemas_max: int) -> None:
+        """As the newest."""
+        if len(rows) >= schemas_max:
+            raise IncompatibleSchema(f"topic {topic} has {len(rows)} schemas; {schemas_max} are allowed")
+        known = [RegisteredSchema.from_json(json.loads(row)) for row in rows.values()]
+        newest_ms = max((each.registered_at_ms for each in known), default=-1)
+        await self._put(topic, rows, [RegisteredSchema(schema, max(self._wall_clock_ms(), newest_ms + 1))])
 
     async def _put(self, topic: str, rows: Mapping[bytes, bytes], news: Iterable[RegisteredSchema]) -> None:
         new = {each.schema.version: json.dumps(each.as_json(), separators=(",", ":")).encode() for each in news}

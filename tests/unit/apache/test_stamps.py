@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from replicator.apache.stamps import Identity, has_schema_version, identity_of, stamped
+from replicator.apache.stamps import Identity, marks_of, stamped, with_schema_version
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.metadata.metadata_pb2 import CompressionType, MessageMetadata
 from snapshots.position import Position
@@ -23,32 +23,34 @@ def an_entry() -> bytes:
 
 def test_an_entry_keeps_its_payload_and_what_its_producer_said() -> None:
     before, payload = decode_entry(an_entry())
-    after, same = decode_entry(stamped(an_entry(), IDENTITY))  # the checksum is right, too
+    after, same = decode_entry(stamped(an_entry(), IDENTITY, b""))  # the checksum is right, too
     assert bytes(same) == bytes(payload)
     for field in ("producer_name", "sequence_id", "publish_time", "num_messages_in_batch", "compression", "properties"):
         assert getattr(after, field) == getattr(before, field)
 
 
 def test_it_says_whose_it_is_and_no_geo_replication_carries_it_on() -> None:
-    stamp = stamped(an_entry(), IDENTITY)
-    assert identity_of(stamp) == IDENTITY
-    assert identity_of(memoryview(stamp)) == IDENTITY
+    stamp = stamped(an_entry(), IDENTITY, b"")
+    assert marks_of(stamp).identity == IDENTITY
+    assert marks_of(memoryview(stamp)).identity == IDENTITY
     assert decode_entry(stamp)[0].replicated_from == "us-east.pulsar"
 
 
 def test_a_transaction_of_another_cluster_is_left_out() -> None:
-    metadata, _ = decode_entry(stamped(an_entry(), IDENTITY))
+    metadata, _ = decode_entry(stamped(an_entry(), IDENTITY, b""))
     assert not metadata.HasField("txnid_least_bits")
     assert not metadata.HasField("txnid_most_bits")
 
 
 def test_what_producers_publish_has_no_stamp_nor_has_what_nobody_can_read() -> None:
-    assert identity_of(an_entry()) is None
-    assert identity_of(b"nonsense") is None
+    assert marks_of(an_entry()).identity is None
+    assert marks_of(b"nonsense") == (None, b"")
 
 
-def test_a_version_of_a_schema_is_seen() -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-    assert not has_schema_version(encode_entry(metadata, b""))
-    metadata.schema_version = bytes(8)
-    assert has_schema_version(encode_entry(metadata, b""))
+def test_the_version_of_a_schema_is_seen_and_becomes_that_of_another_cluster() -> None:
+    assert marks_of(an_entry()).schema_version == b""
+    entry = with_schema_version(an_entry(), bytes(8))
+    assert marks_of(entry) == (None, bytes(8))
+    assert marks_of(stamped(entry, IDENTITY, b"\0" * 7 + b"\3")) == (IDENTITY, b"\0" * 7 + b"\3")
+    assert not decode_entry(stamped(entry, IDENTITY, b""))[0].HasField("schema_version")
+    assert with_schema_version(entry, b"") == an_entry()

@@ -1,0 +1,26 @@
+"""A topic's schema as commands carry it, and as the engine has it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from replicator.engine.schemas.schema import SchemaType, TopicSchema
+from replicator.protocol.commands_pb2 import Schema
+
+_NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
+"""Bytes, and whatever there is: nothing to be registered or compared."""
+
+
+def schema_from(wire: Schema) -> TopicSchema | None:
+    """None for bytes without a schema."""
+    kind = SchemaType(wire.type)
+    if kind in _NO_CHECK:
+        return None
+    return TopicSchema(kind, wire.schema_data, {each.key: each.value for each in wire.properties}, wire.name)
+
+
+def schema_on_the_wire(schema: TopicSchema) -> Schema:
+    wire = Schema(name=schema.name, schema_data=schema.definition, type=Schema.Type.Name(schema.type.value))
+    for key, value in schema.properties.items():
+        wire.properties.add(key=key, value=value)
+    return wire
