@@ -43,8 +43,9 @@ for each.
 
 **Completion.** `replicator --install-completion` writes it for the shell that it is called from (bash, zsh, fish);
 `--show-completion` prints it, for those who manage their files themselves. Open a new shell after that. Names of
-clusters and links are completed from the topology that stands before them (`-f FILE`); no worker is asked, so topics
-and subscriptions are not completed.
+clusters and links are completed from the topology that stands before them (`-f FILE`). Names of namespaces, topics and
+subscriptions are those of the worker that the command would ask (`--url`, or `-f` and `-c`, before them); one that does
+not answer within a second offers none.
 
 **Who asks.** `replicator --token-file FILE COMMAND …`; without it `REPLICATOR_TOKEN_FILE`, `REPLICATOR_TOKEN` or the
 profile count ([security.md](security.md)).

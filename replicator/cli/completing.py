@@ -1,22 +1,29 @@
-"""What the shell is offered for names: of clusters and links, from the topology that the command line names.
+"""What the shell is offered for names: of clusters and links from the topology that the command line names; of
+namespaces, topics and subscriptions from the worker that the command would ask, if it answers at once.
 
-No worker is asked, and nothing is said where the file cannot be read: the command itself will say it. Names of topics
-and subscriptions are known to workers alone, so they are not offered.
+Nothing is said where the file cannot be read or the worker does not answer: the command itself will say it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
+    from replicator.operating.admin_client import AdminClient
     from replicator.topology import Topology
 
 _FILES: Final = ("file", "topology")
 """The parameters that name a topology."""
+ANSWER_SECONDS_MAX: Final = 1.0
+"""Who types does not wait longer for a worker."""
+NAMES_MAX: Final = 200
+"""More than that nobody reads; the next letter narrows them."""
+_SCHEME: Final = "persistent://"
+_DEFAULT_NAMESPACE: Final = "public/default"
 
 
 def complete_clusters(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -39,6 +46,50 @@ def complete_links(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, [link.name for link in links if link.name])
 
 
+def complete_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """``tenant/namespace`` of the tenants whose names begin so."""
+
+    async def ask(client: AdminClient) -> list[str]:
+        return await _namespaces(client, incomplete)
+
+    return _beginning(incomplete, _asked(ctx, ask))
+
+
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The topics whose names begin so, in the form that was begun: full, without ``persistent://``, or of the default
+    namespace alone. Of a namespace that is not complete yet, its name."""
+    scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
+    begun = incomplete.removeprefix(scheme)
+    namespace, slash, _ = begun.rpartition("/")
+
+    async def ask(client: AdminClient) -> list[str]:
+        if namespace.count("/") == 1:
+            return [scheme + name for name in await _topics(client, namespace)]
+        found = [f"{scheme}{name}/" for name in await _namespaces(client, begun)] if slash or scheme else []
+        if not (slash or scheme):
+            found = [name.removeprefix(f"{_DEFAULT_NAMESPACE}/") for name in await _topics(client, _DEFAULT_NAMESPACE)]
+        return found
+
+    return _beginning(incomplete, _asked(ctx, ask))
+
+
+def complete_targets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Of a policy: namespaces, or topics, as the group of commands says."""
+    group = "" if ctx.parent is None else ctx.parent.info_name
+    return (complete_namespaces if group == "namespaces" else complete_topics)(ctx, incomplete)
+
+
+def complete_subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Those of the topic that stands before."""
+    from replicator.operating.admin_client import topic_path
+
+    async def ask(client: AdminClient) -> list[str]:
+        found: list[str] = await client.call("GET", topic_path(str(ctx.params.get("topic")), "subscriptions"))
+        return found
+
+    return _beginning(incomplete, _asked(ctx, ask))
+
+
 CLUSTER_OPTIONS: Final = frozenset({"--cluster", "--from", "--to", "--for", "--without"})
 
 
@@ -48,7 +99,15 @@ def completion_of(options: Iterable[str], metavar: str | None) -> Callable[..., 
         return complete_clusters
     if "--link" in options or ("--name" in options and metavar == "NAME"):
         return complete_links
-    return complete_clusters if metavar == "CLUSTER…" else None
+    return _BY_METAVAR.get((metavar or "").strip("[]"))
+
+
+_BY_METAVAR: Final = {
+    "CLUSTER…": complete_clusters,
+    "NAMESPACE": complete_namespaces,
+    "TOPIC": complete_topics,
+    "SUBSCRIPTION": complete_subscriptions,
+}
 
 
 def _topology(ctx: Any) -> Topology | None:
@@ -63,5 +122,44 @@ def _topology(ctx: Any) -> Topology | None:
         return None
 
 
+def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Awaitable[list[str]]]) -> list[str]:
+    """What the worker of the command line says; nothing if it says nothing."""
+    from replicator.cli.admin import AskedWorker
+    from replicator.engine.errors import EngineError
+    from replicator.operating.admin_client import AdminError
+    from replicator.running.timeouts import timeout
+    from replicator.security.errors import SecurityError
+    from replicator.topology import TopologyError
+
+    async def work(client: AdminClient) -> list[str]:
+        async with timeout(ANSWER_SECONDS_MAX):
+            return await ask(client)
+
+    worker = AskedWorker(*(ctx.params.get(name) for name in ("url", "file", "cluster")))
+    try:
+        return worker.ask(work)
+    except (AdminError, EngineError, SecurityError, TopologyError, TimeoutError):
+        return []
+
+
+async def _namespaces(client: AdminClient, begun: str) -> list[str]:
+    tenant, slash, _ = begun.partition("/")
+    tenants = [tenant] if slash else [each for each in await client.call("GET", "tenants") if each.startswith(tenant)]
+    return [name for each in tenants for name in await client.call("GET", f"namespaces/{each}")]
+
+
+async def _topics(client: AdminClient, namespace: str) -> list[str]:
+    """``tenant/namespace/name`` of each; a partitioned one by its own name alone."""
+    from replicator.operating.admin_client import topics_path
+
+    partitioned = await client.call("GET", topics_path(namespace, "partitioned"))
+    found = [name for name in await client.call("GET", topics_path(namespace)) if _base(name) not in partitioned]
+    return [name.removeprefix(_SCHEME) for name in (*partitioned, *found)]
+
+
+def _base(topic: str) -> str:
+    return topic.rpartition("-partition-")[0]
+
+
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    return sorted({name for name in names if name.startswith(incomplete)})
+    return sorted({name for name in names if name.startswith(incomplete)})[:NAMES_MAX]

@@ -21,6 +21,7 @@ from replicator.cli.admin import (
     on_off,
     size_bytes,
 )
+from replicator.cli.completing import complete_targets
 from replicator.cli.output import DONE, Command, Shown
 
 UNLIMITED: Final = "unlimited"
@@ -51,7 +52,9 @@ POLICIES: Final = {
 QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age": "message_age"}
 NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
 
-Target = Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the namespace.")]
+Target = Annotated[
+    str, typer.Argument(metavar="NAME", help="The topic, or the namespace.", autocompletion=complete_targets)
+]
 Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size or a duration, or {UNLIMITED}.")]
 
 

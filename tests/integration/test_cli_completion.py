@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -9,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from admin_support import Admin, administered
 from cli_support import PROGRAM as PROGRAM_HERE
 from cli_support import VERBS, options
 from typer._completion_classes import BashComplete
+
+from snapshots.position import BEFORE_ALL
 
 PROGRAM = Path(sys.executable).with_name("replicator")
 
@@ -86,12 +90,46 @@ def test_names_of_clusters_and_links_are_those_of_the_topology(tmp_path: Path) -
     assert completed("bash", f"replicator worker {with_file} --cluster so").split() == ["solo"]
 
 
+def test_names_of_namespaces_topics_and_subscriptions_are_those_of_the_worker(tmp_path: Path) -> None:
+    async def work(admin: Admin) -> None:
+        engine = admin.engine
+        await engine.partitioned.create("persistent://public/default/parts", 2)
+        for name in ("orders", "outcomes", "stock"):
+            await engine.topic(f"persistent://public/default/{name}")
+        topic = await engine.topic("persistent://public/default/orders")
+        for subscription in ("billing", "search"):
+            await topic.subscriptions.create(subscription, BEFORE_ALL)
+
+        async def named(line: str) -> set[str]:
+            return await asyncio.to_thread(offered, line.replace("@", f"--url {admin.url}"))
+
+        assert await named("topics stats @ o") == {"orders", "outcomes"}
+        assert await named("topics stats @ par") == {"parts"}
+        assert await named("topics stats @ public/default/or") == {"public/default/orders"}
+        assert await named("topics stats @ persistent://pub") == {"persistent://public/default/"}
+        assert await named("topics stats @ persistent://public/default/st") == {"persistent://public/default/stock"}
+        assert await named("topics policies @ out") == {"outcomes"}
+        assert await named("namespaces policies @ pub") == {"public/default"}
+        assert await named("namespaces delete @ pub") == {"public/default"}
+        assert await named("subscriptions clear @ orders ") == {"billing", "search"}
+        assert await named("subscriptions clear @ no-such-topic ") == set()
+        assert await named("topics stats @ no/such/") == set()
+
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await work(admin)
+
+    asyncio.run(main())
+
+
 def test_nothing_is_offered_and_nothing_fails_where_the_topology_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("clusters: [")
     for file in ("broken.yaml", "missing.yaml"):
         assert offered(f"worker -f {tmp_path / file} --cluster ") == set()
     assert offered("worker --cluster ") == set()
     assert offered("subscriptions seek --to ") == set()
+    assert offered("topics stats --url http://127.0.0.1:9 o") == set()
+    assert offered("topics stats o") == set()
 
 
 def test_every_option_that_names_a_cluster_is_completed() -> None:
