@@ -84,10 +84,12 @@ def until(
 
 
 @contextmanager
-def official(broker: PulsarBroker) -> Iterator[pulsar.Client]:
+def official(broker: PulsarBroker | str) -> Iterator[pulsar.Client]:
+    """A client of a broker, or of what is at an address."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     # A broker that has just started, on a busy machine, may take a minute to load a topic.
-    client = pulsar.Client(broker.url, operation_timeout_seconds=120, logger=logger)
+    url = broker if isinstance(broker, str) else broker.url
+    client = pulsar.Client(url, operation_timeout_seconds=120, logger=logger)
     try:
         yield client
     finally:
