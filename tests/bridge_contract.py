@@ -23,6 +23,7 @@ from peers.apache_support import (
     Beside,
     backlog,
     bodies,
+    cursors,
     drain,
     official,
     partitions,
@@ -265,6 +266,21 @@ def test_a_subscription_that_is_deleted_at_one_broker_is_deleted_at_the_other(pa
     for name in names:
         until(lambda name=name: backlog(pair.brokers["B"], topic, name) == -1, lambda: bridged(pair, topic))
         assert backlog(pair.brokers["A"], topic, name) == -1
+
+
+def test_a_reader_at_one_broker_is_no_subscription_of_the_other_clusters(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        publish(pair, "A", topic, bodies("r", range(3)))
+        assert [reader.read_next(60_000).data().decode() for _ in range(3)] == bodies("r", range(3))
+        (name,) = [each for each in cursors(pair.brokers["A"], topic) if each.startswith("reader-")]
+        client.subscribe(topic, "work", ConsumerType.Shared)  # comes after it, by name and in time
+        until(lambda: "work" in cursors(pair.brokers["B"], topic), lambda: (pair.apache("A"), pair.apache("B")))
+        assert name not in cursors(pair.brokers["B"], topic)
+        assert [in_engine(pair, cluster, topic) for cluster in "AB"] == [["work"], ["work"]]
+        publish(pair, "A", topic, bodies("r", range(3, 6)))
+        assert [reader.read_next(60_000).data().decode() for _ in range(3)] == bodies("r", range(3, 6))
 
 
 def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:

@@ -3,8 +3,9 @@
 What is to be done is decided in :mod:`replicator.apache.reconciling`; here it is asked for and carried out. From the
 engine's subscriptions everything else follows: links carry their markers, other clusters merge them.
 
-1. One request shows the cursors of all subscriptions of the topic. The engine's subscriptions of the same names are put
-   into the brokers' positions, as far as their messages lie on both sides.
+1. One request shows the cursors of all subscriptions of the topic, and those of readers, which are left out
+   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are put into the brokers'
+   positions, as far as their messages lie on both sides.
 2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
    the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
    the subscription is noted at once: it may be deleted on the other side before the next comparison.
@@ -26,6 +27,7 @@ from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
+from replicator.apache.passing_cursors import PassingCursors
 from replicator.apache.reconciling import (
     CreateAtBroker,
     CreateInEngine,
@@ -75,6 +77,7 @@ class SubscriptionStates:
         self._topic = topic
         self._entries = entries
         self._seen = load_seen(store, topic.topic_id)
+        self._passing = PassingCursors(admin, topic.name)
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self.quiet = False
@@ -92,9 +95,10 @@ class SubscriptionStates:
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
-        names = {name for name in internals.cursors if self.bridged(name)}
-        names.update(name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored)
+        names = {name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored}
         names.update(self._seen)
+        unknown = {name for name in internals.cursors if self.bridged(name)} - names
+        names.update(unknown - await self._passing.among(unknown))
         worked, self.quiet = False, True
         before = dict(self._seen)
         for name in sorted(name for name in names if self.bridged(name)):
