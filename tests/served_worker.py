@@ -43,6 +43,8 @@ class ServedWorker:
     """Where a worker is served."""
 
     port: int
+    data: Path
+    """Its directory, with that of its embedded database."""
     token: str | None = None
     """What :meth:`ask` shows."""
     trust: Path | None = None
@@ -102,7 +104,7 @@ def served_worker(
     starting = asyncio.run_coroutine_threadsafe(start_worker(load_topology(file), cluster), loop)
     worker = starting.result(START_SECONDS_MAX)
     try:
-        yield ServedWorker(port, token, trust)
+        yield ServedWorker(port, directory / "data", token, trust)
     finally:
         asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(START_SECONDS_MAX)
         loop.call_soon_threadsafe(loop.stop)

@@ -197,7 +197,8 @@ def list_runs(
 ) -> Shown:
     """List the drills that are kept, the newest first."""
     runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))
-    from replicator.drills.compare import kept_as_json, render_kept
+    from replicator.drills.compare import render_kept
+    from replicator.index.drill_reports import kept_as_json
 
     return Shown([kept_as_json(run) for run in runs], render_kept(runs))
 
@@ -225,7 +226,8 @@ def compare(
 
     runs = _ask(store, topology, find_both)
     reports = _report(runs[0]), _report(runs[1])
-    from replicator.drills.compare import comparison, render_comparison
+    from replicator.drills.compare import render_comparison
+    from replicator.index.drill_reports import comparison
 
     rows = comparison(reports)
     names = runs[0].id, runs[1].id

@@ -41,6 +41,7 @@ HEADERS: Final = {
 """Nothing is loaded from elsewhere, nothing runs that stands in a page, and no other site shows it in a frame."""
 MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("/dashboard/failover", "Failover"),
+    ("/dashboard/drills", "Drills"),
     ("/dashboard/audit", "Audit log"),
 )
 """Address and name of those that stand behind the first three."""

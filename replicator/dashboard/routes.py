@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
+from replicator.dashboard.drill_pages import DrillPages
 from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
@@ -59,6 +60,7 @@ def add_dashboard(
             *pages.routes(),
             *LinkActions(doors, feeds, asking).routes(),
             *FailoverPages(doors, pages, asking, switches).routes(),
+            *DrillPages(doors, asking).routes(),
             *RecordPages(doors, asking).routes(),
         ]
     )

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from replicator.drills.scenarios.catalog import BEFORE, DURING, Judged
+from replicator.index.drill_reports import EXACT
 
-EXACT: Final = "exact"
 RATE_SHARE_MIN: Final = 0.75
 """Of the rate before: less is not "the same rate" even on a busy machine."""
 LAG_FACTOR_MAX: Final = 2.0

@@ -18,12 +18,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replicator.drills.judge import EXACT
 from replicator.drills.judge import failures as failures_of
 from replicator.drills.measures import FailoverMeasures, Measures, Percentiles, PhaseMeasures, SubscriptionMeasures
 from replicator.drills.observations import FailoverKind
 from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
+from replicator.index.drill_reports import about, figures, shown_lag
 
 VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 """What verify must have counted, each of them zero in a drill that passes."""
@@ -32,8 +32,6 @@ EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_secon
 
 OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
 """What only the replicator says of itself; null for another system."""
-NONE: Final = "none"
-"""How a figure is shown that the system does not have. "–" is one that could not be measured."""
 
 Report = dict[str, Any]
 
@@ -176,14 +174,7 @@ def _phase(measured: PhaseMeasures) -> dict[str, Any]:
 
 def _verdict(report: Mapping[str, Any]) -> Text:
     word, style = ("passed", "bold green") if report["passed"] else ("FAILED", "bold red")
-    return Text.assemble(f"Drill {report['scenario']} ({_about(report)}): ", (word, style))
-
-
-def _about(report: Mapping[str, Any]) -> str:
-    about = [f"system {report['system']}"] if "system" in report else []
-    about += [f"engine {report['engine']}", f"seed {report['seed']}"]
-    about += [f"{name} {report[name]}" for name in ("sync", "links") if name in report]
-    return ", ".join(about)
+    return Text.assemble(f"Drill {report['scenario']} ({about(report)}): ", (word, style))
 
 
 def _figures_table(report: Mapping[str, Any]) -> Table:
@@ -191,59 +182,9 @@ def _figures_table(report: Mapping[str, Any]) -> Table:
     table.add_column("figure", overflow="fold")
     table.add_column("value", justify="right")
     table.add_column("meaning", style="dim", overflow="fold")
-    for name, value, meaning, bad in _figures(report):
+    for name, value, meaning, bad in figures(report):
         table.add_row(name, Text(value, style="bold red" if bad else ""), meaning)
     return table
-
-
-def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
-    """``(name, value, meaning, whether it fails the drill)``."""
-
-    lacks = report.get("lacks", ())
-
-    def count(name: str) -> str:
-        return NONE if name in lacks else f"{report[name]:,}"
-
-    def lag(name: str) -> str:
-        return _shown_lag(report[name]) + (" ms" if report[name]["samples"] else "")
-
-    rto = report["rto_seconds"]
-    faults = sum(value or 0 for value in report["verify"].values())
-    unverified = any(value is None for value in report["verify"].values())
-    yield "published", count("published"), "messages sent", False
-    yield "confirmed", count("confirmed"), "… and confirmed", report["confirmed"] != report["published"]
-    yield "consumed_unique", count("consumed_unique"), "received by every subscription", False
-    yield "lost", count("lost"), "confirmed and never received", bool(report["lost"])
-    yield "repeated", count("repeated"), "deliveries beyond the first (expected after a kill)", False
-    exact = report.get("sync", EXACT) == EXACT
-    acked_late, acked_planned = report["repeated_acked_over_1s_before_kill"], report["repeated_acked_before_planned"]
-    yield (
-        "repeated, acked > 1 s before",
-        f"{acked_late:,}",
-        "… of what had been acknowledged more than 1 s before an unplanned cut",
-        bool(acked_late) and exact,
-    )
-    if any(each["kind"] == "planned" for each in report["failovers"]):
-        yield (
-            "repeated, acked before planned",
-            f"{acked_planned:,}",
-            "… of what had been acknowledged before a planned failover",
-            bool(acked_planned) and exact,
-        )
-    yield "out_of_order", count("out_of_order"), "by key, within one origin", bool(report["out_of_order"])
-    yield "late", count("late"), "stranded, and after a newer one of their key", False
-    yield "rpo_messages", count("rpo_messages"), "stranded at the cluster that was left, until it was back", False
-    yield "rto_seconds", "–" if rto is None else f"{rto:.2f} s", "from the failover to traffic elsewhere", False
-    yield "copy_lag_ms", lag("copy_lag_ms"), "p50 / p99, confirmed here to seen there", False
-    yield "sync_lag_ms", lag("sync_lag_ms"), "p50 / p99, acknowledged here to settled there", False
-    yield "snapshot_mappings", count("snapshot_mappings"), "coarse mappings stored", False
-    yield "subscription_updates", count("subscription_updates"), "updates carried", False
-    if "verify" in lacks:
-        yield "verify", NONE, "faults found by replicator verify", False
-    else:
-        found = "not run" if unverified else f"{faults:,}"
-        yield "verify", found, "faults found by replicator verify", bool(faults or unverified)
-    yield "wall_seconds", f"{report['wall_seconds']:.1f} s", "in all", False
 
 
 def _subscriptions_table(report: Mapping[str, Any]) -> Table:
@@ -275,14 +216,10 @@ def _phases_table(report: Mapping[str, Any]) -> Table:
     for heading in ("seconds", "confirmed/s", "copied/s", "copy lag p50 / p99 ms", "sync lag p50 / p99 ms"):
         table.add_column(heading, justify="right")
     for phase in report["phases"]:
-        lags = [_shown_lag(phase[name]) for name in ("copy_lag_ms", "sync_lag_ms")]
+        lags = [shown_lag(phase[name]) for name in ("copy_lag_ms", "sync_lag_ms")]
         rates = [f"{phase[name]:,.0f}" for name in ("confirmed_per_second", "copied_per_second")]
         table.add_row(phase["name"], f"{phase['seconds']:,.1f}", *rates, *lags)
     return table
-
-
-def _shown_lag(lag: Mapping[str, float | None]) -> str:
-    return "–" if lag["p50"] is None else f"{lag['p50']:,.1f} / {lag['p99']:,.1f}"
 
 
 def _failure_lines(report: Mapping[str, Any]) -> Iterator[Text]:

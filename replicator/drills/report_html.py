@@ -13,9 +13,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from replicator import __version__
-from replicator.drills.judge import EXACT
 from replicator.drills.series import Series
 from replicator.drills.svg_chart import Chart, Line, Outage, format_number, render_chart
+from replicator.index.drill_reports import EXACT
 
 _STYLE: Final = files("replicator.drills").joinpath("report_style.html").read_text(encoding="utf-8")
 """A ``<style>`` element, in a file of its own so that editors know its language."""

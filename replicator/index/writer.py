@@ -48,6 +48,7 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 from snapshots.repository import (
     AuditEntry,
+    DrillRun,
     ExtentKey,
     Head,
     RepositoryUnavailable,
@@ -151,6 +152,16 @@ class IndexWriter:
         self._check_up()
         await self.flush(extents=False)
         return await self.repository().audit_log(since=since, newest=newest)
+
+    async def drill_runs(self, *, newest: int) -> list[DrillRun]:
+        """The drills that are kept in this database, the newest first. Raises :class:`RepositoryUnavailable`."""
+        self._check_up()
+        return await self.repository().drill_runs(newest=newest)
+
+    async def drill_run(self, run_id: str) -> DrillRun | None:
+        """One of them with its report. Raises :class:`RepositoryUnavailable`."""
+        self._check_up()
+        return await self.repository().drill_run(run_id)
 
     async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
         """Where the entry of an origin lies here, as Postgres has it, after what is waiting of it was written.

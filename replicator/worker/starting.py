@@ -32,6 +32,7 @@ from replicator.api.app import make_app
 from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
 from replicator.api.backup import add_backup
+from replicator.api.drills import add_drills
 from replicator.api.failover import add_failover
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
@@ -382,6 +383,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
         reports.metrics,
     )
     add_audit(app, parts.index)
+    add_drills(app, parts.index)
     add_backup(app, parts.engine, parts.index.changes.audit)
     add_mending(app, parts.mending)
     add_rules(app, parts.engine, security.permissions)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import pytest
+from drill_run_support import kept_runs
 from security_support import Secrets
 from served_worker import Answer, ServedWorker, served_worker
 
 from replicator.dashboard.doors import HEADERS
 from replicator.dashboard.routes import STATIC
+from replicator.drills.run_store import StorePlace
 
 PAGE = {"Accept": "text/html,application/xhtml+xml"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded", **PAGE}
@@ -29,6 +31,7 @@ CHANGES = {
 PAGES = (
     "/",
     "/dashboard/failover",
+    "/dashboard/drills",
     "/dashboard/audit",
     "/dashboard/audit?search=nothing-has-that",
     "/dashboard/links",
@@ -213,6 +216,24 @@ def test_what_somebody_named_is_escaped(opened: ServedWorker) -> None:
     text = opened.ask("GET", "/dashboard/topics?search=<script>alert(1)</script>", headers=PAGE).content.decode()
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
+
+
+def test_drills_that_a_database_keeps_are_listed_shown_and_put_side_by_side(opened: ServedWorker) -> None:
+    older, newer = kept_runs(StorePlace("embedded", opened.data))
+    assert [each["id"] for each in opened.ask("GET", "/replication/v1/drills").json["drills"]] == [newer.id, older.id]
+    assert len(opened.ask("GET", "/replication/v1/drills?newest=1").json["drills"]) == 1
+    assert opened.ask("GET", "/replication/v1/drills?newest=0").status == 400
+    assert opened.ask("GET", f"/replication/v1/drills/{older.id}").json["report"] == older.report
+    assert opened.ask("GET", "/replication/v1/drills/none").status == 404
+    listed = opened.ask("GET", "/dashboard/drills", headers=PAGE).content.decode()
+    assert listed.index(f'/dashboard/drill?id={newer.id}"') < listed.index(f'/dashboard/drill?id={older.id}"')
+    page = opened.ask("GET", f"/dashboard/drill?id={older.id}", headers=PAGE).content.decode()
+    assert "deliveries beyond the first" in page
+    path = f"/dashboard/drills/compare?first={older.id}&second={newer.id}"
+    assert "<strong>planned</strong>" in opened.ask("GET", path, headers=PAGE).content.decode()
+    for path in ("/dashboard/drill?id=none", f"/dashboard/drills/compare?first={older.id}&second=none"):
+        answer = opened.ask("GET", path, headers=PAGE)
+        assert (answer.status, b"no cluster has a drill" in answer.content) == (404, True)
 
 
 def test_what_is_not_there_and_what_is_wrong_is_a_page_for_who_reads_pages(opened: ServedWorker) -> None:

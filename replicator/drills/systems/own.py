@@ -14,7 +14,6 @@ import aiohttp
 
 from replicator import __version__
 from replicator.drills.errors import DrillError
-from replicator.drills.judge import EXACT
 from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.settling import left_to_do
 from replicator.drills.stage import Stage
@@ -27,6 +26,7 @@ from replicator.drills.traffic.tail_reader import TailReader
 from replicator.failover.peers import Peers
 from replicator.failover.rules import differences
 from replicator.failover.switch import Switch
+from replicator.index.drill_reports import EXACT
 from replicator.operating.plan import ask_rules
 from replicator.operating.status import fetch
 from replicator.security.asking import worker_session

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from replicator.drills import canary, jobs
-from replicator.drills.compare import comparison
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.run_store import digest_of, find_place
 from replicator.drills.stage import make_topology
 from replicator.drills.subscriptions import ALL_KINDS, LeftForLater, parse_subscriptions
+from replicator.index.drill_reports import comparison
 from replicator.topology import EMBEDDED, Cluster, Link, Topology, dump
 
 OPTIONS = DrillOptions(messages=1000)

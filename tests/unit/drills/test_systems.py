@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from replicator.drills.compare import comparison
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions
 from replicator.drills.judge import failures
@@ -21,6 +20,7 @@ from replicator.drills.systems.catalog import SYSTEMS, plan
 from replicator.drills.systems.mirrormaker2 import MIRRORMAKER2
 from replicator.drills.systems.peer import LACKS, PeerKind, plan_peer
 from replicator.drills.systems.pulsar_geo import PULSAR_GEO
+from replicator.index.drill_reports import comparison
 from replicator.running.extras import ExtraMissing
 
 OPTIONS = DrillOptions(messages=1000)

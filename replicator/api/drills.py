@@ -1,0 +1,68 @@
+"""What is kept of drills in this worker's Postgres, for who looks at it without the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from replicator.api.admin.errors import NotThere
+from replicator.api.errors import BadRequest, DatabaseDown
+from replicator.index.drill_reports import kept_as_json
+from snapshots.errors import SnapshotsError
+from snapshots.repository import DrillRun
+
+LISTED: Final = 50
+LISTED_MAX: Final = 1_000
+ID_CHARS_MAX: Final = 64
+REPORT_BYTES_MAX: Final = 2 * 1024 * 1024
+"""A report has some 10 KiB; `replicator drills show` reads a larger one from the database."""
+
+
+class DrillRuns(Protocol):
+    """What the routes ask of the index."""
+
+    async def drill_runs(self, *, newest: int) -> Sequence[DrillRun]: ...
+    async def drill_run(self, run_id: str) -> DrillRun | None: ...
+
+
+def add_drills(app: web.Application, runs: DrillRuns) -> None:
+    """Add the routes."""
+
+    async def listed(request: web.Request) -> web.Response:
+        """The drills that are kept in this worker's Postgres, the newest first, without their reports: ``?newest=``."""
+        try:
+            found = await runs.drill_runs(newest=_newest(request))
+        except SnapshotsError as error:
+            raise _away(error) from None
+        return web.json_response({"drills": [kept_as_json(run) for run in found]})
+
+    async def shown(request: web.Request) -> web.Response:
+        """One drill with its report."""
+        run_id = request.match_info["id"]
+        try:
+            run = await runs.drill_run(run_id) if len(run_id) <= ID_CHARS_MAX else None
+        except SnapshotsError as error:
+            raise _away(error) from None
+        if run is None:
+            raise NotThere(f"there is no drill {run_id[:ID_CHARS_MAX]!r} here")
+        body = json.dumps({**kept_as_json(run), "report": run.report})
+        if len(body) > REPORT_BYTES_MAX:
+            raise BadRequest(f"the report has {len(body)} bytes; `replicator drills show {run.id}` shows it")
+        return web.Response(text=body, content_type="application/json")
+
+    app.router.add_get("/replication/v1/drills", listed)
+    app.router.add_get("/replication/v1/drills/{id}", shown)
+
+
+def _away(error: SnapshotsError) -> DatabaseDown:
+    return DatabaseDown(f"drills are kept in Postgres, which is away: {error}")
+
+
+def _newest(request: web.Request) -> int:
+    text = request.query.get("newest", str(LISTED))
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LISTED_MAX):
+        raise BadRequest(f"parameter newest: {text[:30]!r} is not a number from 1 to {LISTED_MAX}")
+    return int(text[:9])
