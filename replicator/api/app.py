@@ -24,6 +24,7 @@ from replicator.api.link_routes import LinkControl, add_links
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics.collector import Scraped
 from replicator.api.metrics.scraping import METRICS, Metrics, answer
+from replicator.api.namespace_list import add_namespace_list
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
 from replicator.api.slices import topics_in_slices
@@ -110,6 +111,7 @@ def make_app(
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
     add_topic_figures(app)
+    add_namespace_list(app)
     add_links(app, source)
     add_websockets(app, engine)
     add_rest_produce(app, engine)

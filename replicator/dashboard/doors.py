@@ -41,6 +41,7 @@ HEADERS: Final = {
 """Nothing is loaded from elsewhere, nothing runs that stands in a page, and no other site shows it in a frame."""
 MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("/dashboard/failover", "Failover"),
+    ("/dashboard/policies", "Policies"),
     ("/dashboard/drills", "Drills"),
     ("/dashboard/audit", "Audit log"),
 )

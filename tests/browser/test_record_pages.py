@@ -1,4 +1,4 @@
-"""Pages of what is kept in Postgres, in a real browser and by the keyboard."""
+"""Pages as of loading (audit log, drills, policies) in a real browser and by the keyboard."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def test_a_change_is_found_in_the_audit_log_with_what_was_before_and_after(page: Page, clusters: Cuttable) -> None:
+def set_ttl(clusters: Cuttable, seconds: int | None) -> None:
+    """Set the policy in A alone; None takes it back."""
     url = clusters.url("A", "/admin/v2/namespaces/public/default/messageTTL")
-    for seconds in (b"4711", b"0"):
-        headers = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(url, seconds, headers, method="POST"), timeout=30).close()
+    headers, method = {"Content-Type": "application/json"}, "DELETE" if seconds is None else "POST"
+    content = None if seconds is None else str(seconds).encode()
+    urllib.request.urlopen(urllib.request.Request(url, content, headers, method=method), timeout=30).close()
+
+
+def test_a_change_is_found_in_the_audit_log_with_what_was_before_and_after(page: Page, clusters: Cuttable) -> None:
+    set_ttl(clusters, 4711)
+    set_ttl(clusters, None)
     rows = page.locator("#audit tbody tr")
 
     def listed() -> bool:  # as soon as Postgres has both
@@ -55,3 +61,20 @@ def test_drills_are_listed_shown_and_put_side_by_side_by_the_keyboard(page: Page
     page.locator("#figures").wait_for()
     assert page.locator("h1").inner_text() == "Drill kill-primary"
     clean_in_every_way(page, "drill")
+
+
+def test_where_policies_differ_between_clusters_is_seen_by_the_keyboard(page: Page, clusters: Cuttable) -> None:
+    set_ttl(clusters, 4711)
+    try:
+        opened(page, clusters, "/dashboard/policies?search=default")
+        row = page.locator("#namespaces tbody tr", has_text="public/default")
+        row.locator(".tone.warn", has_text="differ").wait_for()
+        clean_in_every_way(page, "policies")
+        go_to(page, "public/default")
+        page.keyboard.press("Enter")
+        policy = page.locator("#policies tbody tr", has_text="message_ttl_in_seconds")
+        policy.wait_for()
+        assert policy.locator("td strong").all_inner_texts() == ["4711", "not set"]
+        clean_in_every_way(page, "namespace")
+    finally:
+        set_ttl(clusters, None)

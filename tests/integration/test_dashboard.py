@@ -32,6 +32,9 @@ PAGES = (
     "/",
     "/dashboard/failover",
     "/dashboard/drills",
+    "/dashboard/policies",
+    "/dashboard/policies?search=nothing-has-that",
+    "/dashboard/namespace?name=public/default",
     "/dashboard/audit",
     "/dashboard/audit?search=nothing-has-that",
     "/dashboard/links",
@@ -234,6 +237,30 @@ def test_drills_that_a_database_keeps_are_listed_shown_and_put_side_by_side(open
     for path in ("/dashboard/drill?id=none", f"/dashboard/drills/compare?first={older.id}&second=none"):
         answer = opened.ask("GET", path, headers=PAGE)
         assert (answer.status, b"no cluster has a drill" in answer.content) == (404, True)
+
+
+def test_policies_of_namespaces_are_listed_in_pages_and_shown_as_the_admin_paths_have_them(
+    opened: ServedWorker,
+) -> None:
+    for number in range(3):
+        assert opened.ask("PUT", f"namespaces/public/policies-{number}").status == 204
+    assert opened.ask("POST", "namespaces/public/policies-1/messageTTL", "4711").status == 204
+    path = "/replication/v1/namespaces?search=POLICIES-&limit=2"
+    first = opened.ask("GET", path).json
+    names = [each["name"] for each in first["namespaces"]]
+    assert (first["matching"], names) == (3, ["public/policies-0", "public/policies-1"])
+    assert first["namespaces"][1]["policies"] == {"topic_policies": {"message_ttl_seconds": 4711}}
+    rest = opened.ask("GET", f"{path}&after={names[-1]}").json["namespaces"]
+    assert [each["name"] for each in rest] == ["public/policies-2"]
+    for wrong in ("limit=0", "limit=1001", f"search={'x' * 301}"):
+        assert opened.ask("GET", f"/replication/v1/namespaces?{wrong}").status == 400
+    listed = opened.ask("GET", "/dashboard/policies?search=policies-", headers=PAGE).content.decode()
+    assert re.findall(r"\d set", listed) == ["0 set", "1 set", "0 set"]
+    page = opened.ask("GET", f"/dashboard/namespace?name={names[1]}", headers=PAGE).content.decode()
+    assert re.search(r"message_ttl_in_seconds</th>\s*<td[^>]*>4711<", page)
+    for name, status in (("public/none", 200), ("public", 400), ("public/..", 400), ("a/b/c", 400)):
+        answer = opened.ask("GET", f"/dashboard/namespace?name={name}", headers=PAGE)
+        assert (answer.status, b"message_ttl" in answer.content) == (status, False)
 
 
 def test_what_is_not_there_and_what_is_wrong_is_a_page_for_who_reads_pages(opened: ServedWorker) -> None:

@@ -1,0 +1,53 @@
+"""``GET /replication/v1/namespaces``: the namespaces of all tenants, a page at a time, with what is set for each.
+
+Names are in order, as those of topics (:mod:`.topic_figures`): who asks several clusters for the same page has all rows
+of the union's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.data_plane import ENGINE
+from replicator.api.errors import BadRequest
+from replicator.api.topic_figures import SEARCH_CHARS_MAX
+from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
+
+LISTED: Final = 50
+LISTED_MAX: Final = 1_000
+
+
+def add_namespace_list(app: web.Application) -> None:
+    app.router.add_get("/replication/v1/namespaces", listed)
+
+
+async def listed(request: web.Request) -> web.Response:
+    """Namespaces of all tenants and the policies that are set for each: ``?search=&after=&limit=``."""
+    text, search = request.query.get("limit", str(LISTED)), request.query.get("search", "").lower()
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LISTED_MAX):
+        raise BadRequest(f"parameter limit: {text[:30]!r} is not a number from 1 to {LISTED_MAX}")
+    if len(search) > SEARCH_CHARS_MAX:
+        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
+    after, catalog = request.query.get("after", ""), request.app[ENGINE].catalog
+    matching = [
+        name
+        for tenant in catalog.visible_tenants()
+        for name in catalog.visible_namespaces(tenant)
+        if search in name.lower()
+    ]
+    names = heapq.nsmallest(int(text[:9]), (name for name in matching if name > after))
+    return web.json_response(
+        {
+            "matching": len(matching),
+            "namespaces": [{"name": name, "policies": _set(catalog.namespace(name))} for name in names],
+        }
+    )
+
+
+def _set(policies: NamespacePolicies) -> dict[str, Any]:
+    """What differs from the default."""
+    default = namespace_policies_to_json(NamespacePolicies())
+    return {name: value for name, value in namespace_policies_to_json(policies).items() if value != default[name]}
