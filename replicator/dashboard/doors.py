@@ -42,6 +42,7 @@ HEADERS: Final = {
 MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("/dashboard/failover", "Failover"),
     ("/dashboard/policies", "Policies"),
+    ("/dashboard/spark", "Spark"),
     ("/dashboard/drills", "Drills"),
     ("/dashboard/audit", "Audit log"),
 )

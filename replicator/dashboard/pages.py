@@ -54,6 +54,7 @@ class Pages:
             web.get("/dashboard/topics", self.topics),
             web.get("/dashboard/topic", self.topic),
             web.get("/dashboard/subscription", self.subscription),
+            web.get("/dashboard/spark", self.spark),
         ]
 
     def close(self) -> None:
@@ -97,6 +98,10 @@ class Pages:
         )
         view = url("subscription", topic=topic, name=name)
         return await self.live(request, "subscription.html", view, title="Subscription", topic=topic, name=name)
+
+    async def spark(self, request: web.Request) -> web.Response:
+        """Spark's driver of each cluster, and its query for each link."""
+        return await self.live(request, "spark.html", "spark", title="Spark")
 
     async def live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
         """A page whose parts are those of a view, and that stays live."""

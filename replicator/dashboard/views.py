@@ -17,6 +17,7 @@ from replicator.dashboard.asking import Answer, Asking
 from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
 from replicator.dashboard.rendering import render
+from replicator.dashboard.spark_rows import driver_rows, query_rows
 from replicator.dashboard.states import StateColumn, WhatIf, state_column
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.topic_rows import topic_page, topic_row
@@ -40,7 +41,7 @@ class Views:
         self._asking = asking
         self._switches = switches
         self._observer = Observer()
-        self._overview: tuple[float, Overview] | None = None
+        self._looked: tuple[float, Overview, Mapping[str, Answer]] | None = None
 
     async def compute(self, key: str) -> Parts:
         """The parts of the view of that key. Raises :class:`BadRequest` for one that there is not."""
@@ -65,6 +66,12 @@ class Views:
                 return await self._topic(parameters)
             case "subscription":
                 return await self._subscription(parameters)
+            case "spark":
+                overview, statuses = await self._look()
+                return {
+                    "queries": render("parts/spark_queries.html", rows=query_rows(overview, statuses)),
+                    "drivers": render("parts/spark_drivers.html", rows=driver_rows(statuses)),
+                }
             case "failover":
                 return {
                     "clusters": render("parts/clusters.html", overview=await self.overview()),
@@ -75,14 +82,18 @@ class Views:
         raise BadRequest(f"there is no view {place.path[:60]!r}")
 
     async def overview(self) -> Overview:
-        """How clusters and links stand; several views of one moment share it."""
+        """How clusters and links stand."""
+        return (await self._look())[0]
+
+    async def _look(self) -> tuple[Overview, Mapping[str, Answer]]:
+        """The same, with what each worker said; several views of one moment share it."""
         now = time.monotonic()
-        if self._overview is not None and now - self._overview[0] < 0.5:
-            return self._overview[1]
+        if self._looked is not None and now - self._looked[0] < 0.5:
+            return self._looked[1:]
         answers = await self._asking.ask_all(STATUS, {"topics": "false"})
         overview = self._observer.overview(self._asking.topology, answers, time.monotonic())
-        self._overview = time.monotonic(), overview
-        return overview
+        self._looked = time.monotonic(), overview, answers
+        return overview, answers
 
     async def _link(self, parameters: Mapping[str, str]) -> Parts:
         cluster, key = _needed(parameters, "cluster"), _needed(parameters, "key")

@@ -6,9 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Cuttable, axe, go_to, opened, picture
+from conftest import Cuttable, axe, clean_in_every_way, go_to, opened, picture
 
 from replicator.client import Client, InitialPosition
+from replicator.dashboard.overview import LinkRow
+from replicator.dashboard.rendering import render
+from replicator.dashboard.spark_rows import Backfill, QueryRow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -21,6 +24,7 @@ PAGES = {
     "topics": "/dashboard/topics",
     "topic": f"/dashboard/topic?topic={TOPIC}",
     "subscription": f"/dashboard/subscription?topic={TOPIC}&name=billing",
+    "spark": "/dashboard/spark",
     "sign-in": "/dashboard/sign-in",
     "absent": "/dashboard/nothing",
 }
@@ -174,6 +178,20 @@ def test_what_changes_leaves_focus_and_scroll_where_they_are(page: Page, filled:
     page.wait_for_function("([cell, text]) => cell.innerText !== text", arg=[told.element_handle(), shown])
     assert page.evaluate("document.activeElement.textContent").strip() == "public/default/orders"
     assert page.locator("#topics").bounding_box() == before
+
+
+def test_queries_of_spark_are_clean_for_screen_readers_and_readable_at_360_pixels(
+    page: Page, clusters: Cuttable
+) -> None:
+    """These clusters have none: Spark takes minutes to start. What a page would show of one is put into it."""
+    link = LinkRow("A", "B", "A>B", "good", "backfilling", "a detail", lag_ms=90, backlog_entries=3)
+    rows = [QueryRow(link, "host 4711 query", 5_000, Backfill(1_000_000, 250_000, 75)), QueryRow(link, "", 0, None)]
+    opened(page, clusters, PAGES["spark"])
+    page.locator("#drivers tbody tr", has_text="is not needed").first.wait_for()
+    shown = render("parts/spark_queries.html", rows=rows)
+    page.evaluate("html => { document.getElementById('queries').innerHTML = html }", shown)
+    assert page.locator("#queries progress").count() == 1
+    clean_in_every_way(page, "spark-queries")
 
 
 def test_a_page_says_when_it_is_not_live_any_more(page: Page, filled: Cuttable) -> None:

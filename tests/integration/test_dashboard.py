@@ -31,6 +31,7 @@ CHANGES = {
 PAGES = (
     "/",
     "/dashboard/failover",
+    "/dashboard/spark",
     "/dashboard/drills",
     "/dashboard/policies",
     "/dashboard/policies?search=nothing-has-that",
@@ -295,6 +296,13 @@ def test_the_stream_gives_all_parts_first(opened: ServedWorker) -> None:
     connection.close()
     assert set(json.loads(line.removeprefix("data: "))) == {"map", "clusters", "links"}
     assert opened.ask("GET", "/dashboard/events?view=nothing").status == 400
+
+
+def test_a_driver_of_spark_that_no_link_needs_is_said_to_be_none(opened: ServedWorker) -> None:
+    page = opened.ask("GET", "/dashboard/spark", headers=PAGE).content.decode()
+    assert 'data-view="spark"' in page
+    assert "Spark carries no link" in page
+    assert re.search(r"us-east</th>.*is not needed", page, re.DOTALL)
 
 
 def test_topic_figures_come_in_pages(opened: ServedWorker) -> None:
