@@ -175,6 +175,7 @@ def test_an_embedded_cluster_behind_one_of_them_has_all_messages_and_the_same_st
     until(lambda: backlog(pair.brokers["A"], topic, "mixed") == 0, lambda: pair.apache("A"))
 
 
+@pytest.mark.timeout(max(300, 20 * KILLS))
 @pytest.mark.parametrize("seed", [1, 2])
 def test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments(pair: Beside, seed: int) -> None:
     """Applications publish at both brokers and acknowledge at one, out of order, while both workers are killed."""
