@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from replicator.api.admin.errors import NotThere
+from replicator.api.data_plane import number
 from replicator.api.errors import BadRequest, DatabaseDown
 from replicator.index.drill_reports import kept_as_json
 from snapshots.errors import SnapshotsError
@@ -34,7 +35,7 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
     async def listed(request: web.Request) -> web.Response:
         """The drills that are kept in this worker's Postgres, the newest first, without their reports: ``?newest=``."""
         try:
-            found = await runs.drill_runs(newest=_newest(request))
+            found = await runs.drill_runs(newest=number(request, "newest", LISTED, LISTED_MAX))
         except SnapshotsError as error:
             raise _away(error) from None
         return web.json_response({"drills": [kept_as_json(run) for run in found]})
@@ -59,10 +60,3 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
 
 def _away(error: SnapshotsError) -> DatabaseDown:
     return DatabaseDown(f"drills are kept in Postgres, which is away: {error}")
-
-
-def _newest(request: web.Request) -> int:
-    text = request.query.get("newest", str(LISTED))
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LISTED_MAX):
-        raise BadRequest(f"parameter newest: {text[:30]!r} is not a number from 1 to {LISTED_MAX}")
-    return int(text[:9])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.data_plane import ENGINE
+from replicator.api.data_plane import ENGINE, number
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
 from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
@@ -26,9 +26,7 @@ def add_namespace_list(app: web.Application) -> None:
 
 async def listed(request: web.Request) -> web.Response:
     """Namespaces of all tenants and the policies that are set for each: ``?search=&after=&limit=``."""
-    text, search = request.query.get("limit", str(LISTED)), request.query.get("search", "").lower()
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= LISTED_MAX):
-        raise BadRequest(f"parameter limit: {text[:30]!r} is not a number from 1 to {LISTED_MAX}")
+    limit, search = number(request, "limit", LISTED, LISTED_MAX), request.query.get("search", "").lower()
     if len(search) > SEARCH_CHARS_MAX:
         raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
     after, catalog = request.query.get("after", ""), request.app[ENGINE].catalog
@@ -38,7 +36,7 @@ async def listed(request: web.Request) -> web.Response:
         for name in catalog.visible_namespaces(tenant)
         if search in name.lower()
     ]
-    names = heapq.nsmallest(int(text[:9]), (name for name in matching if name > after))
+    names = heapq.nsmallest(limit, (name for name in matching if name > after))
     return web.json_response(
         {
             "matching": len(matching),

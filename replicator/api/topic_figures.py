@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.data_plane import ENGINE
+from replicator.api.data_plane import ENGINE, number
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
@@ -36,13 +36,11 @@ async def topic_figures(request: web.Request) -> web.Response:
         raise BadRequest(f"at most {PAGE_TOPICS_MAX} topics can be named")
     if named:
         return web.json_response({"cluster": engine.cluster, **figures_of(engine, named)})
-    text = request.query.get("limit", str(PAGE_TOPICS))
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_TOPICS_MAX):
-        raise BadRequest(f"parameter limit: {text[:30]!r} is not a number from 1 to {PAGE_TOPICS_MAX}")
+    limit = number(request, "limit", PAGE_TOPICS, PAGE_TOPICS_MAX)
     search = request.query.get("search", "")
     if len(search) > SEARCH_CHARS_MAX:
         raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
-    page = figures_page(engine, search, request.query.get("after", ""), request.query.get("before", ""), int(text[:9]))
+    page = figures_page(engine, search, request.query.get("after", ""), request.query.get("before", ""), limit)
     return web.json_response({"cluster": engine.cluster, **page})
 
 
