@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from failover_support import Deployment
@@ -74,8 +74,14 @@ def opened(page: Page, clusters: Cuttable, path: str, cluster: str = "B") -> Non
         page.locator("#live", has_text="Live").wait_for()
 
 
+TRANSITIONS_OVER: Final = """Promise.allSettled(
+    document.getAnimations().filter(each => each instanceof CSSTransition).map(each => each.finished)
+).then(() => null)"""
+
+
 def axe(page: Page) -> list[str]:
     """What axe finds. The browser itself runs it: the policy of the pages refuses scripts that are put into them."""
+    page.evaluate(TRANSITIONS_OVER)  # of another colour scheme: half of the way a colour has too little contrast
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
