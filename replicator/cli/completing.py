@@ -65,10 +65,9 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(client: AdminClient) -> list[str]:
         if namespace.count("/") == 1:
             return [scheme + name for name in await _topics(client, namespace)]
-        found = [f"{scheme}{name}/" for name in await _namespaces(client, begun)] if slash or scheme else []
-        if not (slash or scheme):
-            found = [name.removeprefix(f"{_DEFAULT_NAMESPACE}/") for name in await _topics(client, _DEFAULT_NAMESPACE)]
-        return found
+        if slash or scheme:
+            return [f"{scheme}{name}/" for name in await _namespaces(client, begun)]
+        return [name.removeprefix(f"{_DEFAULT_NAMESPACE}/") for name in await _topics(client, _DEFAULT_NAMESPACE)]
 
     return _beginning(incomplete, _asked(ctx, ask))
 
@@ -150,15 +149,12 @@ async def _namespaces(client: AdminClient, begun: str) -> list[str]:
 
 async def _topics(client: AdminClient, namespace: str) -> list[str]:
     """``tenant/namespace/name`` of each; a partitioned one by its own name alone."""
+    from replicator.engine.topics.partitions import base_name
     from replicator.operating.admin_client import topics_path
 
     partitioned = await client.call("GET", topics_path(namespace, "partitioned"))
-    found = [name for name in await client.call("GET", topics_path(namespace)) if _base(name) not in partitioned]
+    found = [name for name in await client.call("GET", topics_path(namespace)) if base_name(name) not in partitioned]
     return [name.removeprefix(_SCHEME) for name in (*partitioned, *found)]
-
-
-def _base(topic: str) -> str:
-    return topic.rpartition("-partition-")[0]
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

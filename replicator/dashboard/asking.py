@@ -40,6 +40,16 @@ class Answer:
     def good(self) -> bool:
         return not self.error
 
+    @property
+    def absent(self) -> bool:
+        """Whether the worker does not have what it was asked for."""
+        return self.status == 404
+
+
+def silent_ones(answers: Mapping[str, Answer]) -> list[str]:
+    """Why the answers of some clusters are missing."""
+    return [answer.error for answer in answers.values() if not answer.good]
+
 
 class Asking:
     """The workers of the topology that runs; ``topology`` says which that is. Made and closed on the event loop, where

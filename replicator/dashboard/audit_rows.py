@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.asking import Answer, silent_ones
 
 DETAIL_CHARS_MAX: Final = 4_000
 """Of one entry; a longer detail is cut, and `replicator audit list` has it whole."""
@@ -36,7 +36,7 @@ def audit_rows(answers: Mapping[str, Answer], search: str, limit: int) -> tuple[
     rows = [_row(name, entry) for name, answer in answers.items() if answer.good for entry in answer.value["entries"]]
     found = [row for row in rows if search.lower() in row.searched]
     found.sort(key=lambda row: (-row.at_ms, row.cluster, row.action, row.subject))
-    return found[:limit], [answer.error for answer in answers.values() if not answer.good]
+    return found[:limit], silent_ones(answers)
 
 
 def _row(cluster: str, entry: Mapping[str, Any]) -> AuditRow:

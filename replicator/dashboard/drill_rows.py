@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.asking import Answer, silent_ones
 from replicator.engine.errors import EngineError
 from replicator.index.drill_reports import about, comparison, figures, shown, shown_lag
-
-ABSENT: Final = 404
 
 
 class DrillNotShown(EngineError):
@@ -68,7 +66,7 @@ def drill_rows(answers: Mapping[str, Answer], limit: int) -> tuple[list[DrillRow
         for run in answer.value["drills"] if answer.good else ():
             kept.setdefault(run["id"], (cluster, run))
     newest = sorted(kept.values(), key=lambda each: (each[1]["started_at"], each[1]["id"]), reverse=True)
-    return [_row(*each) for each in newest[:limit]], [answer.error for answer in answers.values() if not answer.good]
+    return [_row(*each) for each in newest[:limit]], silent_ones(answers)
 
 
 def _row(cluster: str, run: Mapping[str, Any]) -> DrillRow:
@@ -83,7 +81,7 @@ def report_in(answers: Mapping[str, Answer], run_id: str) -> Mapping[str, Any]:
     """The report of a run that every cluster was asked for. Raises :class:`DrillNotShown`."""
     found = next((answer.value for answer in answers.values() if answer.good), None)
     if found is None:
-        others = [answer.error for answer in answers.values() if answer.status != ABSENT]
+        others = [answer.error for answer in answers.values() if not answer.absent]
         raise DrillNotShown("; ".join([f"no cluster has a drill {run_id[:60]!r}", *others]))
     if found["report"] is None:
         raise DrillNotShown(f"drill {run_id[:60]!r} has no report: it goes on, or was cut off")

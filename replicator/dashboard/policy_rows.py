@@ -12,7 +12,6 @@ from replicator.dashboard.asking import Answer
 
 VALUE_CHARS_MAX: Final = 1_000
 NOT_SET: Final = "not set"
-ABSENT: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def policy_rows(answers: Mapping[str, Answer]) -> tuple[list[str], list[PolicyRo
     Policies of Pulsar that this version does not have, and shows as never set, are left out."""
     here = {cluster: answer.value for cluster, answer in answers.items() if answer.good}
     silent = [
-        f"{cluster} does not have it" if answer.status == ABSENT else answer.error
+        f"{cluster} does not have it" if answer.absent else answer.error
         for cluster, answer in answers.items()
         if not answer.good
     ]

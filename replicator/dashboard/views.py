@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import PAGE_TOPICS, SEARCH_CHARS_MAX
-from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.asking import Answer, Asking, silent_ones
 from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
 from replicator.dashboard.rendering import render
@@ -135,7 +135,7 @@ class Views:
             if answer.good
         }
         row = topic_row(name, clusters, by_cluster)
-        silent = [answer.error for answer in answers.values() if not answer.good]
+        silent = silent_ones(answers)
         return {"topic": render("parts/topic.html", row=row, clusters=clusters, silent=silent)}
 
     async def _subscription(self, parameters: Mapping[str, str]) -> Parts:

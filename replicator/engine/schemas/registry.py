@@ -91,7 +91,7 @@ class SchemaRegistry:
 
     def schemas(self, topic: str) -> list[RegisteredSchema]:
         """Of the topic, or of the one that it is a partition of; oldest first."""
-        return _in_order(RegisteredSchema.from_json(json.loads(row)) for row in self._rows(topic).values())
+        return _in_order(self._rows(topic))
 
     def find(self, topic: str, version: bytes | None = None) -> TopicSchema:
         """The schema of that version, or the newest. Raises :class:`SchemaNotFound`."""
@@ -123,9 +123,9 @@ class SchemaRegistry:
                 raise IncompatibleSchema(
                     f"topic {topic} has no such schema, and its clients may not register any (isAllowAutoUpdateSchema)"
                 )
-            known = _in_order(RegisteredSchema.from_json(json.loads(row)) for row in rows.values())
+            known = _in_order(rows)
             compatibility.check(schema, [each.schema for each in known], policies.schema_compatibility)
-            await self._append(topic, rows, schema, SCHEMAS_MAX)
+            await self._append(topic, rows, known, schema, SCHEMAS_MAX)
             return version
 
     async def adopt(self, topic: str, schema: TopicSchema) -> bytes:
@@ -138,7 +138,8 @@ class SchemaRegistry:
         async with self._changing:
             rows = self._rows(topic)
             if schema.version not in rows:
-                await self._append(topic, rows, schema, ANNOUNCED_MAX)
+                known = _in_order(rows)
+                await self._append(topic, rows, known, schema, ANNOUNCED_MAX)
             return schema.version
 
     async def add_or_check_consumer(self, topic: str, schema: TopicSchema) -> None:
@@ -214,12 +215,18 @@ class SchemaRegistry:
                 more = cursor.next()
         return found
 
-    async def _append(self, topic: str, rows: Mapping[bytes, bytes], schema: TopicSchema, schemas_max: int) -> None:
-        """As the newest."""
-        if len(rows) >= schemas_max:
-            raise IncompatibleSchema(f"topic {topic} has {len(rows)} schemas; {schemas_max} are allowed")
-        known = [RegisteredSchema.from_json(json.loads(row)) for row in rows.values()]
-        newest_ms = max((each.registered_at_ms for each in known), default=-1)
+    async def _append(
+        self,
+        topic: str,
+        rows: Mapping[bytes, bytes],
+        known: Sequence[RegisteredSchema],
+        schema: TopicSchema,
+        schemas_max: int,
+    ) -> None:
+        """As the newest; ``known`` are those of ``rows``, in order."""
+        if len(known) >= schemas_max:
+            raise IncompatibleSchema(f"topic {topic} has {len(known)} schemas; {schemas_max} are allowed")
+        newest_ms = known[-1].registered_at_ms if known else -1
         await self._put(topic, rows, [RegisteredSchema(schema, max(self._wall_clock_ms(), newest_ms + 1))])
 
     async def _put(self, topic: str, rows: Mapping[bytes, bytes], news: Iterable[RegisteredSchema]) -> None:
@@ -235,7 +242,9 @@ class SchemaRegistry:
             listener(_name(topic))
 
 
-def _in_order(found: Iterable[RegisteredSchema]) -> list[RegisteredSchema]:
+def _in_order(rows: Mapping[bytes, bytes]) -> list[RegisteredSchema]:
+    """Of rows as they are stored, oldest first."""
+    found = [RegisteredSchema.from_json(json.loads(row)) for row in rows.values()]
     return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
 
 
