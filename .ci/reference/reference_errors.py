@@ -39,6 +39,9 @@ COMMANDS: Final = (
 )
 """The bases of errors that end a command with one line and an exit status (replicator/cli/exit_status.py)."""
 
+_RENAMED: Final = {413: "Content Too Large", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
+"""Phrases of RFC 9110, section 15.5, that a Python before 3.13 has by their older names."""
+
 
 @dataclass(slots=True)
 class Found:
@@ -109,6 +112,11 @@ def _status(each: Found, found: dict[str, Found]) -> int:
     return 400
 
 
+def _phrase(status: int) -> str:
+    """A status in words: the same ones on every Python, as the page is compared on each of them."""
+    return _RENAMED.get(status) or HTTPStatus(status).phrase
+
+
 def page(repository: Path) -> str:
     """The page; raises :class:`Undocumented` with everything that is missing."""
     remedies: dict[str, dict[str, Any]] = yaml.safe_load(REMEDIES.read_text())
@@ -146,7 +154,7 @@ def page(repository: Path) -> str:
         )
     lines.append(_NEITHER)
     for name, (status, meaning) in remedies["neither"].items():
-        lines.append(f"| `{name}` | {status} {HTTPStatus(status).phrase} | {meaning} | {remedies['errors'][name]} |\n")
+        lines.append(f"| `{name}` | {status} {_phrase(status)} | {meaning} | {remedies['errors'][name]} |\n")
     lines.append(_COMMANDS)
     for each in commands:
         lines.append(f"| `{each.name}` | {_exit(each)} | {meant(each)} | {remedies['errors'][each.name]} |\n")
