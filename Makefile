@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv docs reference drill compare test lint bench soak fuzz peers helm-test proto lock metrics-page clean
+.PHONY: help venv docs reference drill compare test e2e lint bench soak fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,8 +20,11 @@ drill: venv  ## run the failover drill; ARGS="…" passes options
 compare: venv  ## the same drill on the replicator, Pulsar's geo-replication and MirrorMaker 2, five seeds each; ARGS="--seeds 1"
 	$(BIN)/python -m bench.compare $(ARGS)
 
-test: venv lint  ## lint, type check and every test
+test: venv lint  ## lint, type check and the tests
 	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+
+e2e: venv  ## the tests of whole systems: drills, the tutorial, kills under Spark; ARGS="…" goes to pytest
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(or $(ARGS),tests/e2e)
 
 lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
@@ -44,7 +47,7 @@ bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here;
 
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_soak.py tests/integration/test_verify_large.py \
-		tests/integration/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py
+		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 
 fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300

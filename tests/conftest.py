@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session for all, and the hypothesis profiles."""
+"""What every test may use: one Spark session for all, a Postgres server, and the hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,3 +107,37 @@ def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from replicator.pipeline.spark.shipping import write_archive
 
     return write_archive(tmp_path_factory.mktemp("shipped") / "env.zip").path
+
+
+_names = count()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
+    from postgres_support import served_postgres
+
+    with served_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    import psycopg
+    from sqlalchemy import make_url
+
+    name = f"test_{os.getpid()}_{next(_names)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """Where a worker keeps its data, an embedded server included."""
+    from postgres_support import traversable_directory
+
+    with traversable_directory() as directory:
+        yield directory / "data"

@@ -1,45 +1,13 @@
-"""What tests of many files need: an empty database, a directory, a served engine, a topic."""
+"""What tests of many files need: a served engine, the official client at it, a topic."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from itertools import count
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from gateway_support import ServedEngine, served_engine
-from postgres_support import served_postgres, traversable_directory
-from sqlalchemy import make_url
-
-_names = count()
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
-    with served_postgres() as url:
-        yield url
-
-
-@pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """The URL of an empty database of the test's own."""
-    name = f"test_{os.getpid()}_{next(_names)}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    """Where a worker keeps its data, an embedded server included."""
-    with traversable_directory() as directory:
-        yield directory / "data"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import aiohttp
 import psycopg
 import pytest
 from engine_support import TOPIC, Inbox, eventually, message
-from test_cli_mapping import NAMES, Pair, pair
+from worker_pair import NAMES, Pair, pair
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.extent_rows import read_headers

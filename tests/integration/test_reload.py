@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from engine_support import TOPIC, entries_of, eventually, message, subscribed
 from sqlalchemy import make_url
-from test_apply import topology_of, write
+from topology_files import topology_of, write
 
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic

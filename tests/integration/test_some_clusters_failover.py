@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asynchronous import asynchronous
 from engine_support import TOPIC, eventually
-from test_cli_mapping import Pair, pair
+from worker_pair import Pair, pair
 
 from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.engine.log.entry import encode_entry

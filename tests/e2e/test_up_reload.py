@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from test_apply import topology_of, write
+from topology_files import topology_of, write
 
 from replicator.topology import Link, SyncSettings, Topology
 

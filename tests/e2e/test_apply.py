@@ -16,14 +16,14 @@ from typing import Any
 
 import forked_commands
 from aiohttp import web
+from topology_files import topology_of, write
 
 from replicator.api.errors import report_errors
 from replicator.api.topology import add_topology
 from replicator.drills.ports import free_ports
 from replicator.operating.rollout import ask_workers
-from replicator.topology import EMBEDDED, Link, PipelineSettings, SyncSettings, Topology, dump, load_topology
+from replicator.topology import Link, SyncSettings, Topology, load_topology
 from replicator.topology.diff import digest
-from replicator.topology.fields import Cluster
 from replicator.worker.reload import TopologyReloader
 
 NAMES = ("us-east", "eu-west", "ap-south")
@@ -57,28 +57,6 @@ class Served:
 
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
         return await self.reloader.reload_file(expected=expected, dry_run=dry_run)
-
-
-def topology_of(root: Path, *names: str, database: str = "embedded") -> Topology:
-    clusters = tuple(
-        Cluster.model_validate(
-            {
-                "name": name,
-                "address": f"127.0.0.1:{free_ports(1)[0]}",
-                "data": str(root / "data" / name),
-                "database": database,
-            }
-        )
-        for name in names
-    )
-    links = tuple(Link(one, other) for one in names for other in names if one != other)
-    return Topology(clusters, links, PipelineSettings(engine=EMBEDDED))
-
-
-def write(topology: Topology, file: Path) -> Topology:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(dump(topology))
-    return load_topology(file)
 
 
 @asynccontextmanager

@@ -1,0 +1,102 @@
+"""Two real workers in the test's process, linked both ways, each with the database that it starts itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import forked_commands
+import psutil
+from engine_support import TOPIC, eventually, message
+
+from replicator.drills.ports import free_ports
+from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
+from replicator.topology import load_topology
+from replicator.worker.starting import start_worker
+from replicator.worker.worker import Worker
+from snapshots.position import Position
+
+NAMES = ("us-east", "eu-west")
+
+
+class Pair:
+    """Two workers of one topology, linked both ways, in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o755)  # as root, the server of the database runs as another user
+        self.directory = directory
+        self.file = directory / "topology.yaml"
+        clusters = "".join(
+            f"  {name}: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {directory / name}}}\n" for name in NAMES
+        )
+        self.file.write_text(
+            f"clusters:\n{clusters}links:\n  - {{from: us-east, to: eu-west}}\n  - {{from: eu-west, to: us-east}}\n"
+            "pipeline: {engine: embedded}\n"
+        )
+        topology = load_topology(self.file)
+        self.topology = topology
+        self.workers: dict[str, Worker] = {}
+
+    def engine(self, name: str) -> Engine:
+        return self.workers[name].parts.engine
+
+    def topic(self, name: str) -> Topic:
+        topic = self.engine(name).find(TOPIC)
+        assert topic is not None
+        return topic
+
+    async def published(self) -> dict[str, Position]:
+        """What each cluster published last, after all of it is in both."""
+        await self.engine("us-east").topic(TOPIC)
+        await (await self.engine("eu-west").topic(TOPIC)).publish([message(b"e")] * 3)
+        last: dict[str, Position] = {}
+        for _ in range(5):
+            for name in NAMES:
+                last[name] = (await self.topic(name).publish([message()] * 3))[-1]
+        await eventually(lambda: {self.topic(name).log.messages for name in NAMES} == {33}, "all messages in both")
+        return last
+
+    async def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        asked = (*arguments, "-f", str(self.file))
+        return await asyncio.to_thread(forked_commands.run, *asked, cwd=self.file.parent, timeout=90)
+
+    async def translate(self, source: str, to: str, position: Position | str) -> tuple[int, Any]:
+        """Exit status, and the JSON or the error."""
+        asked = ("--topic", "orders", "--from", source, "--to", to, "--position", str(position))
+        done = await self.cli("translate", *asked, "--output", "json")
+        assert "Traceback" not in done.stderr
+        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    def postmaster(self, name: str) -> int:
+        return int((self.directory / name / "postgres" / "postmaster.pid").read_text().split()[0])
+
+    def signal_server(self, name: str, how: signal.Signals) -> None:
+        """To the server of a cluster's database, and to all processes of it."""
+        postmaster = psutil.Process(self.postmaster(name))
+        for process in [postmaster, *postmaster.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(how)
+
+    def database(self, name: str) -> str:
+        return f"postgresql://postgres@/postgres?host={self.directory / name / 'postgres'}"
+
+
+@asynccontextmanager
+async def pair(directory: Path) -> AsyncIterator[Pair]:
+    both = Pair(directory)
+    try:
+        for name in NAMES:
+            both.workers[name] = await start_worker(both.topology, name)
+        yield both
+    finally:
+        for worker in both.workers.values():
+            await worker.stop()
