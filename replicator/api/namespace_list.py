@@ -1,4 +1,5 @@
 """``GET /replication/v1/namespaces``: the namespaces of all tenants, a page at a time, with what is set for each.
+``GET /replication/v1/namespaces/{tenant}/{namespace}``: one of them, with what the topology file gives below it.
 
 Names are in order, as those of topics (:mod:`.topic_figures`): who asks several clusters for the same page has all rows
 of the union's.
@@ -11,9 +12,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from replicator.api.admin.requests import namespace_name
 from replicator.api.data_plane import ENGINE, number
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
+from replicator.engine.policies_codec import policies_to_json
 from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
 
 LISTED: Final = 50
@@ -22,6 +25,7 @@ LISTED_MAX: Final = 1_000
 
 def add_namespace_list(app: web.Application) -> None:
     app.router.add_get("/replication/v1/namespaces", listed)
+    app.router.add_get("/replication/v1/namespaces/{tenant}/{namespace}", show)
 
 
 async def listed(request: web.Request) -> web.Response:
@@ -41,6 +45,18 @@ async def listed(request: web.Request) -> web.Response:
         {
             "matching": len(matching),
             "namespaces": [{"name": name, "policies": _set(catalog.namespace(name))} for name in names],
+        }
+    )
+
+
+async def show(request: web.Request) -> web.Response:
+    """The policies that are set for one namespace, and those that the topology file gives below it."""
+    engine, name = request.app[ENGINE], namespace_name(request)
+    return web.json_response(
+        {
+            "name": name,
+            "policies": _set(engine.catalog.namespace(name)),
+            "below": policies_to_json(engine.loaded.default_policies),
         }
     )
 

@@ -1,9 +1,8 @@
-"""Policies of namespaces as the admin paths have them: a list, and one namespace's in all clusters; as of loading."""
+"""Policies: a list of namespaces, and what counts for one namespace or topic in all clusters; as of loading."""
 
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -13,8 +12,9 @@ from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import Doors
 from replicator.dashboard.pages import needed
 from replicator.dashboard.policy_rows import namespace_page, policy_rows
+from replicator.dashboard.policy_targets import NAMESPACES, Target, standings, target_of
+from replicator.dashboard.rendering import short_topic
 
-NAMESPACES: Final = "/replication/v1/namespaces"
 NAMESPACES_SHOWN: Final = 50
 
 
@@ -26,7 +26,11 @@ class PolicyPages:
         self._asking = asking
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/dashboard/policies", self.policies), web.get("/dashboard/namespace", self.namespace)]
+        return [
+            web.get("/dashboard/policies", self.policies),
+            web.get("/dashboard/namespace", self.namespace),
+            web.get("/dashboard/topic-policies", self.topic),
+        ]
 
     async def policies(self, request: web.Request) -> web.Response:
         """The namespaces of all clusters, and where policies are set or differ: ``?search=``, in pages."""
@@ -37,13 +41,24 @@ class PolicyPages:
         return self._doors.page(request, "policies.html", title="Policies", page=page, search=search, after=after)
 
     async def namespace(self, request: web.Request) -> web.Response:
-        """One namespace's policies in all clusters: ``?name=tenant/namespace``."""
+        """What counts for one namespace in all clusters: ``?name=tenant/namespace``."""
         name = needed(request.query, "name")
-        tenant, _, rest = name.partition("/")
-        if len(name) > SEARCH_CHARS_MAX or not tenant.strip(".") or not rest.strip(".") or "/" in rest:
+        if len(name) > SEARCH_CHARS_MAX:
             raise BadRequest(f"{name[:80]!r} is not the name of a namespace: tenant/namespace")
-        path = f"/admin/v2/namespaces/{quote(tenant, safe='')}/{quote(rest, safe='')}"
-        clusters, rows, silent = policy_rows(await self._asking.ask_all(path))
+        return await self._of(request, target_of({"namespace": name}))
+
+    async def topic(self, request: web.Request) -> web.Response:
+        """What counts for one topic in all clusters: ``?topic=``."""
+        return await self._of(request, target_of({"topic": needed(request.query, "topic")}))
+
+    async def _of(self, request: web.Request, target: Target) -> web.Response:
+        found, silent = await standings(self._asking, target)
         return self._doors.page(
-            request, "namespace.html", title=f"Policies of {name}", clusters=clusters, rows=rows, silent=silent
+            request,
+            "policies_of.html",
+            title=f"Policies of {short_topic(target.name)}",
+            target=target,
+            clusters=list(found),
+            rows=policy_rows(target.policies, found),
+            silent=list(silent.values()),
         )

@@ -1,17 +1,16 @@
-"""Policies of namespaces in several clusters side by side. Pure."""
+"""Policies of namespaces and topics in several clusters side by side. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.api.admin.namespaces import NAMESPACE_FIELDS
 from replicator.dashboard.asking import Answer
+from replicator.dashboard.policy_catalog import Policy, in_words
+from replicator.dashboard.policy_standing import Standing
 
 VALUE_CHARS_MAX: Final = 1_000
-NOT_SET: Final = "not set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,21 @@ class NamespacePage:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRow:
-    """One policy, by its name in the admin paths' answer; a value for each cluster that answered."""
+class PolicyCell:
+    """One policy in one cluster."""
 
-    name: str
-    values: tuple[str, ...]
+    value: str
+    set_by: str
+    here: bool
+    """Whether it is set at the level that is asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One policy; a cell for each cluster that answered."""
+
+    policy: Policy
+    cells: tuple[PolicyCell, ...]
     differs: bool
 
 
@@ -74,35 +83,18 @@ def _count(policies: Mapping[str, Any]) -> int:
     return len(own) + sum(name != "topic_policies" for name in policies)
 
 
-def policy_rows(answers: Mapping[str, Answer]) -> tuple[list[str], list[PolicyRow], list[str]]:
-    """The clusters that have a namespace, its policies there, and why others are missing.
-
-    Policies of Pulsar that this version does not have, and shows as never set, are left out."""
-    here = {cluster: answer.value for cluster, answer in answers.items() if answer.good}
-    silent = [
-        f"{cluster} does not have it" if answer.absent else answer.error
-        for cluster, answer in answers.items()
-        if not answer.good
-    ]
-    rows = []
-    for name in NAMESPACE_FIELDS if here else ():
-        values = tuple(_shown(policies.get(name)) for policies in here.values())
-        rows.append(PolicyRow(name, values, len(set(values)) > 1))
-    return list(here), rows, silent
+def policy_rows(policies: Sequence[Policy], standings: Mapping[str, Standing]) -> list[PolicyRow]:
+    """What counts of each policy, and who set it, in the clusters that have what is asked about."""
+    return [policy_row(policy, standings) for policy in policies] if standings else []
 
 
-def _shown(value: Any) -> str:
-    match value:
-        case None | "UNDEFINED":
-            return NOT_SET
-        case dict() | list() if not value:
-            return NOT_SET
-        case str():
-            text = value
-        case list():
-            text = ", ".join(map(str, value))
-        case dict():
-            text = ", ".join(f"{name} {json.dumps(each, ensure_ascii=False)}" for name, each in value.items())
-        case _:
-            text = json.dumps(value)
+def policy_row(policy: Policy, standings: Mapping[str, Standing]) -> PolicyRow:
+    cells = tuple(
+        PolicyCell(_cut(in_words(policy, each.value(policy))), each.set_by(policy), each.set_here(policy))
+        for each in standings.values()
+    )
+    return PolicyRow(policy, cells, len({cell.value for cell in cells}) > 1)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"

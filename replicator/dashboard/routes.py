@@ -17,6 +17,7 @@ from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
 from replicator.dashboard.pages import Pages
+from replicator.dashboard.policy_actions import PolicyActions
 from replicator.dashboard.policy_pages import PolicyPages
 from replicator.dashboard.record_pages import RecordPages
 from replicator.dashboard.sessions import Sessions
@@ -62,6 +63,7 @@ def add_dashboard(
             *LinkActions(doors, feeds, asking).routes(),
             *FailoverPages(doors, pages, asking, switches).routes(),
             *PolicyPages(doors, asking).routes(),
+            *PolicyActions(doors, feeds, asking).routes(),
             *DrillPages(doors, asking).routes(),
             *RecordPages(doors, asking).routes(),
         ]

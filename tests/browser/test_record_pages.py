@@ -72,9 +72,9 @@ def test_where_policies_differ_between_clusters_is_seen_by_the_keyboard(page: Pa
         clean_in_every_way(page, "policies")
         go_to(page, "public/default")
         page.keyboard.press("Enter")
-        policy = page.locator("#policies tbody tr", has_text="message_ttl_in_seconds")
+        policy = page.locator("#policies tbody tr", has_text="Message TTL")
         policy.wait_for()
-        assert policy.locator("td strong").all_inner_texts() == ["4711", "not set"]
+        assert policy.locator("td strong").all_inner_texts() == ["4\u202f711 seconds", "no limit"]
         clean_in_every_way(page, "namespace")
     finally:
         set_ttl(clusters, None)

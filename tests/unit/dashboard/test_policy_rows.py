@@ -1,17 +1,25 @@
-"""Policies of namespaces in several clusters side by side."""
+"""Policies of namespaces and topics in several clusters side by side."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from replicator.dashboard.asking import Answer
-from replicator.dashboard.policy_rows import NOT_SET, VALUE_CHARS_MAX, namespace_page, policy_rows
+from replicator.dashboard.policy_catalog import BY_KEY, POLICIES
+from replicator.dashboard.policy_rows import VALUE_CHARS_MAX, namespace_page, policy_rows
+from replicator.dashboard.policy_standing import Standing
+from replicator.engine.policies import PolicyOverrides, TopicPolicies
+from replicator.engine.topics.namespace_policies import NamespacePolicies
 
 
 def listed(matching: int, **policies: Any) -> Answer:
     return Answer(
         {"matching": matching, "namespaces": [{"name": f"a/{n}", "policies": p} for n, p in policies.items()]}
     )
+
+
+def standing(policies: NamespacePolicies) -> Standing:
+    return Standing((policies.topic_policies or PolicyOverrides()).over(TopicPolicies()), policies)
 
 
 def test_a_page_is_the_first_of_all_clusters_together_and_says_where_they_differ() -> None:
@@ -30,20 +38,19 @@ def test_a_page_is_the_first_of_all_clusters_together_and_says_where_they_differ
     assert namespace_page(["A"], {"A": answers["A"]}, 2).following == ""
 
 
-def test_policies_are_laid_side_by_side_and_those_of_other_systems_are_left_out() -> None:
-    here = {"message_ttl_in_seconds": 5, "backlog_quota_map": {}, "replication_clusters": ["A", "B"], "migrated": False}
-    there = {
-        "schema_compatibility_strategy": "UNDEFINED",
-        "retention_policies": {"retentionSizeInMB": 1, "retentionTimeInMinutes": -1},
-        "replication_clusters": ["x" * 2 * VALUE_CHARS_MAX],
+def test_what_counts_is_laid_side_by_side_with_who_set_it() -> None:
+    ttl, clusters = BY_KEY["messageTTL"], BY_KEY["replication"]
+    standings = {
+        "A": standing(NamespacePolicies(PolicyOverrides({"message_ttl_seconds": 5}))),
+        "B": standing(NamespacePolicies(replication_clusters=("x" * 2 * VALUE_CHARS_MAX,))),
     }
-    answers = {"A": Answer(here), "B": Answer(there), "C": Answer(error="refused: none", status=404)}
-    clusters, rows, silent = policy_rows(answers)
-    found = {row.name: row for row in rows}
-    assert (clusters, silent) == (["A", "B"], ["C does not have it"])
-    assert found["message_ttl_in_seconds"].values == ("5", NOT_SET)
-    assert found["retention_policies"].values == (NOT_SET, "retentionSizeInMB 1, retentionTimeInMinutes -1")
-    assert (found["backlog_quota_map"].differs, found["schema_compatibility_strategy"].differs) == (False, False)
-    assert len(found["replication_clusters"].values[1]) == VALUE_CHARS_MAX + 1
-    assert "migrated" not in found
-    assert policy_rows({"A": Answer(error="away", status=0)}) == ([], [], ["away"])
+    rows = policy_rows((ttl, clusters), standings)
+    assert [(each.value, each.set_by, each.here) for each in rows[0].cells] == [
+        ("5 seconds", "namespace", True),
+        ("no limit", "default", False),
+    ]
+    assert rows[0].differs
+    assert not policy_rows((BY_KEY["retention"],), standings)[0].differs
+    assert rows[1].cells[0].value == "all"
+    assert len(rows[1].cells[1].value) == VALUE_CHARS_MAX + 1
+    assert policy_rows(POLICIES, {}) == []

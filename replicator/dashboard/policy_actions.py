@@ -1,0 +1,171 @@
+"""What an operator does to policies: setting one for a namespace or a topic, and taking it back.
+
+Each change is a form that bears the token of its browser, and is asked of the workers of the clusters that were chosen,
+by the admin paths, with what the browser's owner showed. Each of these workers decides whether they may, and whether
+the value can be; what one refuses is said beside the field.
+
+1. The page says what counts in each cluster and who set it, and its form bears a mark of that.
+2. Before anything is changed, the clusters that were chosen are asked again. Where one does not answer, or has another
+   mark than the form because somebody else changed the policy meanwhile, nothing is changed anywhere, and the page
+   shows what counts now.
+3. All of them are asked for the change at once. Where one refuses, the page says where it was done and where not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.pages import needed
+from replicator.dashboard.policy_catalog import Policy, body_of, field_of, filled
+from replicator.dashboard.policy_rows import policy_row
+from replicator.dashboard.policy_standing import FILE, Standing
+from replicator.dashboard.policy_targets import Target, standings, target_of
+from replicator.dashboard.rendering import short_topic
+from replicator.dashboard.views import Parts
+
+SET: Final = "set"
+UNSET: Final = "unset"
+TOLD: Final[Mapping[str, str]] = {SET: "It is set in {}.", UNSET: "It is taken back in {}."}
+"""What the page says after a change: one of these, with clusters that there are, whatever stands in its address."""
+NOTHING_CHANGED: Final = "Nothing was changed: not every cluster that you chose can be asked."
+CHANGED_MEANWHILE: Final = (
+    "Nothing was changed: since you opened this page the policy was changed in {}. What counts now stands below."
+)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What a form asked for and was not done in whole: what its fields held, and what is wrong."""
+
+    filled: Mapping[str, Any]
+    chosen: Sequence[str]
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    """By the field's name in the form."""
+    reasons: list[str] = field(default_factory=list)
+    """Which are about no field."""
+    status: int = 400
+
+
+class PolicyActions:
+    """Of one worker's dashboard."""
+
+    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
+        self._doors = doors
+        self._feeds = feeds
+        self._asking = asking
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/dashboard/policy", self.show), web.post("/dashboard/policy", self.change)]
+
+    async def show(self, request: web.Request) -> web.Response:
+        """One policy of a namespace or a topic in all clusters, and the form that changes it."""
+        target = target_of(request.query)
+        policy = policy_of(target, request.query)
+        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
+        told = TOLD.get(request.query.get("done", ""), "").format(", ".join(clusters)) if clusters else ""
+        return await self._page(request, target, policy, told=told)
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Set a policy or take it back in the clusters that were chosen, in the name of who signed in."""
+        form = await self._doors.form(request)
+        target = target_of(form)
+        policy = policy_of(target, form)
+        action = needed(form, "action")
+        if action not in TOLD:
+            raise BadRequest(f"action must be one of {', '.join(TOLD)}")
+        chosen = [name for name in self._asking.clusters if f"in.{name}" in form]
+        body = body_of(policy, form, self._asking.clusters)
+        attempt = Attempt(filled(policy, body), chosen)
+        if not chosen:
+            attempt.errors["in"] = ["Nothing was changed: choose a cluster."]
+            return await self._page(request, target, policy, attempt=attempt)
+        found, silent = await standings(self._asking, target)
+        if away := [silent[name] for name in chosen if name in silent]:
+            attempt.reasons += [NOTHING_CHANGED, *away]
+        elif changed := [name for name in chosen if form.get(f"mark.{name}") != found[name].mark(policy)]:
+            attempt.reasons.append(CHANGED_MEANWHILE.format(", ".join(changed)))
+        if attempt.reasons:
+            attempt.status = 409
+            return await self._page(request, target, policy, attempt=attempt)
+        method, path = ("POST" if action == SET else "DELETE"), f"{target.admin_path}/{policy.path}"
+        shown, sent = self._doors.visit(request).shown, body if action == SET else None
+        answers = await asyncio.gather(*(self._asking.change(shown, name, method, path, sent) for name in chosen))
+        self._feeds.forget()
+        done = [name for name, answer in zip(chosen, answers, strict=True) if answer.good]
+        if len(done) == len(chosen):
+            return see_other(target.edit_page(policy, done=action, **{"in": ",".join(done)}))
+        if done:
+            refused = [name for name in chosen if name not in done]
+            attempt.reasons.append(f"{TOLD[action].format(', '.join(done))} It is not done in {', '.join(refused)}.")
+        for answer in answers:
+            if not answer.good:
+                _note(attempt, policy, answer)
+        visit = self._doors.visit(request)
+        if visit.asks and visit.shown is None:
+            attempt.reasons.append("You came in by a certificate, which cannot be passed on. Sign in with a token.")
+        return await self._page(request, target, policy, attempt=attempt)
+
+    async def _page(
+        self, request: web.Request, target: Target, policy: Policy, *, told: str = "", attempt: Attempt | None = None
+    ) -> web.Response:
+        found, silent = await standings(self._asking, target)
+        row = policy_row(policy, found)
+        if attempt is None:
+            attempt = _untouched(policy, found, self._asking.clusters)
+        return self._doors.page(
+            request,
+            "policy.html",
+            status=attempt.status,
+            title=f"{policy.title} of {short_topic(target.name)}",
+            target=target,
+            policy=policy,
+            clusters=self._asking.clusters,
+            here=list(found),
+            marks={name: standing.mark(policy) for name, standing in found.items()},
+            row=row,
+            from_file=[name for name, cell in zip(found, row.cells, strict=True) if cell.set_by == FILE],
+            silent=list(silent.values()),
+            told=told,
+            attempt=attempt,
+        )
+
+
+def policy_of(target: Target, fields: Mapping[str, str]) -> Policy:
+    """The one that a form or an address names. Raises :class:`BadRequest`."""
+    key = needed(fields, "policy")
+    found = next((policy for policy in target.policies if policy.key == key), None)
+    if found is None:
+        what = "topics" if target.is_topic else "namespaces"
+        raise BadRequest(
+            f"{what} have no policy {key[:60]!r}; they have {', '.join(each.key for each in target.policies)}"
+        )
+    return found
+
+
+def _untouched(policy: Policy, found: Mapping[str, Standing], clusters: Sequence[str]) -> Attempt:
+    """The form holds what counts in the first cluster that has it, and those that have the same are chosen: whoever
+    sends it as it is changes no value. Where no clusters are chosen to copy to, all are."""
+    values = {name: standing.value(policy) for name, standing in found.items()}
+    first = next(iter(values.values()), None)
+    shown = list(clusters) if policy.key == "replication" and first is None else first
+    return Attempt(filled(policy, shown), [name for name, value in values.items() if value == first], status=200)
+
+
+def _note(attempt: Attempt, policy: Policy, answer: Answer) -> None:
+    """Put an error where it belongs."""
+    said = answer.value if isinstance(answer.value, dict) else {}
+    name = field_of(policy, str(said.get("error", "")), str(said.get("reason") or said.get("message") or ""))
+    if name is None:
+        attempt.reasons.append(answer.error)
+    else:
+        attempt.errors.setdefault(name, []).append(answer.error)
+    attempt.status = answer.status if answer.status >= 400 else 502

@@ -1,0 +1,105 @@
+"""What policies are set for: a namespace, or a topic; its addresses, and how it stands in all clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from replicator.api.errors import BadRequest
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.policy_catalog import OF_TOPICS, POLICIES, Policy
+from replicator.dashboard.policy_standing import Standing, Unreadable, of_namespace, of_topic
+from replicator.dashboard.rendering import url
+from replicator.engine.topic_name import parse_namespace, parse_topic
+
+NAMESPACES: Final = "/replication/v1/namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A namespace, or a topic of it."""
+
+    namespace: str
+    topic: str = ""
+    """Its full name; empty where the namespace itself is meant."""
+
+    @property
+    def name(self) -> str:
+        return self.topic or self.namespace
+
+    @property
+    def is_topic(self) -> bool:
+        return bool(self.topic)
+
+    @property
+    def policies(self) -> Sequence[Policy]:
+        return OF_TOPICS if self.topic else POLICIES
+
+    @property
+    def admin_path(self) -> str:
+        """Of the admin paths; a policy's comes behind it."""
+        if not self.topic:
+            return f"/admin/v2/namespaces/{_quoted(self.namespace)}"
+        return f"/admin/v2/persistent/{_quoted(self.topic.partition('://')[2])}"
+
+    @property
+    def page(self) -> str:
+        """Where all of its policies are shown."""
+        if self.topic:
+            return url("/dashboard/topic-policies", topic=self.topic)
+        return url("/dashboard/namespace", name=self.namespace)
+
+    def edit_page(self, policy: Policy, **more: str) -> str:
+        named = {"topic": self.topic} if self.topic else {"namespace": self.namespace}
+        return url("/dashboard/policy", **named, policy=policy.key, **more)
+
+
+def target_of(fields: Mapping[str, str]) -> Target:
+    """The topic or the namespace that a form or an address names. Raises :class:`BadRequest`, and what is wrong with
+    the name."""
+    if topic := fields.get("topic", ""):
+        name = parse_topic(topic)
+        return Target(name.full_namespace, str(name))
+    if namespace := fields.get("namespace", ""):
+        return Target(parse_namespace(namespace))
+    raise BadRequest("parameter namespace or topic is missing")
+
+
+async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing], dict[str, str]]:
+    """How it stands in each cluster that has it, and why which others are missing."""
+    path = f"{NAMESPACES}/{_quoted(target.namespace)}"
+    if target.is_topic:
+        namespaces, topics = await asyncio.gather(asking.ask_all(path), asking.ask_all(f"{target.admin_path}/policies"))
+    else:
+        namespaces = topics = await asking.ask_all(path)
+    found: dict[str, Standing] = {}
+    silent: dict[str, str] = {}
+    for cluster, answer in topics.items():
+        problem = _problem(cluster, answer, namespaces[cluster])
+        try:
+            if not problem:
+                found[cluster] = (
+                    of_topic(answer.value, namespaces[cluster].value) if target.is_topic else of_namespace(answer.value)
+                )
+        except Unreadable as error:
+            problem = f"{cluster}: {error}"
+        if problem:
+            silent[cluster] = problem
+    return found, silent
+
+
+def _problem(cluster: str, *answers: Answer) -> str:
+    for answer in answers:
+        if answer.absent:
+            return f"{cluster} does not have it"
+        if not answer.good:
+            return answer.error
+    return ""
+
+
+def _quoted(name: str) -> str:
+    """With the slashes between its parts."""
+    return "/".join(quote(part, safe="") for part in name.split("/", 2))
