@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import failures_at_once
 import pytest
+from commands_built_once import build_commands_once
 from hypothesis import settings
 
 # Where an environment forbids it (images are built so), each of hundreds of processes would compile every module anew.
@@ -32,6 +33,7 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    build_commands_once()
     if not hasattr(config, "workerinput") and config.option.basetemp is None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
         # that all its runs share to others at the start of each run: so each run has one of its own.

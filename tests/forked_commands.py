@@ -119,10 +119,15 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
+    import typer.main
+    from commands_built_once import build_commands_once
+
     import replicator.cli.main  # before any fork, with all that commands and workers import when they are called
     import replicator.failover.switch
-    import replicator.worker.worker  # noqa: F401
+    import replicator.worker.worker
 
+    build_commands_once()
+    typer.main.get_command(replicator.cli.main.app)
     gc.collect()
     gc.freeze()  # what was imported is not looked at again, which would copy its memory into each of them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them

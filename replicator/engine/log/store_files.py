@@ -109,9 +109,13 @@ def _allocate_lock_file(directory: Path) -> None:
 
 
 def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The tables of those names, made where they are not there. Raises :class:`StoreUnusable`."""
+    """The tables of those names, made where they are not there: all in one transaction, for each waits for the disk.
+
+    Raises :class:`StoreUnusable`.
+    """
     try:
-        return {name: env.open_db(name.encode()) for name in names}
+        with env.begin(write=True) as txn:
+            return {name: env.open_db(name.encode(), txn=txn) for name in names}
     except lmdb.Error as error:
         raise _damaged(path, error) from None
 

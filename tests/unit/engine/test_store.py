@@ -17,7 +17,8 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreFailed, StoreUnusable
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
+from replicator.engine.log.store_files import open_environment, open_tables
+from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX, TABLES
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
@@ -359,3 +360,15 @@ def test_nobody_but_the_owner_reads_the_log(tmp_path: Path) -> None:
     directory.chmod(0o755)
     asyncio.run(opened_once())
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_new_stores_tables_are_made_in_one_transaction(tmp_path: Path) -> None:
+    """Each transaction waits for the disk."""
+    env = open_environment(tmp_path, 1 << 24, len(TABLES))
+    open_tables(env, tmp_path, TABLES)
+    assert env.info()["last_txnid"] == 1
+    env.close()
+    env = open_environment(tmp_path, 1 << 24, len(TABLES))
+    open_tables(env, tmp_path, TABLES)
+    assert env.info()["last_txnid"] == 1
+    env.close()
