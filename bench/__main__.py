@@ -137,8 +137,7 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
             measured += await measure_topics(directory)
     if "dashboard" in groups:
         with _directory("the dashboard of five clusters") as directory:
-            directory.chmod(0o755)
-            measured += await measure_dashboard(directory, err.print)
+            measured += await measure_dashboard(directory)
     if "patterns" in groups:
         with _directory("pattern consumers of topics") as directory:
             measured += await measure_patterns(directory)
