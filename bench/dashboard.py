@@ -22,6 +22,7 @@ from bench.measurement import Measurement
 from replicator.api.data_plane import ENGINE
 from replicator.api.topic_figures import add_topic_figures, figures_page
 from replicator.dashboard.asking import Asking
+from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import TOPICS_SHOWN, Views
 from replicator.drills.ports import free_ports
@@ -62,7 +63,7 @@ async def measure_dashboard(directory: Path) -> list[Measurement]:
         for port in ports:
             await web.TCPSite(runner, "127.0.0.1", port).start()
         asking = Asking(lambda: topology)
-        views = Views(asking, Switches(asking))
+        views = Views(asking, Switches(asking), Drilling(asking, asking.clusters[0]))
         measured = []
         for name, view in VIEWS.items():
             parts = await views.compute(view)  # the templates are read once

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ import aiohttp
 from replicator.running.connecting import why_not_connected
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
-from replicator.security.access import access, use_in_context
+from replicator.security.access import CERTIFICATE, KEY, TOKEN, TOKEN_FILE, access, use_in_context
 from replicator.security.asking import worker_session
 from replicator.topology import Topology
 
@@ -24,6 +25,10 @@ SHOWN_SECONDS_MAX: Final = 0.8
 """For what a page shows: a first paint waits no longer for a cluster that is away."""
 CHANGED_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 500
+
+BEARER: Final = "Bearer "
+SECRETS: Final = frozenset({TOKEN, TOKEN_FILE, CERTIFICATE, KEY})
+"""Variables by which a process shows who it is."""
 
 Parameters = Mapping[str, str] | list[tuple[str, str]]
 
@@ -75,6 +80,13 @@ class Asking:
     def in_name_of(self, shown: str | None) -> None:
         """The same, in the name of who showed this, and with nothing of this worker's."""
         use_in_context(self._access.for_somebody(shown))
+
+    def environment_of(self, shown: str | None) -> dict[str, str]:
+        """For a process that asks workers in the name of who showed this: a token, or nothing. Of this worker's own
+        secrets it has none."""
+        ours = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        token = {TOKEN: shown.removeprefix(BEARER)} if shown is not None and shown.startswith(BEARER) else {}
+        return {**ours, **self._access.for_somebody(None).as_environment(), **token}
 
     async def close(self) -> None:
         await self._session.close()

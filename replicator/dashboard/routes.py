@@ -12,7 +12,9 @@ from aiohttp.typedefs import Handler
 from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
+from replicator.dashboard.drill_actions import DrillActions
 from replicator.dashboard.drill_pages import DrillPages
+from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
@@ -42,13 +44,15 @@ def add_dashboard(
     doors = Doors(cluster, Sessions(), guarding)
     asking = Asking(topology)
     switches = Switches(asking)
-    feeds: Feeds[Parts] = Feeds(Views(asking, switches).compute, period_seconds=_period)
+    drilling = Drilling(asking, cluster)
+    feeds: Feeds[Parts] = Feeds(Views(asking, switches, drilling).compute, period_seconds=_period)
     pages = Pages(doors, feeds, asking)
     app[SHOWN_BY_BROWSER] = doors.shown_by_browser
     app.middlewares.insert(1, doors.as_pages())  # behind the one that makes JSON of errors
 
     async def close(app: web.Application) -> None:
         pages.close()
+        await drilling.close()
         await switches.close()
         await asking.close()
 
@@ -65,6 +69,7 @@ def add_dashboard(
             *PolicyPages(doors, asking).routes(),
             *PolicyActions(doors, feeds, asking).routes(),
             *DrillPages(doors, asking).routes(),
+            *DrillActions(doors, pages, drilling).routes(),
             *RecordPages(doors, asking).routes(),
         ]
     )

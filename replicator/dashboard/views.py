@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import PAGE_TOPICS, SEARCH_CHARS_MAX
 from replicator.dashboard.asking import Answer, Asking, silent_ones
+from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
 from replicator.dashboard.rendering import render
@@ -31,14 +32,16 @@ Parts = Mapping[str, str]
 """HTML by the id of the element whose content it is."""
 STATUS: Final = "/replication/v1/status"
 FIGURES: Final = "/replication/v1/topic-figures"
+DRILL_PARTS: Final = ("state", "counts", "lines", "next")
 TOPICS_SHOWN: Final = PAGE_TOPICS
 
 
 class Views:
     """Of one worker's dashboard."""
 
-    def __init__(self, asking: Asking, switches: Switches) -> None:
+    def __init__(self, asking: Asking, switches: Switches, drilling: Drilling) -> None:
         self._asking = asking
+        self._drilling = drilling
         self._switches = switches
         self._observer = Observer()
         self._looked: tuple[float, Overview, Mapping[str, Answer]] | None = None
@@ -79,6 +82,9 @@ class Views:
                 }
             case "failover-run":
                 return self._run(_needed(parameters, "id"))
+            case "drill-run":
+                drill = self._drilling.find(_needed(parameters, "id"))
+                return {name: render(f"parts/drill_{name}.html", run=drill) for name in DRILL_PARTS}
         raise BadRequest(f"there is no view {place.path[:60]!r}")
 
     async def overview(self) -> Overview:

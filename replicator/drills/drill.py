@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -42,7 +43,13 @@ COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
 to go through them again and again would take a quarter of its time."""
 
 
-def run_drill(options: DrillOptions, console: Console) -> tuple[dict[str, Any], RenderableType]:
+Showing = Callable[[bool, Console, int, Sequence[str]], AbstractContextManager[OnProgress]]
+"""How far a drill is, for who watches: whether it is to be quiet, where, of how many messages, and by whom consumed."""
+
+
+def run_drill(
+    options: DrillOptions, console: Console, *, showing: Showing = progress_bars
+) -> tuple[dict[str, Any], RenderableType]:
     """Run what is asked for, with its progress on ``console``; returns the report, or for several runs
     ``{"passed", "runs"}``, and the same for people.
 
@@ -52,14 +59,14 @@ def run_drill(options: DrillOptions, console: Console) -> tuple[dict[str, Any], 
     source = input_of(options)
     jobs, left_out = plan(options)
     count = source.check()
-    place = find_place(options.store, options.out_dir, jobs[0].topology)
+    place = find_place(options.store, options.out_dir, jobs[0].topology, options.kept_by)
     for job in jobs:
         job.prepare()
     reports = []
     for number, job in enumerate(jobs):
         if len(jobs) > 1 and not options.quiet:
             console.print(f"{number + 1} of {len(jobs)}: {job.out_dir.name}", style="bold")
-        report = _run_job(options, job, source, count, place, console)
+        report = _run_job(options, job, source, count, place, console, showing)
         reports.append(report)
         if len(jobs) > 1 and not options.quiet:
             console.print(_verdict_line(report))
@@ -96,13 +103,19 @@ def _prepared(source: InputSource) -> Iterator[InputMessage]:
 
 
 def _run_job(
-    options: DrillOptions, job: Job, source: InputSource, count: int, place: StorePlace, console: Console
+    options: DrillOptions,
+    job: Job,
+    source: InputSource,
+    count: int,
+    place: StorePlace,
+    console: Console,
+    showing: Showing,
 ) -> dict[str, Any]:
     started, started_at = time.monotonic(), datetime.now(UTC)
     usual = gc.get_threshold()
     try:
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
-        with progress_bars(options.quiet, console, count, [each.name for each in job.subscriptions]) as on_progress:
+        with showing(options.quiet, console, count, [each.name for each in job.subscriptions]) as on_progress:
             ran = uvloop.run(_run(options, job, source, count, on_progress))
     except asyncio.CancelledError:
         raise DrillError("the drill was stopped by SIGTERM; what it had started is stopped too") from None

@@ -66,6 +66,8 @@ class DrillOptions:
     out_dir: Path = Path("drill-report")
     json_path: Path | None = None
     store: str | None = None
+    kept_by: str | None = None
+    """The cluster of the topology in whose database it is kept, where no store is given; None: the first one."""
     keep_data: bool = False
     quiet: bool = False
 

@@ -1,7 +1,7 @@
 """Where drills are kept: each run and its report, in Postgres.
 
-Owns which database that is: the one named by ``--store``, else that of the topology's first cluster, else one of the
-drill's own in its directory.
+Owns which database that is: the one named by ``--store``, else that of a cluster of the topology (the first one, where
+none is named), else one of the drill's own in its directory.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class StorePlace:
         return str(self.data) if self.setting == EMBEDDED else mask_password(self.setting)
 
 
-def find_place(store: str | None, out_dir: Path, topology: Topology | None) -> StorePlace:
+def find_place(store: str | None, out_dir: Path, topology: Topology | None, cluster: str | None = None) -> StorePlace:
     """Where a drill is to be kept, or runs are to be looked for."""
     if store is not None and "://" in store:
         return StorePlace(store, out_dir)
     if store is not None:
         return StorePlace(EMBEDDED, Path(store) / STORE_DIRECTORY)
     if topology is not None:
-        first = topology.clusters[0]
-        return StorePlace(database_of(first), first.data)
+        keeper = topology.clusters[0] if cluster is None else topology.cluster(cluster)
+        return StorePlace(database_of(keeper), keeper.data)
     return StorePlace(EMBEDDED, out_dir / STORE_DIRECTORY)
 
 

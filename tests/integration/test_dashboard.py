@@ -26,6 +26,8 @@ CHANGES = {
     ),
     "/dashboard/failover/dry-run": ({"kind": "planned", "from": "us-east", "to": "us-east"}, 303),
     "/dashboard/failover/switch": ({"id": "none", "typed": "us-east"}, 404),
+    "/dashboard/drills/start": ({"namespace": "a/b", "messages": "100", "rate": "100", "typed": "a/b"}, 409),
+    "/dashboard/drills/end": ({"id": "none"}, 404),
     "/dashboard/policy": (
         {"namespace": "a/b", "policy": "messageTTL", "in.us-east": "yes", "value": "1", "action": "set"},
         409,
@@ -37,6 +39,7 @@ PAGES = (
     "/dashboard/failover",
     "/dashboard/spark",
     "/dashboard/drills",
+    "/dashboard/drills/start",
     "/dashboard/policies",
     "/dashboard/policies?search=nothing-has-that",
     "/dashboard/namespace?name=public/default",

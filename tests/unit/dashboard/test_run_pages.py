@@ -7,6 +7,7 @@ from pathlib import Path
 from asynchronous import asynchronous
 
 from replicator.dashboard.asking import Asking
+from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.switching import Run, Switches, Wanted
 from replicator.dashboard.views import Views
 from replicator.failover.report import SubscriptionReport, SwitchReport, TopicReport
@@ -27,7 +28,7 @@ async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Pa
     run.report.topics = [*good, bad]
     run.seconds = 1.25
     switches._runs["x"] = run
-    parts = await Views(asking, switches).compute("failover-run?id=x")
+    parts = await Views(asking, switches, Drilling(asking, "us-east")).compute("failover-run?id=x")
     result = parts["result"]
     assert result.index("z-bad") < result.index("good-000")
     assert "at most 7" in result
