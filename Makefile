@@ -24,7 +24,7 @@ test: venv lint  ## lint, type check and the tests
 	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 e2e: venv  ## the tests of whole systems: drills, the tutorial, kills under Spark; ARGS="…" goes to pytest
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(or $(ARGS),tests/e2e/test_drill.py tests/e2e) # the longest first
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(or $(ARGS),tests/e2e)
 
 lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
