@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv docs reference drill compare test e2e lint bench soak fuzz peers helm-test proto lock metrics-page clean
+.PHONY: help venv docs reference drill compare test e2e pictures lint bench soak fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -44,6 +44,9 @@ audit: venv  ## bandit on the code, and known vulnerabilities of what the lock f
 
 bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here; BENCH=name picks one
 	$(BIN)/python -m bench $(BENCH)
+
+pictures:  ## docs/assets/dashboard-*.png, which the browser tests take
+	@.ci/pictures
 
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_soak.py tests/integration/test_verify_large.py \
