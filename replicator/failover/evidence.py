@@ -67,29 +67,31 @@ class Evidence:
         record_id: str | None = None,
         *,
         asked: Sequence[str] | None = None,
+        missing: Mapping[str, Any] | None = None,
     ) -> list[TopicReport]:
         """Every topic of the source, or those that are ``asked`` for, against the target; ``marks`` are those of a
-        switch that was made."""
+        switch that was made. ``missing`` is what :meth:`missing` counted while the source took no messages."""
         there = await self.topics(report.target, asked)
         origin = self.origin(report.source)
         if marks is None:
             positions = {name: str(goal.last) for name, goal in comparing.marks(there, origin).items()}
         else:
-            positions = {name: each["position"] for name, each in marks.items()}
+            positions = _positions(marks)
         here: Mapping[str, Mapping[str, Any]] | None = None
-        missing: Mapping[str, Any] = {}
+        counted: Mapping[str, Any] = missing or {}
         digests: tuple[comparing.Digests, comparing.Digests] = ({}, {})
         if report.source_answers:
             try:
                 here = await self.topics(report.source, asked)
-                missing = await self._missing(report.source, positions, record_id, asked)
+                if missing is None:
+                    counted = await self._missing(report.source, positions, record_id, asked)
                 subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
                 digests = (
                     await self._digests(report.source, subscribed),
                     await self._digests(report.target, subscribed),
                 )
             except ClusterUnreachable as error:
-                report.source_answers, here = False, None
+                report.source_answers, here, counted = False, None, {}
                 report.notes.append(str(error))
         carried = self.carried(report.source, report.target)
         names = sorted(there if here is None else here)
@@ -100,12 +102,17 @@ class Evidence:
                 None if here is None else here[name],
                 there.get(name),
                 carried=carried(name, there[name] if here is None else here[name]),
-                missing=missing.get(name),
+                missing=counted.get(name),
                 digests=digests,
             )
             for name in names
             if here is not None or comparing.mark(there[name], origin) is not None
         ]
+
+    async def missing(self, source: str, marks: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the source has above the positions of a switch, by topic: to be asked before it takes clients again, for
+        what they publish then is not missing. Raises :class:`FailoverError`."""
+        return await self._missing(source, _positions(marks), None)
 
     async def stranded(self, record: FailoverEpoch) -> list[Stranded]:
         """What the source of a switch had and its target had not."""
@@ -115,8 +122,7 @@ class Evidence:
                 break
         else:
             raise ClusterUnreachable(f"{record.target} does not have its positions of that switch any more")
-        marks = {name: each["position"] for name, each in switch["marks"].items()}
-        missing = await self._missing(record.source, marks, record.record_id)
+        missing = await self._missing(record.source, _positions(switch["marks"]), record.record_id)
         there = await self.topics(record.target, list(missing))
         found: list[Stranded] = []
         for name, each in missing.items():
@@ -151,3 +157,7 @@ class Evidence:
         answer = await self._peers.call(cluster, "POST", f"{PATH}/missing", body, seconds_max=WORK_SECONDS_MAX)
         missing: Mapping[str, Any] = answer["topics"]
         return missing
+
+
+def _positions(marks: Mapping[str, Any]) -> dict[str, str]:
+    return {name: each["position"] for name, each in marks.items()}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from replicator.failover import comparing
@@ -206,10 +207,14 @@ class PlannedRun:
     async def _announce(self) -> list[Action]:
         report = self._report
         await self._takeover.announce_all(self._record)
+        missing: Mapping[str, Any] | None = None
+        if self._marks is not None:
+            with suppress(FailoverError):  # it is asked for again below
+                missing = await self._evidence.missing(report.source, self._marks)
         await self._release_quietly()  # a source that still serves others takes their clients again
         report.outcome = "done"
         try:
-            report.topics = await self._evidence.compare_all(report, self._marks)
+            report.topics = await self._evidence.compare_all(report, self._marks, missing=missing)
         except FailoverError as error:
             report.notes.append(f"the switch is done; what was to be compared after it was not: {error}")
         return self._core.on_announced()
