@@ -78,13 +78,14 @@ class Evidence:
         else:
             positions = _positions(marks)
         here: Mapping[str, Mapping[str, Any]] | None = None
-        counted: Mapping[str, Any] = missing or {}
+        counted: Mapping[str, Any] = {}
         digests: tuple[comparing.Digests, comparing.Digests] = ({}, {})
         if report.source_answers:
             try:
                 here = await self.topics(report.source, asked)
-                if missing is None:
-                    counted = await self._missing(report.source, positions, record_id, asked)
+                counted = await self._missing(report.source, positions, record_id, asked)
+                if missing is not None:
+                    counted = {name: each for name, each in counted.items() if name not in positions} | dict(missing)
                 subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
                 digests = (
                     await self._digests(report.source, subscribed),
@@ -111,8 +112,10 @@ class Evidence:
 
     async def missing(self, source: str, marks: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the source has above the positions of a switch, by topic: to be asked before it takes clients again, for
-        what they publish then is not missing. Raises :class:`FailoverError`."""
-        return await self._missing(source, _positions(marks), None)
+        what they publish then is not missing. Topics without a position are left out: theirs is everything, which takes
+        long to count. Raises :class:`FailoverError`."""
+        positions = _positions(marks)
+        return await self._missing(source, positions, None, list(positions))
 
     async def stranded(self, record: FailoverEpoch) -> list[Stranded]:
         """What the source of a switch had and its target had not."""
