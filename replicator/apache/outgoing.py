@@ -37,7 +37,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.producer_channel import BrokerProducerChannel
 from replicator.engine.log.block import BlockKind, BlockView
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode

@@ -83,9 +83,9 @@ def verify(
 
     from replicator.pipeline.errors import BadOption
     from replicator.pipeline.spark.session import spark_session
+    from replicator.pipeline.verify.blocks import Selection
     from replicator.pipeline.verify.cluster_state import topic_filter
     from replicator.pipeline.verify.difference_files import DifferenceFiles
-    from replicator.pipeline.verify.entry_reader import Selection
     from replicator.pipeline.verify.fix import fix_and_verify
     from replicator.pipeline.verify.verify import VerifySettings, format_report
     from replicator.pipeline.verify.verify import verify as run_verify

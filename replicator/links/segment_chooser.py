@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.left_out import note_of
-from replicator.engine.log.store import StoredHeader
+from replicator.engine.log.stored_blocks import StoredHeader
 from replicator.links.copier import FRAME_BYTES_TARGET, Read, Send
 from replicator.links.plans import LEFT_OUT, NOTE, PlannedBlock, PlannedTopic, Segment
 from replicator.links.transfer import Transfer

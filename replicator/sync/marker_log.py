@@ -11,7 +11,7 @@ import structlog
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic

@@ -25,7 +25,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify.entry_reader import Selection
+from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.fix import fix_and_verify
 from replicator.pipeline.verify.report import FAULTS
 from replicator.pipeline.verify.verify import VerifyReport, VerifySettings

@@ -22,7 +22,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
-from replicator.pipeline.verify.entry_reader import Selection
+from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.report import FAULTS, VerifyReport
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import Link

@@ -17,13 +17,14 @@ from wire_worker import batch_entry
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.pipeline.data_plane import FetchedBlock, SubscriptionState
 from replicator.pipeline.verify import entry_reader
+from replicator.pipeline.verify.blocks import LogRange
 from replicator.pipeline.verify.comparison import order
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.promises import by_pair
 from replicator.pipeline.verify.comparison.rows import BEHIND, CELL_KEY, COMPARED, PIECES, Found, PieceRows, whole_cells
 from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
-from replicator.pipeline.verify.entry_reader import LogRange, RangeReader
+from replicator.pipeline.verify.entry_reader import RangeReader
 from replicator.pipeline.verify.reachability import Reachability
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position

@@ -25,7 +25,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.sequence_index import numbered_of

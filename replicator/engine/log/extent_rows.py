@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from replicator.engine.log.block import BlockHeader
 from replicator.engine.log.segments.places import parse_row
-from replicator.engine.log.store import Store, seek_block
+from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EXTENT,
@@ -18,6 +18,7 @@ from replicator.engine.log.store_tables import (
     TOPIC_KEY,
     extent_key_prefix,
 )
+from replicator.engine.log.stored_blocks import seek_block
 from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position
 

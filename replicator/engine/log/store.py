@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +22,9 @@ import lmdb
 import numpy as np
 
 from replicator import __version__
-from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge, StoreUnusable
+from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from replicator.engine.log.block import (
     ENTRY_IDS_MAX,
-    BlockHeader,
     BlockKind,
     BlockSpan,
     BlockView,
@@ -34,7 +32,6 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
-from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.segments.files import SEGMENTS
 from replicator.engine.log.segments.places import BlockRow, parse_row, read_placed
 from replicator.engine.log.segments.segments import Segments
@@ -50,6 +47,14 @@ from replicator.engine.log.store_files import (
     read_row,
 )
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMATS, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
+from replicator.engine.log.stored_blocks import (
+    LedgerExtent,
+    StoredBlock,
+    StoredHeader,
+    blocks_after,
+    entries_before,
+    seek_block,
+)
 from replicator.engine.log.topic_rows import TopicRows
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -66,41 +71,6 @@ REFINE_ENTRIES_MAX: Final = 20_000
 
 PASS_OVER_BLOCKS_MAX: Final = 2_000
 """Headers that one call looks at in vain: some milliseconds, so that many blocks of others hold nobody up."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
-    """A block as it lies in this cluster: its local position and its bytes, which are the same everywhere."""
-
-    position: Position
-    header: BlockHeader
-    block: Buffer
-
-    @property
-    def last(self) -> Position:
-        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredHeader:
-    """Which block lies at a local position, without its bytes."""
-
-    position: Position
-    header: BlockHeader
-    size_bytes: int
-
-    @property
-    def last(self) -> Position:
-        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerExtent:
-    """What the store holds of one ledger of a topic."""
-
-    ledger: int
-    first: int
-    last: int
 
 
 class Store(TopicRows):
@@ -414,7 +384,7 @@ class Store(TopicRows):
         found: list[BlockSpan] = []
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            for first, row in _blocks_after(cursor, topic_id, after):
+            for first, row in blocks_after(cursor, topic_id, after):
                 last = Position(first.ledger, first.entry + row.header.entries - 1)
                 found.append(BlockSpan(first, last, row.size_bytes, row.header.publish_time_ms))
                 if len(found) >= blocks_max:
@@ -443,7 +413,7 @@ class Store(TopicRows):
         """
         reached, decoded = after, 0
         with self.reading_blocks() as txn:
-            for first, row in _blocks_after(txn.cursor(), topic_id, after):
+            for first, row in blocks_after(txn.cursor(), topic_id, after):
                 header = row.header
                 if header.kind is not BlockKind.MESSAGES:
                     continue
@@ -454,7 +424,7 @@ class Store(TopicRows):
                         break
                     block = self.body_at(row, topic_id, first)
                     self._verify(block, topic_id, first)
-                    before = _entries_before(BlockView(block, header), published_ms)
+                    before = entries_before(BlockView(block, header), published_ms)
                     if before:
                         reached = max(reached, Position(first.ledger, first.entry + before - 1))
                     if before < header.entries:
@@ -469,7 +439,7 @@ class Store(TopicRows):
             return 0
         total = 0
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, row in _blocks_after(txn.cursor(), topic_id, Position(start.ledger, start.entry - 1)):
+            for first, row in blocks_after(txn.cursor(), topic_id, Position(start.ledger, start.entry - 1)):
                 header = row.header
                 if first > end:
                     break
@@ -484,7 +454,7 @@ class Store(TopicRows):
     def block_start(self, topic_id: int, position: Position) -> Position | None:
         """The first position of the block that holds ``position``, or of the first block above it."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            for first, _ in _blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
+            for first, _ in blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
                 return first
         return None
 
@@ -499,46 +469,3 @@ class Store(TopicRows):
         if self.on_damaged is not None:
             self.on_damaged(topic_id, position)
         return BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}")
-
-
-def _blocks_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockRow]]:
-    """The blocks that hold entries above ``after``, each with its local position."""
-    more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
-    while more:
-        key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
-        if key_topic != topic_id:
-            return
-        yield Position(ledger, first), parse_row(cursor.value())
-        more = cursor.next()
-
-
-def _entries_before(view: BlockView, published_ms: int) -> int:
-    """How many entries at the start of a block were published before that time, by their producers' clocks.
-
-    One that cannot be read is as old as its block, which is not before: it must not stop what looks for others.
-    """
-    for index, entry in enumerate(view.entries(0, len(view))):
-        try:
-            metadata, _ = decode_entry(entry, check=False)
-        except (EntryCorrupt, MessageTooLarge):
-            return index
-        if metadata.publish_time >= published_ms:
-            return index
-    return len(view)
-
-
-def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
-    """Put the cursor on the block that holds ``position``, or on the first one above it."""
-    key = BLOCK_KEY.pack(topic_id, position.ledger, position.entry)
-    if not cursor.set_range(key):
-        at_lower = cursor.last()
-    elif bytes(cursor.key()) == key:
-        return True
-    else:
-        at_lower = cursor.prev()
-    if at_lower:
-        found_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
-        of_ledger = (found_topic, ledger) == (topic_id, position.ledger)
-        if of_ledger and first + parse_row(cursor.value()).header.entries > position.entry:
-            return True
-    return bool(cursor.set_range(key))

@@ -17,8 +17,9 @@ from replicator.engine.errors import BlockCorrupt, InvalidAck, InvalidSeek
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.block_cache import BlockCache
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import Store, StoredBlock, StoredHeader
+from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.log.stored_blocks import StoredBlock, StoredHeader
 from replicator.engine.types import END_LEDGER, LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer, error_of_job
+from replicator.pipeline.verify.blocks import LogRange, Selection
 from replicator.pipeline.verify.comparison import order
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.rows import (
@@ -35,7 +36,7 @@ from replicator.pipeline.verify.comparison.rows import (
     whole_cells,
 )
 from replicator.pipeline.verify.comparison.scope import Scope
-from replicator.pipeline.verify.entry_reader import LogRange, Selection, read_entries, read_pieces
+from replicator.pipeline.verify.entry_reader import read_entries, read_pieces
 from replicator.pipeline.verify.plane import BlockUnreadable
 from snapshots.position import Position
 

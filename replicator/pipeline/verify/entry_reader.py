@@ -2,24 +2,21 @@
 
 Runs in Spark's tasks. For each range of a topic's log at one cluster:
 
-1. Blocks are fetched raw, a page at a time, and their checksums are computed here. One whose body is wrong, or cannot
-   be read, keeps its identity, which its head has, and is marked; one whose head is wrong is passed over, and reported.
+1. Blocks come raw (:mod:`~replicator.pipeline.verify.blocks`), and their checksums are computed here. One whose body
+   is wrong, or cannot be read, keeps its identity, which its head has, and is marked; one whose head is wrong is passed
+   over, and reported.
 2. A block's entries inside of the range become pieces, cut at the borders of cells, so that what is compared together
    later is of bounded size.
 3. Read messages and markers are counted; and for each origin the order of its entries is followed, so that nobody has
    to sort a log: where a range ends is noted, for the next one to go on from (:class:`_Order`).
-
-With ``since`` or ``sample`` the heads of blocks are read first, and only those blocks that are wanted are fetched.
-What a sample leaves out is compared by its head alone: its entries, their order, and the checksums that it states.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +28,7 @@ from replicator.engine.log.block_heads import checksums_of
 from replicator.engine.log.entry import decode_entry
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.source.schema import signed
+from replicator.pipeline.verify.blocks import Block, LogRange, Lost, Selection, Unreadable, blocks
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
@@ -45,7 +43,7 @@ from replicator.pipeline.verify.comparison.rows import (
     PieceRows,
 )
 from replicator.pipeline.verify.comparison.scope import Scope
-from replicator.pipeline.verify.plane import BlockUnreadable, Head, VerifyPlane, uneven_sizes
+from replicator.pipeline.verify.plane import Head, VerifyPlane, uneven_sizes
 from replicator.pipeline.verify.report import marker_name
 from snapshots.position import BEFORE_ALL, Position
 
@@ -53,42 +51,6 @@ ROWS_MAX: Final = 8_192
 """Rows of one record batch."""
 PAGES_KEPT: Final = 8
 """Pages of blocks that are kept in memory while contents are compared."""
-PASSED_BYTES_MAX: Final = 256 * 1024
-"""The gap between two wanted blocks that is fetched with them, because another request would cost more."""
-_SAMPLE_STEPS: Final = 1 << 32
-
-
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """Entries of one topic in one cluster with ``after < position <= upto``; ``number`` orders the ranges of a log."""
-
-    cluster: int
-    topic: int
-    number: int
-    after: Position
-    upto: Position
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which blocks are read: those of a time, or for a sample of their contents."""
-
-    since_ms: int | None = None
-    sample: float | None = None
-
-    @property
-    def by_heads(self) -> bool:
-        return self.since_ms is not None or self.sample is not None
-
-    def takes(self, head: Head) -> bool:
-        return self.since_ms is None or head.publish_time_ms >= self.since_ms
-
-    def reads(self, head: Head) -> bool:
-        """Whether a block's content is read; the same block is in every cluster, or in none."""
-        if self.sample is None or head.kind != BlockKind.MESSAGES:
-            return True
-        identity = f"{head.origin} {head.incarnation} {head.origin_first}".encode()
-        return int.from_bytes(blake2b(identity, digest_size=4).digest(), "big") < self.sample * _SAMPLE_STEPS
 
 
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -97,8 +59,7 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
     for each in ranges:
         reading = RangeReader(each, scope, rows)
         with VerifyPlane(scope.urls[each.cluster]) as worker:
-            blocks = _selected(worker, each, scope, selection) if selection.by_heads else _raw(worker, each, scope)
-            for block in blocks:
+            for block in blocks(worker, scope.topics[each.topic].name, each, selection):
                 reading.take(block)
                 if len(rows) >= ROWS_MAX:
                     yield rows.take()
@@ -110,174 +71,6 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
 def read_entries(scope: Scope) -> _EntryReader:
     """What :mod:`~replicator.pipeline.verify.comparison.contents` reads with."""
     return _EntryReader(scope)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unreadable:
-    """A stretch of a log that its worker cannot serve."""
-
-    after: Position
-    upto: Position
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """A block of which the worker has the head alone: the disk does not give the rest."""
-
-    head: Head
-    reason: str
-
-
-_Block = FetchedBlock | Head | _Lost | _Unreadable
-
-
-def _raw(worker: VerifyPlane, part: LogRange, scope: Scope) -> Iterator[_Block]:
-    topic, after = scope.topics[part.topic].name, part.after
-    while after < part.upto:
-        try:
-            for block in _readable_or_lost(worker, topic, after, part.upto):
-                yield block
-                after = _last_of(block)
-        except BlockUnreadable as error:
-            good = _last_readable(worker, topic, after, part.upto)
-            yield from worker.raw_blocks(topic, after, good)
-            after = max(good, after)
-            beyond = _next_readable(worker, topic, after, part.upto)
-            yield _Unreadable(after, beyond, str(error))
-            after = beyond
-        else:
-            return
-
-
-def _readable_or_lost(
-    worker: VerifyPlane, topic: str, after: Position, upto: Position
-) -> Iterator[FetchedBlock | _Lost]:
-    """Raw blocks in order. Raises :class:`BlockUnreadable` where not even the head of one can be read."""
-    while after < upto:
-        try:
-            for fetched in worker.raw_blocks(topic, after, upto):
-                yield fetched
-                after = _last_of(fetched)
-        except BlockUnreadable as error:
-            if (head := worker.first_head(topic, after, upto)) is None:
-                return  # it was trimmed meanwhile
-            yield from _alone(worker, topic, head, str(error))
-            after = _end(head, -1)
-        else:
-            return
-
-
-def _alone(worker: VerifyPlane, topic: str, head: Head, reason: str) -> Iterator[FetchedBlock | _Lost]:
-    """One block: a worker of the version before refuses the whole page in which one cannot be read."""
-    try:
-        yield from worker.raw_blocks(topic, Position(head.first.ledger, head.first.entry - 1), _end(head, -1))
-    except BlockUnreadable:
-        yield _Lost(head, reason)
-
-
-def _last_of(block: FetchedBlock | _Lost) -> Position:
-    if isinstance(block, _Lost):
-        return _end(block.head, -1)
-    return Position(block.first.ledger, block.first.entry + read_header(block.block).entries - 1)
-
-
-def _last_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
-    """The highest position that can be read up to; found by halving, in the ledger that the trouble is in."""
-    low, high = after, upto
-    if low.ledger != high.ledger:
-        low = Position(high.ledger, -1) if _readable(worker, topic, after, Position(high.ledger, -1)) else after
-        high = high if low.ledger == high.ledger else Position(low.ledger, low.entry + _SAMPLE_STEPS)
-    while high.entry - low.entry > 1:
-        middle = Position(low.ledger, (low.entry + high.entry) // 2)
-        if _readable(worker, topic, after, middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _next_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
-    """The lowest position after which reading works again, or ``upto``."""
-    step = 1
-    while after.ledger < upto.ledger or after.entry + step < upto.entry:
-        beyond = Position(after.ledger, after.entry + step)
-        if step > _SAMPLE_STEPS:
-            return upto
-        if _readable(worker, topic, beyond, Position(after.ledger, after.entry + step + 1)):
-            low, high = after.entry + step // 2, after.entry + step
-            while high - low > 1:
-                middle = (low + high) // 2
-                if _readable(worker, topic, Position(after.ledger, middle), Position(after.ledger, middle + 1)):
-                    high = middle
-                else:
-                    low = middle
-            return min(Position(after.ledger, high), upto)
-        step *= 2
-    return upto
-
-
-def _readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> bool:
-    try:
-        for _ in worker.heads(topic, after, upto):
-            pass
-    except BlockUnreadable:
-        return False
-    return True
-
-
-def _selected(worker: VerifyPlane, part: LogRange, scope: Scope, selection: Selection) -> Iterator[_Block]:
-    """Blocks that are to be read, and the heads of those that are only taken into account; in order."""
-    topic = scope.topics[part.topic].name
-    run: list[Head] = []
-    """Heads that wait: from one that is wanted on, with those in between that are not."""
-    passed_bytes = 0
-    reached = part.after
-    try:
-        for head in worker.heads(topic, part.after, part.upto):
-            reached = _end(head, -1)
-            if not selection.takes(head):
-                continue
-            if selection.reads(head):
-                passed_bytes = 0
-                run.append(head)
-            elif not run:
-                yield head
-            else:
-                run.append(head)
-                passed_bytes += head.size_bytes
-                if passed_bytes > PASSED_BYTES_MAX:
-                    yield from _fetch(worker, topic, run, selection)
-                    run, passed_bytes = [], 0
-    except BlockUnreadable as error:
-        yield from _fetch(worker, topic, run, selection)
-        yield _Unreadable(reached, part.upto, str(error))
-        return
-    yield from _fetch(worker, topic, run, selection)
-
-
-def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[_Block]:
-    """The blocks of a run that are wanted, and the heads of the others; what lies together is fetched at once."""
-    stop = len(run)
-    while stop > 0 and not selection.reads(run[stop - 1]):
-        stop -= 1
-    start, rest = 0, run[stop:]
-    with VerifyPlane(worker.url) as reader:  # the other connection is in the midst of a page of heads
-        while start < stop:
-            end = start + 1
-            while end < stop and run[end].first == _end(run[end - 1], 0):
-                end += 1
-            passed = {head.first: head for head in run[start:end] if not selection.reads(head)}
-            first = run[start].first
-            before = Position(first.ledger, first.entry - 1)
-            for block in _readable_or_lost(reader, topic, before, _end(run[end - 1], -1)):
-                yield passed.get(block.head.first if isinstance(block, _Lost) else block.first, block)
-            start = end
-    yield from rest
-
-
-def _end(head: Head, offset: int) -> Position:
-    return Position(head.first.ledger, head.first.entry + head.entries + offset)
 
 
 @dataclass(slots=True)
@@ -302,8 +95,8 @@ class RangeReader:
     heads_only: int = 0
     blocks: int = 0
 
-    def take(self, block: _Block) -> None:
-        if isinstance(block, _Unreadable):
+    def take(self, block: Block) -> None:
+        if isinstance(block, Unreadable):
             self._unreadable(block)
             return
         self.blocks += 1
@@ -313,7 +106,7 @@ class RangeReader:
             head = block
             self.heads_only += 1
             start, stop = self._wanted(head)
-        elif isinstance(block, _Lost):
+        elif isinstance(block, Lost):
             head, sound, damage = block.head, False, block.reason
             start, stop = self._wanted(head)
         else:
@@ -447,7 +240,7 @@ class RangeReader:
                 Found("corrupted", topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=text, shown=True)
             )
 
-    def _unreadable(self, part: _Unreadable) -> None:
+    def _unreadable(self, part: Unreadable) -> None:
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
         count = part.upto.entry - part.after.entry if part.after.ledger == part.upto.ledger else 1
         self._note(

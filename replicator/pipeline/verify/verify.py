@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.cluster_state import (
     Picture,
     Wanted,
@@ -36,7 +37,6 @@ from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED
 from replicator.pipeline.verify.comparison.scope import Scope
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
-from replicator.pipeline.verify.entry_reader import Selection
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
 from replicator.pipeline.verify.reachability import reachability_of
 from replicator.pipeline.verify.report import (

@@ -25,7 +25,7 @@ from replicator.engine.log.arrow import (
     notes_of,
 )
 from replicator.engine.log.block import read_header
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from snapshots.position import BEFORE_ALL, Position
 
 FRAME = b"".join(

@@ -9,7 +9,7 @@ from engine_support import TOPIC, make_block, message, opened
 
 from replicator.engine.log.arrow import decode_append, decode_block_list, encode_append_columns, encode_block_list
 from replicator.engine.log.gathering import gather_blocks, messages_of
-from replicator.engine.log.store import StoredBlock
+from replicator.engine.log.stored_blocks import StoredBlock
 from snapshots.position import BEFORE_ALL, Position
 
 BLOCKS = [make_block(Position(1, 10 * size), [message()] * size, batch_sizes=[7] * size) for size in (1, 2, 5)]
