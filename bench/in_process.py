@@ -24,6 +24,7 @@ from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.consumer import PERMITS_MAX
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
@@ -182,7 +183,8 @@ async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, cons
         ]
         began = time.monotonic()
         for consumer in connected:
-            consumer.flow(topic.log.messages)
+            for given in range(0, topic.log.messages, PERMITS_MAX):
+                consumer.flow(min(topic.log.messages - given, PERMITS_MAX))
         await sink.full.wait()
         rates.append(case.rate(sink.messages, time.monotonic() - began))
         for consumer in connected:

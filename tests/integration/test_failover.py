@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import psycopg
@@ -21,6 +22,10 @@ from failover_support import TOPIC, Deployment, Traffic, deployment
 from sqlalchemy import make_url
 
 from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, PulsarException
+from replicator.failover.peers import PATH, Peers
+from replicator.failover.report import SwitchReport
+from replicator.failover.switch import Switch
+from replicator.topology import load_topology
 
 _serial = count()
 
@@ -130,6 +135,34 @@ def test_a_planned_failover_with_traffic_and_back_loses_and_repeats_nothing(
 
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         asyncio.run(main(deployed))
+
+
+def test_what_is_published_at_the_former_server_once_it_takes_clients_again_is_not_missing(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    """The report of a switch counts before the former server's release. Here a client is as fast as one can be."""
+
+    class Released(Peers):
+        async def call(self, cluster: str, method: str, path: str, body: Any = None, **how: Any) -> Any:
+            answer = await super().call(cluster, method, path, body, **how)
+            if path == f"{PATH}/release":
+                await publish(deployed.client_url(cluster), b"after its release")
+                released.append(cluster)
+            return answer
+
+    async def back() -> SwitchReport:
+        topology = load_topology(deployed.file)
+        async with Released({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
+            return await Switch(topology, peers).failback("A")
+
+    released: list[str] = []
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
+        asyncio.run(publish(deployed.client_url("A"), b"before"))
+        assert deployed.report("failover", "--from", "A", "--to", "B", "--planned")["outcome"] == "done"
+        asyncio.run(publish(deployed.client_url("B"), b"at B"))
+        report = asyncio.run(back())
+        assert (report.outcome, released) == ("done", ["B"])
+        assert [topic.missing_messages for topic in report.topics] == [0]
 
 
 def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_write(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -46,9 +48,16 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     return made
 
 
-def made(tmp_path: Any, now: list[float]) -> Switches:
+@asynccontextmanager
+async def made(tmp_path: Any, now: list[float]) -> AsyncIterator[Switches]:
     topology = default_topology(tmp_path, (1, 2))
-    return Switches(Asking(lambda: topology), lambda: now[0])
+    asking = Asking(lambda: topology)
+    switches = Switches(asking, lambda: now[0])
+    try:
+        yield switches
+    finally:
+        await switches.close()
+        await asking.close()
 
 
 async def ended(run: Run) -> Run:
@@ -60,59 +69,59 @@ async def ended(run: Run) -> Run:
 
 @asynchronous
 async def test_a_switch_follows_its_dry_run_when_the_name_is_typed_and_once(clusters: Clusters, tmp_path: Any) -> None:
-    switches = made(tmp_path, [0.0])
-    tried = switches.dry_run(A_TO_B, shown=None, who="chief")
-    with pytest.raises(NotNow, match="has ended"):
-        switches.switch(tried.run_id, "eu-west", shown=None, who="chief")
-    await ended(tried)
-    for typed in ("", "us-east", "EU-WEST"):
-        with pytest.raises(NotTyped, match="type eu-west"):
-            switches.switch(tried.run_id, typed, shown=None, who="chief")
-    with pytest.raises(NotNow, match="chief's"):
-        switches.switch(tried.run_id, "eu-west", shown=None, who="another")
-    assert clusters.asked == [("us-east to eu-west", True)]
-    run = switches.switch(tried.run_id, " eu-west ", shown=None, who="chief")
-    assert switches.switch(tried.run_id, "", shown=None, who="chief") is run  # the form was sent twice
-    await ended(run)
-    assert switches.switch(tried.run_id, "eu-west", shown=None, who="chief") is run
-    assert clusters.asked == [("us-east to eu-west", True), ("us-east to eu-west", False)]
-    assert run.report is not None
-    assert run.report.outcome == "done"
-    with pytest.raises(NotNow):
-        switches.switch(run.run_id, "eu-west", shown=None, who="chief")  # it is no dry run
+    async with made(tmp_path, [0.0]) as switches:
+        tried = switches.dry_run(A_TO_B, shown=None, who="chief")
+        with pytest.raises(NotNow, match="has ended"):
+            switches.switch(tried.run_id, "eu-west", shown=None, who="chief")
+        await ended(tried)
+        for typed in ("", "us-east", "EU-WEST"):
+            with pytest.raises(NotTyped, match="type eu-west"):
+                switches.switch(tried.run_id, typed, shown=None, who="chief")
+        with pytest.raises(NotNow, match="chief's"):
+            switches.switch(tried.run_id, "eu-west", shown=None, who="another")
+        assert clusters.asked == [("us-east to eu-west", True)]
+        run = switches.switch(tried.run_id, " eu-west ", shown=None, who="chief")
+        assert switches.switch(tried.run_id, "", shown=None, who="chief") is run  # the form was sent twice
+        await ended(run)
+        assert switches.switch(tried.run_id, "eu-west", shown=None, who="chief") is run
+        assert clusters.asked == [("us-east to eu-west", True), ("us-east to eu-west", False)]
+        assert run.report is not None
+        assert run.report.outcome == "done"
+        with pytest.raises(NotNow):
+            switches.switch(run.run_id, "eu-west", shown=None, who="chief")  # it is no dry run
 
 
 @asynchronous
 async def test_an_old_dry_run_and_one_that_failed_are_followed_by_nothing(clusters: Clusters, tmp_path: Any) -> None:
     now = [0.0]
-    switches = made(tmp_path, now)
-    tried = await ended(switches.dry_run(A_TO_B, shown=None, who="chief"))
-    now[0] = DRY_RUN_SECONDS_MAX + 1
-    with pytest.raises(NotNow, match="older than 10 minutes"):
-        switches.switch(tried.run_id, "eu-west", shown=None, who="chief")
-    clusters.error = SwitchImpossible("us-east serves nobody")
-    failed = await ended(switches.dry_run(A_TO_B, shown=None, who="chief"))
-    assert failed.error == "us-east serves nobody"
-    with pytest.raises(NotNow):
-        switches.switch(failed.run_id, "eu-west", shown=None, who="chief")
-    assert [dry for _, dry in clusters.asked] == [True, True]
+    async with made(tmp_path, now) as switches:
+        tried = await ended(switches.dry_run(A_TO_B, shown=None, who="chief"))
+        now[0] = DRY_RUN_SECONDS_MAX + 1
+        with pytest.raises(NotNow, match="older than 10 minutes"):
+            switches.switch(tried.run_id, "eu-west", shown=None, who="chief")
+        clusters.error = SwitchImpossible("us-east serves nobody")
+        failed = await ended(switches.dry_run(A_TO_B, shown=None, who="chief"))
+        assert failed.error == "us-east serves nobody"
+        with pytest.raises(NotNow):
+            switches.switch(failed.run_id, "eu-west", shown=None, who="chief")
+        assert [dry for _, dry in clusters.asked] == [True, True]
 
 
 @asynchronous
 async def test_one_switch_goes_on_at_a_time_and_is_given_up_with_the_worker(clusters: Clusters, tmp_path: Any) -> None:
-    switches = made(tmp_path, [0.0])
-    first, second = [await ended(switches.dry_run(A_TO_B, shown=None, who="chief")) for _ in range(2)]
-    clusters.may_end.clear()
-    going = switches.switch(first.run_id, "eu-west", shown=None, who="chief")
-    with pytest.raises(NotNow, match="another switch goes on"):
-        switches.switch(second.run_id, "eu-west", shown=None, who="chief")
-    for _ in range(GOING_MAX - 1):
-        switches.dry_run(A_TO_B, shown=None, who="chief")
-    with pytest.raises(NotNow, match="wait for one"):
-        switches.dry_run(A_TO_B, shown=None, who="chief")
-    await asyncio.sleep(0)  # each has begun
-    await switches.close()
-    assert (going.going, going.error) == (False, "it was given up: the worker ends")
+    async with made(tmp_path, [0.0]) as switches:
+        first, second = [await ended(switches.dry_run(A_TO_B, shown=None, who="chief")) for _ in range(2)]
+        clusters.may_end.clear()
+        going = switches.switch(first.run_id, "eu-west", shown=None, who="chief")
+        with pytest.raises(NotNow, match="another switch goes on"):
+            switches.switch(second.run_id, "eu-west", shown=None, who="chief")
+        for _ in range(GOING_MAX - 1):
+            switches.dry_run(A_TO_B, shown=None, who="chief")
+        with pytest.raises(NotNow, match="wait for one"):
+            switches.dry_run(A_TO_B, shown=None, who="chief")
+        await asyncio.sleep(0)  # each has begun
+        await switches.close()
+        assert (going.going, going.error) == (False, "it was given up: the worker ends")
 
 
 @asynchronous
@@ -120,8 +129,8 @@ async def test_a_switch_is_asked_for_with_what_its_asker_showed_and_nothing_else
     clusters: Clusters, tmp_path: Any
 ) -> None:
     use_in_context(Access(token="of-the-worker"))
-    switches = made(tmp_path, [0.0])
-    tried = await ended(switches.dry_run(A_TO_B, shown="Bearer mine", who="chief"))
-    await ended(switches.switch(tried.run_id, "eu-west", shown="Bearer newer", who="chief"))
-    await ended(switches.dry_run(A_TO_B, shown=None, who="by a certificate"))
-    assert clusters.shown == ["Bearer mine", "Bearer newer", None]
+    async with made(tmp_path, [0.0]) as switches:
+        tried = await ended(switches.dry_run(A_TO_B, shown="Bearer mine", who="chief"))
+        await ended(switches.switch(tried.run_id, "eu-west", shown="Bearer newer", who="chief"))
+        await ended(switches.dry_run(A_TO_B, shown=None, who="by a certificate"))
+        assert clusters.shown == ["Bearer mine", "Bearer newer", None]
