@@ -31,7 +31,6 @@ from replicator.api.websocket.fields import (
     texts_field,
     time_field,
 )
-from replicator.client.producing.routing import java_string_hash
 from replicator.client.producing.sending import wall_time_ms
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, InvalidPartitions, TooBusy
@@ -41,6 +40,7 @@ from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import ProducerOptions
 from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
+from replicator.protocol.key_hashes import java_string_hash
 
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """More where the largest message is over half of it."""

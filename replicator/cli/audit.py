@@ -28,7 +28,8 @@ def list_entries(
     newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
 ) -> Shown:
     """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
-    from replicator.operating.admin_client import AdminClient, WorkerUnavailable
+    from replicator.operating.admin_client import AdminClient
+    from replicator.operating.errors import WorkerUnavailable
 
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)

@@ -125,7 +125,7 @@ def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Awaitable[list[str]]
     """What the worker of the command line says; nothing if it says nothing."""
     from replicator.cli.admin import AskedWorker
     from replicator.engine.errors import EngineError
-    from replicator.operating.admin_client import AdminError
+    from replicator.operating.errors import AdminError
     from replicator.running.timeouts import timeout
     from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError

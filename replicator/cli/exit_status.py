@@ -6,7 +6,7 @@ may pass: a database that was never reached, which may start later, and a port t
 
 from __future__ import annotations
 
-from replicator.operating.admin_client import AdminError, NotThere, WorkerUnavailable
+from replicator.operating.errors import AdminError, NotThere, WorkerUnavailable
 
 
 def exit_status_of(error: Exception) -> int | None:

@@ -37,7 +37,7 @@ def list_links(
     topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
 ) -> Shown:
     """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
-    from replicator.operating.admin_client import WorkerUnavailable
+    from replicator.operating.errors import WorkerUnavailable
 
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
@@ -88,7 +88,7 @@ def resolve(
 
 
 def _post(file: Path, source: str, to: str, name: str, action: str, body: Mapping[str, str] | None = None) -> Any:
-    from replicator.operating.admin_client import InvalidAddress
+    from replicator.operating.errors import InvalidAddress
 
     topology = opened_topology(file)
     link = next((link for link in topology.links_between(source, to) if link.name == name), None)

@@ -13,7 +13,7 @@ from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, tell
 from replicator.engine.topic_name import parse_topic
-from replicator.operating.admin_client import AdminClient, NotThere, RequestRefused
+from replicator.operating.errors import NotThere, RequestRefused
 from snapshots.errors import InvalidPosition
 from snapshots.position import Position
 
@@ -118,6 +118,8 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
 
 async def _ask(method: str, url: str, path: str, **parameters: str) -> dict[str, Any]:
     """A worker's answer; raises :class:`NotThere`, :class:`RequestRefused`, :class:`WorkerUnavailable`."""
+    from replicator.operating.admin_client import AdminClient
+
     async with AdminClient(url) as client:
         try:
             answer: dict[str, Any] = await client.call_replication(method, path, **parameters)

@@ -190,7 +190,8 @@ def peek(
     worker: AskedWorker,
 ) -> Shown:
     """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
-    from replicator.operating.admin_client import AdminClient, RequestRefused, subscription_path
+    from replicator.operating.admin_client import AdminClient, subscription_path
+    from replicator.operating.errors import RequestRefused
 
     async def work(client: AdminClient) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -1,7 +1,4 @@
-"""A client of a worker's admin paths, for the command line: one request, one answer or one error.
-
-Errors are of two kinds: what the worker refuses, with the reason it gives, and what keeps it from answering.
-"""
+"""A client of a worker's admin paths, for the command line: one request, one answer or one error."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 
 from replicator.engine.topic_name import check_subscription_name, check_tenant, parse_namespace, parse_topic
+from replicator.operating.errors import AdminError, InvalidAddress, RequestRefused, WorkerUnavailable
 from replicator.running.connecting import why_not_connected
 from replicator.security.asking import worker_session
 
@@ -25,31 +23,6 @@ ANSWER_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 500
 UNAVAILABLE_STATUS_MIN: Final = 500
 NOT_IMPLEMENTED: Final = 501
-
-
-class AdminError(Exception):
-    """A request that was not done."""
-
-
-class InvalidAddress(AdminError):
-    """Options that do not say which worker to ask."""
-
-
-class RequestRefused(AdminError):
-    """The worker refuses it; the text is its reason."""
-
-    def __init__(self, status: int, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.code = code
-
-
-class NotThere(AdminError):
-    """What was looked for is not there: an answer, and not a mistake."""
-
-
-class WorkerUnavailable(AdminError):
-    """The worker does not answer, or cannot do anything."""
 
 
 def worker_url(

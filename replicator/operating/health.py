@@ -7,7 +7,7 @@ from typing import Final
 
 import aiohttp
 
-from replicator.operating.admin_client import WorkerUnavailable
+from replicator.operating.errors import WorkerUnavailable
 from replicator.running.connecting import why_not_connected
 from replicator.security.errors import SecurityError
 from replicator.topology import Cluster, Topology

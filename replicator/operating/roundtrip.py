@@ -38,15 +38,8 @@ from replicator.client import (
 from replicator.client.authentication import AuthenticationTLS
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
-from replicator.operating.admin_client import (
-    AdminClient,
-    AdminError,
-    InvalidAddress,
-    NotThere,
-    RequestRefused,
-    WorkerUnavailable,
-    topic_path,
-)
+from replicator.operating.admin_client import AdminClient, topic_path
+from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
 from replicator.running.timeouts import timeout
 from replicator.security.access import Access, access
 from replicator.topology import Cluster, Topology

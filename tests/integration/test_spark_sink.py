@@ -120,7 +120,7 @@ def test_keys_choose_the_partition_as_clients_do(spark: Any, worker: StagingWork
     writing(spark.range(300).selectExpr("cast(id as string) payload", "concat('k', id % 7) key"), worker).save()
     parts = [worker.payloads(f"{OUT}-partition-{index}") for index in range(3)]
     assert sum(map(len, parts)) == 300
-    from replicator.client.producing.routing import java_string_hash
+    from replicator.protocol.key_hashes import java_string_hash
 
     for index, payloads in enumerate(parts):
         found = [int(payload) for payload in payloads]

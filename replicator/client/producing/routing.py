@@ -12,18 +12,16 @@ Murmur3 (x86, 32 bits, seed 0), without the sign bit.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
-
-import mmh3
 
 from replicator.client.argument_checks import check_enum, check_range
 from replicator.client.errors import InvalidConfiguration, OperationNotSupported
 from replicator.client.message import OutgoingMessage
 from replicator.client.producing.framing import message_bytes
 from replicator.client.settings import PENDING_MESSAGES_MAX, BatchLimits, HashingScheme, PartitionsRoutingMode
+from replicator.protocol.key_hashes import java_string_hash, murmur3_32_hash
 
 KeyHash = Callable[[str], int]
 
@@ -166,20 +164,6 @@ def make_router(settings: RoutingSettings, batching: BatchLimits | None, first: 
     if settings.mode is PartitionsRoutingMode.UseSinglePartition:
         return SinglePartitionRouter(key_hash, first)
     return RoundRobinRouter(key_hash, first, batching)
-
-
-def java_string_hash(key: str) -> int:
-    """``String.hashCode()`` of the key's UTF-16 units, without the sign bit."""
-    encoded = key.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
-
-
-def murmur3_32_hash(key: str) -> int:
-    """Murmur3 of the key's UTF-8 bytes, without the sign bit."""
-    return mmh3.hash(key.encode(), 0, signed=False) & 0x7FFFFFFF
 
 
 _KEY_HASHES: Mapping[HashingScheme, KeyHash] = {

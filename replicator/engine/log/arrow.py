@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer
+from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.stored_blocks import StoredBlock
-from replicator.engine.log.writer import CopiedBlock
 from snapshots.position import Position
 
 BLOCK_SCHEMA: Final = pa.schema(

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replicator.client.producing.routing import java_string_hash
 from replicator.engine.errors import InvalidTopicName, MessageTooLarge
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import METADATA_BYTES_MAX, encode_entry
@@ -32,6 +31,7 @@ from replicator.pipeline.errors import BadRow
 from replicator.pipeline.sink.batch_encoding import ROWS_BYTES_MAX, EncodedMessages, encode_messages
 from replicator.pipeline.sink.options import BATCH_BYTES_MAX, SinkColumns, SinkOptions
 from replicator.pipeline.sink.source_marks import SourceMarks
+from replicator.protocol.key_hashes import java_string_hash
 
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
 """Staged at once; the worker checks one body while the next is being made."""

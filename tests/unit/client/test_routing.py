@@ -13,11 +13,10 @@ from replicator.client.producing.routing import (
     RoutableMessage,
     Router,
     RoutingSettings,
-    java_string_hash,
     make_router,
-    murmur3_32_hash,
 )
 from replicator.client.settings import BatchLimits, HashingScheme, PartitionsRoutingMode
+from replicator.protocol.key_hashes import java_string_hash, murmur3_32_hash
 
 
 def _route(router: Router, count: int, *, partitions: int = 3, seconds: float = 0.0, size: int = 1) -> list[int]:

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from staging_support import payloads_in
 
-from replicator.client.producing.routing import java_string_hash
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.staging.area import decode_frames
 from replicator.metadata.metadata_pb2 import LZ4
@@ -18,6 +17,7 @@ from replicator.pipeline.errors import BadRow
 from replicator.pipeline.sink import staged_batches
 from replicator.pipeline.sink.options import SinkColumns, SinkOptions
 from replicator.pipeline.sink.staged_batches import StagedBatches
+from replicator.protocol.key_hashes import java_string_hash
 
 PREFIX = "persistent://public/default/"
 

@@ -1,0 +1,21 @@
+"""The hashes of keys by which clients choose a partition: the same in every client, so that a key stays where it is."""
+
+from __future__ import annotations
+
+import struct
+
+import mmh3
+
+
+def java_string_hash(key: str) -> int:
+    """``String.hashCode()`` of the key's UTF-16 units, without the sign bit."""
+    encoded = key.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+def murmur3_32_hash(key: str) -> int:
+    """Murmur3 of the key's UTF-8 bytes, without the sign bit."""
+    return mmh3.hash(key.encode(), 0, signed=False) & 0x7FFFFFFF
