@@ -357,9 +357,9 @@ def test_messages_with_schemas_are_read_with_them_at_the_other_broker(pair: Besi
             producer = client.create_producer(topic, schema=schema, batching_enabled=False)
             for number in range(20):
                 producer.send(record(number=number))
-    for name, url in (("B", pair.brokers["B"].url), ("A", pair.brokers["A"].url), ("C", pair.client_url("C"))):
+    for name, place in (("B", pair.brokers["B"]), ("A", pair.brokers["A"]), ("C", pair.client_url("C"))):
         found = []
-        with official(url) as client:
+        with official(place) as client:
             consumer = client.subscribe(
                 topic, f"typed-{name}", initial_position=InitialPosition.Earliest, schema=AvroSchema(PricedOrder)
             )

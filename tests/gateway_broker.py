@@ -16,6 +16,9 @@ from postgres_support import databases_of, served_postgres
 class GatewayBroker:
     """One cluster of kind embedded. It is asked and ended as :class:`PulsarBroker`."""
 
+    token: str | None = None
+    """It asks nobody who he is."""
+
     def __init__(self, path: Path, name: str, database: str) -> None:
         path.mkdir()
         self.cluster = name

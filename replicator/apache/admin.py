@@ -149,6 +149,16 @@ class BrokerAdmin:
         """Make a topic without partitions, unless it is there."""
         await self._make(_path(topic))
 
+    async def delete_topic(self, topic: str) -> bool:
+        """Delete a topic without partitions, whoever is connected to it; false if it is not there."""
+        try:
+            await self._ask("DELETE", f"{_path(topic)}?force=true")
+        except AdminFailed as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     # One topic.
 
     async def internals(self, topic: str) -> TopicInternals:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
@@ -32,7 +33,7 @@ from replicator.apache.errors import BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer, reading_subscription
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, marks_of, stamped
-from replicator.client.errors import PulsarException
+from replicator.client.errors import IncompatibleSchema, PulsarException
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.producer_channel import BrokerProducerChannel
@@ -137,7 +138,7 @@ class Outgoing:
             batching=None,
             access_mode=AccessMode.EXCLUSIVE_WITH_FENCING if fencing else AccessMode.SHARED,
         )
-        channel = await self._connector.open_producer(settings)
+        channel = await self._opened(settings)
         channel.own_numbers = True
         flight = _Flight(self._news, lambda: self._renewals != renewals)
         channel.start(flight)
@@ -150,6 +151,17 @@ class Outgoing:
         finally:
             self.fenced.clear()
             await channel.close()
+
+    async def _opened(self, settings: ProducerSettings) -> BrokerProducerChannel:
+        """A namespace may refuse producers without a schema to topics that have one: then it is shown the topic's own.
+        What each message has is said by the message."""
+        try:
+            return await self._connector.open_producer(settings)
+        except IncompatibleSchema:
+            schema = await self._connector.schema(self._topic.name)
+            if schema is None:
+                raise
+            return await self._connector.open_producer(replace(settings, schema=schema))
 
     async def _read_back(self, flight: _Flight, *, alone: bool) -> None:
         """Returns when all that a former producer of ours published was read; ``alone``, all that anybody did, and

@@ -23,6 +23,7 @@ from replicator.client.argument_checks import (
 from replicator.client.consuming.negative_acks import RedeliveryBackoff
 from replicator.client.errors import InvalidConfiguration
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, MESSAGE_BYTES_LIMIT
+from replicator.engine.schemas.schema import TopicSchema
 from replicator.engine.types import (
     AccessMode,
     HashRange,
@@ -148,7 +149,8 @@ class ProducerSettings:
 
     Without a name the cluster chooses one. With an ``initial_sequence_id`` of -1 the numbering goes on after the
     highest sequence id that the topic has of this name. ``chunk_message_bytes`` is the largest entry of a message that
-    may be cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics.
+    may be cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics. ``schema`` is
+    what the cluster registers, or compares with what it has; None sends bytes.
     """
 
     topic: str
@@ -164,6 +166,7 @@ class ProducerSettings:
     compression: CompressionType = CompressionType.NONE
     chunk_message_bytes: int | None = None
     stats_interval_seconds: int = 0
+    schema: TopicSchema | None = None
 
     def options(self, topic_epoch: int | None = None) -> ProducerOptions:
         """What the cluster is told; ``topic_epoch`` is what it gave an exclusive producer before."""

@@ -39,6 +39,12 @@ def beside_brokers(cluster: Cluster) -> bool:
     return cluster.broker_origin is not None
 
 
+def kind_of(topology: Topology) -> str:
+    """Which of :data:`KINDS` its clusters are."""
+    beside = [beside_brokers(cluster) for cluster in topology.clusters]
+    return PULSAR_KIND if all(beside) else MIXED if any(beside) else EMBEDDED_KIND
+
+
 class OwnBrokers:
     """Those of the clusters of ``topology`` that ``kind`` gives some; their files go under ``directory``."""
 

@@ -2,22 +2,34 @@
 
 Owns the promise that nothing else is touched: a namespace that holds topics of somebody else is refused in every
 cluster before anything is made, and what is removed afterwards are the drill's own topic and what remained of it.
+
+Beside brokers the topic lies at these too. It is made there without partitions, whatever brokers make by themselves;
+and removed there first, then at the workers, until neither makes it again for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Final
 
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.errors import AdminFailed, BridgeError
 from replicator.drills.errors import DrillError
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
-from replicator.operating.admin_client import AdminClient, AdminError, RequestRefused, topic_path, topics_path
-from replicator.topology import Topology
+from replicator.operating.admin_client import AdminClient, topic_path, topics_path
+from replicator.operating.errors import AdminError, RequestRefused
+from replicator.topology import Cluster, Topology
+from replicator.topology.apache import ApacheSettings
 
 TOPIC_PREFIX: Final = "replicator-drill-"
 """The local names of the topics that drills make in a canary namespace."""
 NOT_FOUND: Final = 404
+REMOVALS: Final = 10
+REMOVAL_SECONDS: Final = 0.5
+"""What was on its way to a topic makes it once more."""
 
 
 def canary_topic(namespace: str, name: str) -> str:
@@ -35,15 +47,9 @@ def foreign_topics(names: Iterable[str]) -> list[str]:
 
 
 async def check_namespace(topology: Topology, namespace: str) -> None:
-    """Raises :class:`DrillError` if some cluster has a topic there that is not a drill's."""
+    """Raises :class:`DrillError` if some cluster has a topic there that is not a drill's, or cannot be asked."""
     for cluster in topology.clusters:
-        async with AdminClient(cluster.url) as admin:
-            try:
-                names = await admin.call("GET", topics_path(namespace))
-            except RequestRefused as error:
-                if error.status == NOT_FOUND:
-                    continue  # it comes with the drill's topic
-                raise
+        names = await _topics(cluster, namespace)
         if foreign := foreign_topics(names):
             raise DrillError(
                 f"--namespace {namespace}: {cluster.name} has topics there that are not a drill's, such as "
@@ -51,14 +57,91 @@ async def check_namespace(topology: Topology, namespace: str) -> None:
             )
 
 
+def check_bridged(topology: Topology, topic: str, subscriptions: Iterable[str]) -> None:
+    """Raises :class:`DrillError` if a cluster's worker leaves the drill's topic, or one of the subscriptions, to its
+    brokers alone."""
+    for cluster in topology.clusters:
+        brokers = cluster.apache
+        if brokers is None:
+            continue
+        field = f"{topology.path}: clusters.{cluster.name}.apache"
+        if not brokers.bridges(topic):
+            raise DrillError(f"{field}: `topics` and `exclude` leave {topic} out: a drill would see no copy")
+        for name in subscriptions:
+            if not brokers.bridges_subscription(name):
+                raise DrillError(f"{field}.subscriptions leaves {name} out, whose state the drill is to test")
+
+
+async def make_topic(topology: Topology, topic: str) -> None:
+    """Make the drill's topic where clients do not, at brokers. Raises :class:`DrillError`."""
+    for cluster in topology.clusters:
+        if cluster.apache is not None:
+            try:
+                async with _brokers(cluster.apache) as brokers:
+                    await brokers.create_topic(topic)
+            except BridgeError as error:
+                raise DrillError(f"{cluster.name}: {error}") from None
+
+
 async def remove_topic(topology: Topology, topic: str) -> list[str]:
     """Remove the drill's topic from every cluster; returns what could not be removed, in words."""
     left: list[str] = []
-    for cluster in topology.clusters:
-        async with AdminClient(cluster.url) as admin:
+    for _ in range(REMOVALS if any(cluster.apache is not None for cluster in topology.clusters) else 1):
+        left, found = [], False
+        for cluster in topology.clusters:
             try:
-                await admin.call("DELETE", topic_path(topic), force="true")
-            except AdminError as error:
-                if not (isinstance(error, RequestRefused) and error.status == NOT_FOUND):
-                    left.append(f"{cluster.name}: {error}")
+                found |= await _removed(cluster, topic)
+            except (AdminError, BridgeError) as error:
+                left.append(f"{cluster.name}: {error}")
+        if not found and not left:
+            return []
+        await asyncio.sleep(REMOVAL_SECONDS)
     return left
+
+
+async def _removed(cluster: Cluster, topic: str) -> bool:
+    """Whether it was there. Raises :class:`AdminError`, :class:`BridgeError`."""
+    found = False
+    if cluster.apache is not None:
+        async with _brokers(cluster.apache) as brokers:
+            found = await brokers.delete_topic(topic)
+    async with AdminClient(cluster.url) as admin:
+        try:
+            await admin.call("DELETE", topic_path(topic), force="true")
+        except RequestRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return found
+    return True
+
+
+async def _topics(cluster: Cluster, namespace: str) -> list[str]:
+    """Those of its brokers, if its worker runs beside some."""
+    if cluster.apache is not None:
+        try:
+            async with _brokers(cluster.apache) as brokers:
+                return await brokers.topics(namespace)
+        except AdminFailed as error:
+            if error.status == NOT_FOUND:
+                raise DrillError(
+                    f"--namespace {namespace}: the brokers of {cluster.name} have none of that name; make it there "
+                    "first, with some retention"
+                ) from None
+            raise DrillError(f"{cluster.name}: {error}") from None
+    async with AdminClient(cluster.url) as admin:
+        try:
+            found: list[str] = await admin.call("GET", topics_path(namespace))
+        except RequestRefused as error:
+            if error.status == NOT_FOUND:
+                return []  # it comes with the drill's topic
+            raise
+    return found
+
+
+@asynccontextmanager
+async def _brokers(settings: ApacheSettings) -> AsyncIterator[BrokerAdmin]:
+    admin = BrokerAdmin(settings)
+    try:
+        yield admin
+    finally:
+        await admin.close()

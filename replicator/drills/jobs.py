@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.drills import canary
-from replicator.drills.brokers import KINDS, check_brokers
+from replicator.drills.brokers import KINDS, check_brokers, kind_of
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
 from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
 from replicator.drills.own_databases import check_databases
@@ -113,6 +113,7 @@ class OwnJob:
         async with set_stage(self.setting) as stage:
             if self.setting.is_running:
                 await canary.check_namespace(stage.topology, self.namespace)
+                await canary.make_topic(stage.topology, self.topic)
             system = OwnSystem if self.setting.kind == EMBEDDED_KIND else BesideSystem
             try:
                 yield system(stage, self.cast, self.topic, self.client, self.out_dir)
@@ -124,8 +125,9 @@ class OwnJob:
 
 def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
-    subscriptions = _subscriptions(options)
-    _check_kind(options)
+    topology = _topology(options)
+    kind = _kind(options, topology)
+    subscriptions = _subscriptions(options, kind)
     if options.links not in ("both-ways", "one-way"):
         raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
     if options.sync not in (None, *SYNC_MODES, BOTH):
@@ -136,7 +138,6 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
         check_client(options.client)
     scenarios = _scenarios(options)
     modes: Sequence[str | None] = SYNC_MODES if options.sync == BOTH else (options.sync,)
-    topology = _topology(options)
     several = len(scenarios) * len(modes) > 1
     jobs: list[OwnJob] = []
     left_out: list[str] = []
@@ -150,8 +151,8 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
                 is_running=options.against_file is not None,
                 one_way=options.links == "one-way",
                 sync_mode=mode,
-                engine=options.engine if options.kind == EMBEDDED_KIND else EMBEDDED,
-                kind=options.kind,
+                engine=options.engine if kind == EMBEDDED_KIND else EMBEDDED,
+                kind=kind,
                 secure=options.secure,
             )
             try:
@@ -173,15 +174,17 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     _check_spark(options, setting, topology)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
-    client = options.client or setting.scenario.client or (OWN if options.kind == EMBEDDED_KIND else PULSAR)
+    client = options.client or setting.scenario.client or (OWN if setting.kind == EMBEDDED_KIND else PULSAR)
     check_client(client)
     cast = choose_cast(topology, setting.scenario, topic)
+    if setting.is_running:
+        canary.check_bridged(topology, topic, [each.name for each in subscriptions])
     return OwnJob(setting, subscriptions, cast, topic, client, options.namespace, options.keep_data)
 
 
-def _subscriptions(options: DrillOptions) -> tuple[TestedSubscription, ...]:
+def _subscriptions(options: DrillOptions, kind: str) -> tuple[TestedSubscription, ...]:
     """Brokers do not show which messages of a batch are acknowledged, so beside them that is not tested."""
-    if options.kind == EMBEDDED_KIND:
+    if kind == EMBEDDED_KIND:
         return parse_subscriptions(options.subscriptions)
     if options.subscriptions.strip() == "all":
         return chosen([kind for kind in ALL_KINDS if kind != BATCH_INDEX])
@@ -194,24 +197,35 @@ def _subscriptions(options: DrillOptions) -> tuple[TestedSubscription, ...]:
     return found
 
 
-def _check_kind(options: DrillOptions) -> None:
-    """Raises :class:`DrillError` for what does not go with ``--kind``."""
+def _kind(options: DrillOptions, topology: Topology | None) -> str:
+    """Of the clusters: as the topology's file says, else as ``--kind`` does. Raises :class:`DrillError` for what does
+    not go with it."""
     if options.kind not in KINDS:
         raise DrillError(f"--kind is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {options.kind!r}")
-    if options.kind == EMBEDDED_KIND:
-        return
+    kind = options.kind if topology is None else kind_of(topology)
+    if options.kind not in (EMBEDDED_KIND, kind):
+        file = options.against_file or options.topology_file
+        raise DrillError(f"--kind {options.kind}: the clusters of {file} are {kind}")
+    if kind == EMBEDDED_KIND:
+        return kind
+    if options.topology_file is not None:
+        raise DrillError(
+            f"--topology {options.topology_file}: its workers run beside brokers, which a drill does not start; "
+            "--against takes them as they run"
+        )
     given = {
-        "--topology": options.topology_file is not None,
-        "--against": options.against_file is not None,
         "--secure": options.secure,
         "--client own": options.client == OWN,
         "--engine spark": options.engine == SPARK,
     }
+    what = f"--kind {kind}" if topology is None else f"--against {options.against_file}, whose clusters are {kind}"
     for option, is_given in given.items():
         if is_given:
-            raise DrillError(f"{option} does not go with --kind {options.kind}: see docs/drills.md")
+            raise DrillError(f"{option} does not go with {what}: see docs/drills.md")
     check_client(PULSAR)
-    check_brokers(options.kind)
+    if topology is None:
+        check_brokers(kind)
+    return kind
 
 
 def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:

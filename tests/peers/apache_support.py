@@ -88,8 +88,9 @@ def official(broker: PulsarBroker | str) -> Iterator[pulsar.Client]:
     """A client of a broker, or of what is at an address."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     # A broker that has just started, on a busy machine, may take a minute to load a topic.
-    url = broker if isinstance(broker, str) else broker.url
-    client = pulsar.Client(url, operation_timeout_seconds=120, logger=logger)
+    url, token = (broker, None) if isinstance(broker, str) else (broker.url, broker.token)
+    shown = None if token is None else pulsar.AuthenticationToken(token)
+    client = pulsar.Client(url, authentication=shown, operation_timeout_seconds=120, logger=logger)
     try:
         yield client
     finally:

@@ -136,15 +136,18 @@ class BrokerConnector:
             raise error
         return int(answer.partitions)
 
-    async def schema(self, topic: str, version: bytes) -> TopicSchema | None:
-        """The topic's schema of a version that its cluster gave it; None if it has none, or is bytes."""
+    async def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
+        """The topic's schema of a version that its cluster gave it, or its newest; None if it has none, or is bytes."""
 
         def make(request_id: int) -> BaseCommand:
-            wanted = CommandGetSchema(topic=topic, request_id=request_id, schema_version=version)
+            wanted = CommandGetSchema(topic=topic, request_id=request_id)
+            if version is not None:
+                wanted.schema_version = version
             return BaseCommand(type=T.GET_SCHEMA, getSchema=wanted)
 
         connection = await self._serving(topic)
-        answer = await self._ask(connection, make, f"schema {version.hex()} of {topic}")
+        which = "the newest schema" if version is None else f"schema {version.hex()}"
+        answer = await self._ask(connection, make, f"{which} of {topic}")
         if answer.HasField("error_code"):
             error = from_server(answer.error_code, answer.error_message)
             if isinstance(error, TopicNotFound):

@@ -35,6 +35,7 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.data_commands import SendHeadWriter
 from replicator.protocol.frames import encode_head
 from replicator.protocol.runs import Receipts
+from replicator.protocol.schemas import schema_on_the_wire
 from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -273,6 +274,8 @@ def _produce(
         command.producer_name = options.name
     if options.topic_epoch is not None:
         command.topic_epoch = options.topic_epoch
+    if settings.schema is not None:
+        command.schema.CopyFrom(schema_on_the_wire(settings.schema))
     if extended:
         command.extended = True
     return BaseCommand(type=T.PRODUCER, producer=command)

@@ -31,7 +31,15 @@ def check_client(name: str) -> None:
 def make_clients(
     name: str, topology: Topology, active: ActiveCluster, out_dir: Path, access: ClientAccess
 ) -> DrillClients:
-    """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`."""
+    """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`. ``access`` is for workers;
+    brokers are shown what the workers beside them show."""
     check_client(name)
-    urls = {cluster.name: cluster.pulsar_url for cluster in topology.clusters}
-    return PulsarClients(urls, active, out_dir / LOG, access) if name == PULSAR else OwnClients(urls, access)
+    if name == OWN:
+        return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access)
+    urls: dict[str, str] = {}
+    shown: dict[str, ClientAccess] = {}
+    for cluster in topology.clusters:
+        brokers = cluster.apache
+        urls[cluster.name] = cluster.pulsar_url if brokers is None else brokers.service_url
+        shown[cluster.name] = access if brokers is None else ClientAccess.of_brokers(brokers)
+    return PulsarClients(urls, active, out_dir / LOG, shown)

@@ -60,14 +60,19 @@ def load(wanted: str = "--client pulsar") -> Any:
 
 
 class PulsarClients:
-    """``urls`` says where official clients find each cluster; what the library logs goes to the file ``log``."""
+    """``urls`` says where official clients find each cluster, and ``access`` what they show there, if it asks; what the
+    library logs goes to the file ``log``."""
 
     def __init__(
-        self, urls: Mapping[str, str], active: ActiveCluster, log: Path, access: ClientAccess = NOTHING
+        self,
+        urls: Mapping[str, str],
+        active: ActiveCluster,
+        log: Path,
+        access: Mapping[str, ClientAccess] | None = None,
     ) -> None:
         self._pulsar = load()
         self._urls = urls
-        self._options = access.official_options(self._pulsar)
+        self._access = access or {}
         self._active = active
         self._log = log
         self._order = count()
@@ -132,7 +137,7 @@ class PulsarClients:
             operation_timeout_seconds=OPERATION_SECONDS_MAX,
             connection_timeout_ms=CONNECT_MILLIS_MAX,
             logger=logger,
-            **self._options,
+            **self._access.get(cluster, NOTHING).official_options(self._pulsar),
         )
         try:
             while True:

@@ -205,3 +205,47 @@ def test_beside_brokers_parts_of_batches_are_not_tested_and_links_are_carried_by
 def test_what_does_not_go_with_brokers_is_refused_before_anything_starts(change: dict[str, Any], said: str) -> None:
     with pytest.raises(DrillError, match=said):
         plan_jobs(replace(OPTIONS, **change))
+
+
+def beside_brokers(tmp_path: Path, of_a: str = "") -> Path:
+    """Clusters a and b, of which a's worker runs beside brokers."""
+    file = tmp_path / "beside.yaml"
+    file.write_text(
+        "clusters:\n"
+        "  a: {address: '127.0.0.1:7001', data: a, kind: pulsar, apache: {service_url: 'pulsar://a:6650', "
+        f"admin_url: 'http://a:8080'{of_a}}}}}\n"
+        "  b: {address: '127.0.0.1:7002', data: b}\n"
+        "links: [{between: [a, b]}]\npipeline: {engine: embedded}\n"
+    )
+    return file
+
+
+def test_a_running_topology_says_itself_that_its_clusters_are_beside_brokers(tmp_path: Path) -> None:
+    pytest.importorskip("pulsar")
+    file = beside_brokers(tmp_path)
+    for options in (OPTIONS, replace(OPTIONS, kind="mixed")):
+        (job,) = plan_jobs(replace(options, against_file=file))[0]
+        assert (job.setting.kind, job.client, job.scenario.name) == ("mixed", "pulsar", "move")
+        assert [each.kind for each in job.subscriptions] == ["exclusive", "shared", "key-shared", "failover"]
+
+
+@pytest.mark.parametrize(
+    ("of_a", "change", "said"),
+    [
+        ("", {"kind": "pulsar"}, "--kind pulsar: the clusters of .*beside.yaml are mixed"),
+        ("", {"client": "own"}, "--client own does not go with --against .*beside.yaml, whose clusters are mixed"),
+        (", topics: [shop/orders]", {}, r"clusters.a.apache: `topics` and `exclude` leave persistent://public/canary/"),
+        (", subscriptions: [billing]", {}, "clusters.a.apache.subscriptions leaves drill-exclusive out"),
+    ],
+)
+def test_a_running_topology_whose_brokers_a_drill_cannot_use_is_refused_by_its_field(
+    of_a: str, change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pulsar")
+    with pytest.raises(DrillError, match=said):
+        plan_jobs(replace(OPTIONS, against_file=beside_brokers(tmp_path, of_a), **change))
+
+
+def test_brokers_of_a_topology_are_not_started_by_a_drill(tmp_path: Path) -> None:
+    with pytest.raises(DrillError, match=r"--topology .*beside.yaml: its workers run beside brokers"):
+        plan_jobs(replace(OPTIONS, topology_file=beside_brokers(tmp_path)))

@@ -110,7 +110,7 @@ class PulsarBroker(PeerProcess):
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
         self.settings: Mapping[str, str] = {**SETTINGS, **(settings or {})}
         self._java = tuple(java)
-        self._shown = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.token = token
         self._container: Any = None
 
     def start(self) -> None:
@@ -138,11 +138,12 @@ class PulsarBroker(PeerProcess):
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH``, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
+        shown = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(  # nosec B310 - its own address
             f"{self.admin_url}/admin/v2/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **self._shown},
+            headers={"Content-Type": "application/json", **shown},
         )
         with urllib.request.urlopen(request, timeout=30) as response:  # nosec B310
             said = response.read()
