@@ -213,7 +213,7 @@ class Link:
     # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        if self._topics.moved(topic):
+        if self._topics.moved(topic, blocks):
             self._method.wake()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:

@@ -7,12 +7,14 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.copier import Copier, Start
@@ -115,15 +117,23 @@ class LinkTopics:
         clusters = self._engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
         return (clusters is None or self._route.link.destination in clusters) and self._route.carries(name)
 
-    def moved(self, topic: Topic) -> bool:
-        """Something was appended; returns whether that is the link's concern."""
+    def moved(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> bool:
+        """These were appended; returns whether there is something to copy."""
         if not self.carries(topic):
             return False
-        if topic.name in self.copier.topics:
-            self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
-        else:
+        if topic.name not in self.copier.topics:
             self._take_up(topic)
-        return True
+            return True
+        copy, origins = self.copier.topics[topic.name], self._route.origins
+        carried = any(
+            each.header.origin in origins and each.header.kind is not BlockKind.LOCAL_MARKERS for each in blocks
+        )
+        if carried or topic.log.next_after(copy.last) != blocks[0].position:
+            self.copier.topic_moved(topic.name, topic.log.last, origins)
+            return True
+        # Most of what a cluster of a mesh appends came over links, and each of its own would look through it in vain.
+        self.reached(self.copier.topic_passed(topic.name, topic.log.last))
+        return False
 
     def deleted(self, topic: Topic) -> None:
         """The topic's log is gone."""

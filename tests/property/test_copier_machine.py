@@ -96,7 +96,12 @@ class CopierMachine(RuleBasedStateMachine):
         source = self.sources[topic]
         for entries, size_bytes, origin in blocks:
             source.publish(entries, size_bytes, origin)
-        self.copier.topic_moved(topic, source.log[-1].last, CARRIED)
+        last = source.log[-1].last
+        if topic in self.copier.topics and all(origin == OTHER for _, _, origin in blocks):
+            for passed, place in self.copier.topic_passed(topic, last).items():
+                self._check_acknowledged(passed, place)
+        else:
+            self.copier.topic_moved(topic, last, CARRIED)
 
     @rule(topic=st.sampled_from(TOPICS))
     def open_ledger(self, topic: str) -> None:

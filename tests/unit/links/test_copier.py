@@ -113,6 +113,37 @@ def test_acknowledged_is_what_was_read_before_the_frame_that_is_acknowledged() -
     assert [copier.topics[topic].acknowledged for topic in "ab"] == [at(6), BEFORE_ALL]
 
 
+def test_entries_that_the_link_does_not_carry_are_not_read() -> None:
+    copier = connected("a", a=at(9))
+    assert copier.topic_passed("a", at(12)) == {"a": at(12)}, "nothing holds the log back for it"
+    assert copier.next_read() is None
+    copier.topic_moved("a", at(13), OWN)
+    assert copier.next_read() == Read("a", at(12), FRAME_BYTES_TARGET, OWN)
+
+
+def test_entries_that_the_link_does_not_carry_count_as_acknowledged_when_what_is_before_them_is() -> None:
+    copier = connected("a", a=at(1))
+    assert copier.topic_passed("a", at(12)) == {}, "what is before them was not read"
+    assert copier.next_read() == Read("a", at(1), FRAME_BYTES_TARGET, OWN)
+    copier.on_read("a", at(12))
+    copier.on_sent(10)
+    assert copier.topic_passed("a", at(14)) == {}
+    assert copier.on_idle() == {}, "a frame is in flight"
+    assert copier.on_acknowledged() == {"a": at(12)}
+    assert copier.next_read() is None
+    assert copier.on_idle() == {"a": at(14)}
+
+
+def test_entries_that_the_link_does_not_carry_end_no_halt() -> None:
+    copier = connected("a", a=at(9))
+    copier.on_halted("a", "refused")
+    assert copier.topic_passed("a", at(12)) == {}
+    assert copier.topics["a"].acknowledged == at(9)
+    copier.on_disconnected()
+    copier.on_connected({"a": start(at(9))})
+    assert copier.next_read() == Read("a", at(9), FRAME_BYTES_TARGET, OWN)
+
+
 def test_a_frame_that_is_full_takes_no_more() -> None:
     copier = connected("a", "b")
     assert copier.next_read(FRAME_BYTES_TARGET) is None
