@@ -28,7 +28,7 @@ from replicator.index.database import Database
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import Position
 from snapshots.repository import ExtentKey, SnapshotRepository
-from snapshots.repository.extents import SEGMENT_RUNS
+from snapshots.repository.extents import SEGMENT_RUNS, Segment
 
 MESSAGES: Final = 10_000_000
 TRANSLATIONS: Final = 1_000_000
@@ -90,21 +90,21 @@ def _runs(entries: int, length: object, *, others: int) -> Iterator[Extent]:
 async def _write(repository: SnapshotRepository, key: ExtentKey, extents: Iterator[Extent]) -> None:
     """As the index writer does, rewriting the last segment as it grows."""
     table = ExtentTable()
-    full: list[tuple[Position, ExtentTable]] = []
+    full: list[Segment] = []
     for extent in extents:
         if len(table) == SEGMENT_RUNS:
             assert table.first is not None
-            full.append((table.first.origin_first, table))
+            full.append(Segment(key, table.first.origin_first, table))
             table = ExtentTable()
             if len(full) == SEGMENTS_AT_ONCE:
-                await repository.write_segments(key, full)
+                await repository.write_segments(full)
                 full.clear()
         table.append(*extent)
         if len(table) % (SEGMENT_RUNS // REWRITES) == 0 and not full:
             assert table.first is not None
-            await repository.write_segments(key, [(table.first.origin_first, table)])
+            await repository.write_segments([Segment(key, table.first.origin_first, table)])
     assert table.first is not None
-    await repository.write_segments(key, [*full, (table.first.origin_first, table)])
+    await repository.write_segments([*full, Segment(key, table.first.origin_first, table)])
 
 
 async def _bulk(repository: SnapshotRepository, key: ExtentKey, name: str, entries: int) -> Measurement:

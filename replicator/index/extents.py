@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,15 +27,18 @@ from replicator.running.timeouts import timeout
 from snapshots.errors import ExtentsCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.repository import ExtentKey, SegmentBounds, SnapshotRepository
-from snapshots.repository.extents import SEGMENT_RUNS
+from snapshots.repository import ExtentKey, RowsRefused, SegmentBounds, SnapshotRepository
+from snapshots.repository.extents import SEGMENT_RUNS, Segment
+from snapshots.repository.rows import batches
 
 TABLES_MAX: Final = 1_000
 """Last segments kept in memory: 20 kB each at most."""
 KEYS_MAX: Final = 200_000
 """Mappings marked as grown; past it, when the database has been away for long, all are looked at again."""
-SEGMENTS_AT_ONCE: Final = 16
-"""Written in one statement: 100 kB at most."""
+MAPPINGS_AT_ONCE: Final = 200
+"""Looked at together, and written in one statement if they are small."""
+RUNS_AT_ONCE: Final = 16 * SEGMENT_RUNS
+"""Written in one statement: about 100 kB."""
 WRITE_SECONDS_MAX: Final = 60.0
 """For one batch; the database's own limit on a statement is shorter, but a server that vanished keeps to none."""
 
@@ -118,14 +121,9 @@ class ExtentWriter:
                 self._last[key].table.trim(through)
                 if not self._last[key].table:
                     del self._last[key]
-        for key in [key for key in self._grown if topic in (None, key.topic) and key.topic not in self.held]:
-            if self._grown.pop(key, 0) is None:
-                try:
-                    await self._write_mapping(repository, key)
-                except BaseException:
-                    self._last.pop(key, None)
-                    self._grown[key] = None
-                    raise
+        grown = [key for key in self._grown if topic in (None, key.topic) and key.topic not in self.held]
+        for keys in batches(grown, MAPPINGS_AT_ONCE):
+            await self._write_mappings(repository, [key for key in keys if self._grown.pop(key, 0) is None])
 
     async def _find_all(self, repository: SnapshotRepository) -> None:
         async with timeout(WRITE_SECONDS_MAX):
@@ -146,15 +144,54 @@ class ExtentWriter:
             self._last.pop(key, None)
             self._grown[key] = None
 
-    async def _write_mapping(self, repository: SnapshotRepository, key: ExtentKey) -> None:
+    async def _write_mappings(self, repository: SnapshotRepository, keys: Sequence[ExtentKey]) -> None:
+        """Write what these have grown by, small ones together: a new topic has one for each other cluster."""
+        written = _Segments(repository)
+        try:
+            bounds: Mapping[ExtentKey, Sequence[SegmentBounds]] = {}
+            if unknown := [key for key in keys if key not in self._last]:
+                async with timeout(WRITE_SECONDS_MAX):
+                    bounds = await repository.segment_bounds(unknown)
+            for key in keys:
+                await self._write_mapping(repository, key, bounds, written)
+            await written.flush()
+        except BaseException as error:
+            for key in keys:
+                self._last.pop(key, None)
+                self._grown[key] = None
+            if not isinstance(error, RowsRefused) or len(keys) == 1:
+                raise
+            await self._write_one_by_one(repository, keys)
+        while len(self._last) > TABLES_MAX:
+            self._last.popitem(last=False)
+
+    async def _write_one_by_one(self, repository: SnapshotRepository, keys: Sequence[ExtentKey]) -> None:
+        """The database refuses what one of them has: the others are written."""
+        refused: RowsRefused | None = None
+        for key in keys:
+            if self._grown.pop(key, 0) is None:
+                try:
+                    await self._write_mappings(repository, [key])
+                except RowsRefused as error:
+                    refused = error
+        if refused is not None:
+            raise refused
+
+    async def _write_mapping(
+        self,
+        repository: SnapshotRepository,
+        key: ExtentKey,
+        bounds: Mapping[ExtentKey, Sequence[SegmentBounds]],
+        written: _Segments,
+    ) -> None:
         topic = self._engine.find(key.topic)
         if topic is None or topic.deleted is not None:
             return
         last = self._last.get(key)
         try:
             if last is None:
-                last = await self._reconciled(repository, key, topic)
-            await self._grow(repository, key, topic, last)
+                last = await self._reconciled(repository, key, topic, bounds.get(key))
+            await self._grow(key, topic, last, written)
         except ExtentsCorrupt as error:
             self.corrupt += 1
             self._last.pop(key, None)
@@ -167,29 +204,26 @@ class ExtentWriter:
             return
         self._last[key] = last
         self._last.move_to_end(key)
-        while len(self._last) > TABLES_MAX:
-            self._last.popitem(last=False)
 
-    async def _grow(self, repository: SnapshotRepository, key: ExtentKey, topic: Topic, last: _LastSegment) -> None:
+    async def _grow(self, key: ExtentKey, topic: Topic, last: _LastSegment, written: _Segments) -> None:
         """Add to the last segment, and begin new ones, until the database has what the store has."""
-        segments: list[tuple[Position, ExtentTable]] = []
         while topic.deleted is None and (extents := self._beyond(key, topic, last)):
             for extent in extents:
                 newest = last.table.last
                 if newest is None:
                     last.start = extent.origin_first if last.start == BEFORE_ALL else last.start
                 elif len(last.table) == SEGMENT_RUNS and not follows(newest, extent):
-                    segments.append((last.start, last.table))
+                    written.add(Segment(key, last.start, last.table))
                     last.start, last.table = extent.origin_first, ExtentTable()
                 append(last.table, extent)
-            if len(segments) >= SEGMENTS_AT_ONCE:
-                await _write(repository, key, segments)
-                segments.clear()
+            if written.full:
+                await written.flush()
         newest = last.table.last
         if newest is not None and newest.origin_last != last.written_through:
-            segments.append((last.start, last.table))
+            written.add(Segment(key, last.start, last.table))
             last.written_through = newest.origin_last
-        await _write(repository, key, segments)
+        if written.full:
+            await written.flush()
 
     def _beyond(self, key: ExtentKey, topic: Topic, last: _LastSegment) -> list[Extent]:
         """What the store has beyond the last segment's last entry, about a segment's worth of runs at most."""
@@ -199,10 +233,14 @@ class ExtentWriter:
         extents = self._stored(key, topic, at=newest.origin_last, runs_max=SEGMENT_RUNS + 1)
         return [each for each in (part(extent, after=newest.origin_last) for extent in extents) if each is not None]
 
-    async def _reconciled(self, repository: SnapshotRepository, key: ExtentKey, topic: Topic) -> _LastSegment:
-        """Step 3 of the module's docstring: the segment to go on with."""
-        async with timeout(WRITE_SECONDS_MAX):
-            bounds = await repository.segment_bounds(key)
+    async def _reconciled(
+        self, repository: SnapshotRepository, key: ExtentKey, topic: Topic, bounds: Sequence[SegmentBounds] | None
+    ) -> _LastSegment:
+        """Step 3 of the module's docstring: the segment to go on with. ``bounds`` are those in the database, None if
+        they were not asked for: the key was forgotten since."""
+        if bounds is None:
+            async with timeout(WRITE_SECONDS_MAX):
+                bounds = (await repository.segment_bounds([key]))[key]
         right = self._count_right(key, topic, bounds)
         if right < len(bounds):
             wrong = len(bounds) - right
@@ -237,10 +275,27 @@ class ExtentWriter:
         return read_extents(store, topic.topic_id, key.origin, key.incarnation, at=at, runs_max=runs_max)
 
 
-async def _write(repository: SnapshotRepository, key: ExtentKey, segments: list[tuple[Position, ExtentTable]]) -> None:
-    if segments:
-        async with timeout(WRITE_SECONDS_MAX):
-            await repository.write_segments(key, segments)
+class _Segments:
+    """What is written in one statement."""
+
+    def __init__(self, repository: SnapshotRepository) -> None:
+        self._repository = repository
+        self._waiting: list[Segment] = []
+        self._runs = 0
+
+    @property
+    def full(self) -> bool:
+        return self._runs >= RUNS_AT_ONCE
+
+    def add(self, segment: Segment) -> None:
+        self._waiting.append(segment)
+        self._runs += len(segment.table)
+
+    async def flush(self) -> None:
+        if self._waiting:
+            async with timeout(WRITE_SECONDS_MAX):
+                await self._repository.write_segments(self._waiting)
+        self._waiting, self._runs = [], 0
 
 
 def append(table: ExtentTable, extent: Extent) -> None:

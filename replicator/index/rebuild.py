@@ -38,7 +38,7 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, decode_marker
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.repository import ExtentKey
-from snapshots.repository.extents import SEGMENT_RUNS
+from snapshots.repository.extents import SEGMENT_RUNS, Segment
 
 HEADERS_AT_ONCE: Final = 500
 """Some milliseconds."""
@@ -197,7 +197,7 @@ class IndexRebuild:
         assert last is not None
         await self._compare(topic, key, stretch, through=last.origin_last)
         stretch.compared_through = last.origin_last
-        await self._writer.repository().write_segments(key, [(first.origin_first, stretch.table)])
+        await self._writer.repository().write_segments([Segment(key, first.origin_first, stretch.table)])
         self.progress.segments += 1
 
     async def _compare(self, topic: Topic, key: ExtentKey, stretch: _Stretch, *, through: Position | None) -> None:

@@ -59,6 +59,14 @@ class ExtentKey(NamedTuple):
     incarnation: int
 
 
+class Segment(NamedTuple):
+    """A segment as it is written. ``start`` is the first origin position that it had when it was begun."""
+
+    key: ExtentKey
+    start: Position
+    table: ExtentTable
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentBounds:
     """A segment without its runs. ``start`` is its key: the first origin position it had when it was begun."""
@@ -97,11 +105,11 @@ def _before(position: Position) -> Position:
 class Extents(Rows):
     """The part of the repository that holds the exact mapping."""
 
-    async def write_segments(self, key: ExtentKey, segments: Sequence[tuple[Position, ExtentTable]]) -> None:
-        """Write segments, each with its start; one that has the start of another replaces it."""
+    async def write_segments(self, segments: Sequence[Segment]) -> None:
+        """Write segments, all or none; one that has the start of another of its mapping replaces it."""
         rows = [
             {**self._key_columns(key), **_bounds_columns(start, table), "packed": table.pack()}
-            for start, table in segments
+            for key, start, table in segments
         ]
         await self._upsert(ExtentSegmentRow, rows, "written_at")
 
@@ -115,10 +123,13 @@ class Extents(Rows):
             found = (await connection.execute(query)).all()
         return sorted(ExtentKey(*each) for each in found)
 
-    async def segment_bounds(self, key: ExtentKey) -> list[SegmentBounds]:
-        """The segments of a mapping, in order."""
+    async def segment_bounds(self, keys: Sequence[ExtentKey]) -> dict[ExtentKey, list[SegmentBounds]]:
+        """The segments of each of these mappings, in order."""
         row = ExtentSegmentRow
         query = select(
+            row.topic,
+            row.origin,
+            row.incarnation,
             row.origin_ledger,
             row.origin_entry,
             row.origin_last_ledger,
@@ -129,13 +140,14 @@ class Extents(Rows):
             row.local_last_entry,
             row.entries,
             row.runs,
-        ).where(self._of(key))
-        async with self._connection() as connection:
-            found = (await connection.execute(query.order_by(row.origin_ledger, row.origin_entry))).all()
-        return [
-            SegmentBounds(Position(a, b), Position(c, d), Position(e, f), Position(g, h), entries, runs)
-            for a, b, c, d, e, f, g, h, entries, runs in found
-        ]
+        ).where(row.cluster == self._cluster, tuple_(row.topic, row.origin, row.incarnation).in_(keys))
+        async with self._looking_up() as connection:
+            rows = (await connection.execute(query.order_by(row.origin_ledger, row.origin_entry))).all()
+        found: dict[ExtentKey, list[SegmentBounds]] = {key: [] for key in keys}
+        for topic, origin, incarnation, a, b, c, d, e, f, g, h, entries, runs in rows:
+            bounds = SegmentBounds(Position(a, b), Position(c, d), Position(e, f), Position(g, h), entries, runs)
+            found[ExtentKey(topic, origin, incarnation)].append(bounds)
+        return found
 
     async def delete_segments(self, key: ExtentKey, *, start: Position | None = None) -> int:
         """Remove the segments of a mapping, from the one with ``start`` on; returns how many."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from engine_support import TOPIC, eventually, make_block, message
+from sqlalchemy import event
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.extent_rows import extent_row, read_extents
@@ -156,6 +157,37 @@ def test_a_long_run_takes_one_row_however_long_it_grows(postgres_url: str, data_
                 )
                 await w.written()
             assert await w.repository.count_extents(TOPIC) == (1, 1, 500)
+
+    asyncio.run(main())
+
+
+def test_small_mappings_of_many_topics_are_written_together(postgres_url: str, data_dir: Path) -> None:
+    """As many topics make them that begin at the same time: one for each cluster that something comes from."""
+
+    async def main() -> None:
+        async with world(postgres_url, data_dir) as w:
+            await w.written()
+            begun = 0
+
+            def count(*_: object) -> None:
+                nonlocal begun
+                begun += 1
+
+            assert w.repository._engine is not None
+            event.listen(w.repository._engine.sync_engine, "before_cursor_execute", count)
+            for first in (0, 1):
+                for number in range(30):
+                    name = f"persistent://public/default/many-{number}"
+                    topic = await w.engine.topic(name)
+                    for origin in ("us-east", "ap-south"):
+                        previous = Position(5, first - 1) if first else BEFORE_ALL
+                        block = make_block(Position(5, first), [message()], origin=origin, incarnation=INCARNATION)
+                        (extent,) = await topic.writing.copy([CopiedBlock(previous, block)])
+                        places = extent.origin_first, extent.local_first
+                        w.writer.changes.extents_recorded(topic.name, origin, INCARNATION, *places, 1)
+                await w.writer.flush()
+            assert (await w.repository.count_extents())[2] == 120
+            assert begun <= 10, "statements"
 
     asyncio.run(main())
 
