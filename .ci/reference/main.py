@@ -13,6 +13,7 @@ import drawings
 import reference_commands
 import reference_errors
 import reference_fields
+import reference_json
 import reference_limits
 import reference_routes
 from reference_fields import Undocumented
@@ -24,6 +25,7 @@ MADE: dict[str, Callable[[], str]] = {
     reference_routes.PAGE: lambda: reference_routes.made(DOCS),
     reference_limits.PAGE: lambda: reference_limits.page(REPOSITORY),
     reference_commands.PAGE: reference_commands.page,
+    reference_json.PAGE: reference_json.page,
     reference_errors.PAGE: lambda: reference_errors.page(REPOSITORY),
 }
 

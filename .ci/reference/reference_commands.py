@@ -21,8 +21,9 @@ This page is made from the program by `make reference`; `replicator COMMAND --he
 ## What holds for every command
 
 **Formats.** `--output table` (the default) is for people; `--output json` and `yaml` (`-o`) have the same values
-for programs; the names of their fields are stable. Standard output has the result alone: progress, questions, warnings
-and errors go to standard error. A command that did something and has nothing to show says `{"done": true}`.
+for programs; [reference/json.md](reference/json.md) has every field, and their names are stable. Standard output has
+the result alone: progress, questions, warnings and errors go to standard error. A command that did something and has
+nothing to show says `{"done": true}`.
 
 **Watching.** Commands that show state have `--watch` (`-w`) and `--interval SECONDS` (2). At a terminal the table is
 shown in place; elsewhere the states follow each other: a table under a line with the time, JSON a line each, YAML as
@@ -49,14 +50,6 @@ not answer within a second offers none.
 
 **Who asks.** `replicator --token-file FILE COMMAND …`; without it `REPLICATOR_TOKEN_FILE`, `REPLICATOR_TOKEN` or the
 profile count ([security.md](security.md)).
-
-## The doctor's JSON
-
-`replicator doctor --output json` has `counts` (`ok`, `warning`, `error`) and `findings`, each with `check` (`python`,
-`extras`, `java`, `open-files`, `port`, `disk`, `file-system`, `o-direct`, `database`, `migrations`, `certificate`,
-`worker`, `clock`), `subject` (a cluster, or `this machine`), `level`, `text` and `remedy`, which is empty where nothing
-is to be done. Clocks are beside this machine's; two workers are apart by at most the sum of both errors more or less
-than what their offsets say.
 
 ## Commands
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_topic
+from replicator.links.json_types import LinkStatus
 
 POLICIES: Final = ("skip-and-record", "copy-anew")
 TOPICS_SHOWN_MAX: Final = 10_000
@@ -26,7 +27,7 @@ class LinkControl(Protocol):
 
     @property
     def key(self) -> str: ...
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> LinkStatus: ...
     def backlog_by_topic(self) -> dict[str, int]: ...
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...

@@ -78,17 +78,18 @@ def asks_a_worker(command: Command) -> Command:
     """Give a command the options ``--url``, ``-f`` and ``-c`` in the place of its parameter ``worker``."""
 
     @wraps(command)
-    def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> Shown | None:
+    def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> Shown[Any] | None:
         return command(worker=AskedWorker(url, file, cluster), **given)
 
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in (("url", Url), ("file", WorkersFile), ("cluster", ClusterName))
     ]
-    parameters = []
-    for parameter in signature(command, eval_str=True).parameters.values():
+    own, parameters = signature(command, eval_str=True), []
+    for parameter in own.parameters.values():
         parameters += options if parameter.name == "worker" else [parameter]
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    shape = Signature(parameters, return_annotation=own.return_annotation)
+    run.__signature__ = shape  # type: ignore[attr-defined]  # typer reads it
     return run
 
 

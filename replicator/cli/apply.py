@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replicator.cli.admin import opened_topology
 from replicator.cli.output import Shown, side_console
+from replicator.operating.json_types import ApplyAnswer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +30,7 @@ def apply(
             "--skip-unreachable", help="Go on without workers that do not answer; they read the file when they start."
         ),
     ] = False,
-) -> Shown:
+) -> Shown[ApplyAnswer]:
     """Make the running workers of a topology read its changed file, without a restart.
 
     Each worker reads its own file: distribute the file first. All are asked to check before any of them changes.
@@ -62,19 +63,21 @@ def apply(
     return _applied(rollout, outcomes)
 
 
-def _applied(rollout: Rollout, outcomes: list[Outcome]) -> Shown:
+def _applied(rollout: Rollout, outcomes: list[Outcome]) -> Shown[ApplyAnswer]:
     return Shown(_value(rollout, outcomes, applied=True), _table(rollout, outcomes))
 
 
 def _refused(
     rollout: Rollout, problems: list[str], status: int, said: str, outcomes: list[Outcome] | None = None
-) -> Shown:
+) -> Shown[ApplyAnswer]:
     value = _value(rollout, outcomes or [], applied=False, problems=problems)
     notes = [f"error: {problem}" for problem in (*problems, said)]
     return Shown(value, _table(rollout, []), status=status, notes=notes)
 
 
-def _value(rollout: Rollout, outcomes: list[Outcome], *, applied: bool, problems: list[str] | None = None) -> Any:
+def _value(
+    rollout: Rollout, outcomes: list[Outcome], *, applied: bool, problems: list[str] | None = None
+) -> ApplyAnswer:
     return {
         **rollout.as_json(),
         "applied": applied,

@@ -16,6 +16,7 @@ from replicator.cli.admin import (
     rows_table,
 )
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import AuditEntry
 from replicator.cli.output import Shown
 
 app = Commands(help="The audit log: what operators changed.", no_args_is_help=True)
@@ -26,7 +27,7 @@ def list_entries(
     file: TopologyFile,
     cluster: ClusterName = None,
     newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
-) -> Shown:
+) -> Shown[list[AuditEntry]]:
     """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
     from replicator.operating.admin_client import AdminClient
     from replicator.operating.errors import WorkerUnavailable
@@ -34,8 +35,8 @@ def list_entries(
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
-    async def ask() -> tuple[list[dict[str, Any]], list[str]]:
-        entries: list[dict[str, Any]] = []
+    async def ask() -> tuple[list[AuditEntry], list[str]]:
+        entries: list[Any] = []
         problems: list[str] = []
         for each in asked:
             try:
@@ -58,7 +59,7 @@ def list_entries(
     )
 
 
-def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+def _row(entry: AuditEntry) -> tuple[object, ...]:
     detail = dict(entry["detail"] or {})
     asked_from = detail.pop("from", "")
     at = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")

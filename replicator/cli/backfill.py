@@ -19,6 +19,7 @@ import typer
 from replicator.cli.admin import TopologyFile, opened_topology, spark_master
 from replicator.cli.output import Shown, side_console
 from replicator.cli.program import STOPPED
+from replicator.pipeline.json_types import BackfillAnswer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ def backfill(
     link_name: Annotated[
         str | None, typer.Option("--link", metavar="NAME", help="Which link, where several lead there.")
     ] = None,
-) -> Shown:
+) -> Shown[BackfillAnswer]:
     """Bring a cluster that joins up from another one's history, with Spark, and hand over to their link.
 
     Run it again to go on with one that was stopped or killed. One topic is carried by one task at a time.

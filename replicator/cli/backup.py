@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from replicator.backup.json_types import (
+    BackupAnswer,
+    BackupsPruned,
+    BackupsVerified,
+    ReclaimAnswer,
+    RestoreAnswer,
+    SoundBackup,
+)
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, tell
@@ -62,7 +70,7 @@ def create(
     offline: Annotated[
         bool, typer.Option("--offline", help="Read the directory itself, of a worker that does not run.")
     ] = False,
-) -> Shown:
+) -> Shown[list[BackupAnswer]]:
     """Make a backup of a cluster's store. The worker goes on meanwhile.
 
     What the destination has already is not sent again. Everything that was confirmed before the command began is in it.
@@ -84,7 +92,7 @@ def create(
 def list_backups(
     at: At,
     cluster: Annotated[str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only of this one.")] = None,
-) -> Shown:
+) -> Shown[list[BackupAnswer]]:
     """The backups that are there, the newest first. Exit status 1 if one of them is damaged."""
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupDamaged
@@ -111,7 +119,7 @@ def verify(
     scratch: Annotated[
         Path | None, typer.Option("--scratch", metavar="DIR", help="Where the store is put together; needs its size.")
     ] = None,
-) -> Shown:
+) -> Shown[BackupsVerified]:
     """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong.
 
     4 if it is as it was made, of a store with damaged blocks.
@@ -129,7 +137,7 @@ def verify(
     if not chosen:
         raise typer.BadParameter(f"there is no backup of {cluster} at {destination.url}")
     problems: list[str] = []
-    sound: list[dict[str, Any]] = []
+    sound: list[SoundBackup] = []
     lines: list[str] = []
     not_whole: list[Manifest] = []
     for each in chosen:
@@ -175,7 +183,7 @@ def restore(
         bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
     ] = False,
     without: Without = None,
-) -> Shown:
+) -> Shown[RestoreAnswer]:
     """Restore a backup into a cluster's directory, and take back what other clusters have of it since.
 
     The worker must not run. With --into the other clusters are not asked. Exit status 4 if the backup was made of a
@@ -195,7 +203,7 @@ def restore(
     if aside is not None:
         lines.append(f"the store that was there is in {aside}: delete it when you do not need it any more")
     lines.append(GONE)
-    value: dict[str, Any] = {
+    value: RestoreAnswer = {
         "cluster": cluster,
         "into": str(data),
         "backup": manifest.id,
@@ -224,7 +232,7 @@ def restore(
 
 
 @app.command()
-def reclaim(file: TopologyFile, cluster: Of, without: Without = None) -> Shown:
+def reclaim(file: TopologyFile, cluster: Of, without: Without = None) -> Shown[ReclaimAnswer]:
     """Take back what a restored cluster lost of its own messages, from the clusters that have copies.
 
     `restore` does it by itself. The worker must not run, and the others must. Run it again if it was cut off.
@@ -238,7 +246,7 @@ def prune(
     at: At,
     cluster: Of,
     keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="How many of the newest backups stay.")],
-) -> Shown:
+) -> Shown[BackupsPruned]:
     """Delete old backups, and what no backup needs any more."""
     from replicator.backup.destination import Destination
     from replicator.backup.pruning import prune as delete_old
@@ -276,13 +284,13 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     return lines
 
 
-def _reclaimed_json(done: Reclaimed) -> dict[str, Any]:
-    topics = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
+def _reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
+    topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
     return {"topics": topics, "epoch_before": done.epoch_before, "epoch": done.epoch, "lost": done.lost}
 
 
-def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown:
-    rows = [
+def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[list[BackupAnswer]]:
+    rows: list[BackupAnswer] = [
         {
             "id": each.id,
             "cluster": each.cluster,

@@ -1,7 +1,7 @@
 """Groups of commands: each command prints what it returns, by ``--output``, and shows it again by ``--watch``.
 
 The options are given to every command here, so that no command can forget them. So is what the shell is offered for
-names of clusters and links.
+names of clusters and links, and the note of what its JSON is, from which the reference is made.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, Final, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
 import typer
 from typer.models import ParameterInfo
 
 from replicator.cli.completing import completion_of
+from replicator.cli.json_types import Done
 from replicator.cli.output import DONE, Command, Format, Shown, finish
 from replicator.cli.watching import watch
 
@@ -61,11 +63,18 @@ def _printing(command: Command, watched: bool) -> Callable[..., None]:
     added = [_option("output", OutputOption, Format.TABLE)]
     if watched:
         added += [_option("watch", WatchOption, False), _option("interval", IntervalOption, INTERVAL_SECONDS)]
-    own = signature(command, eval_str=True).parameters.values()
-    for parameter in own:
+    own = signature(command, eval_str=True)
+    for parameter in own.parameters.values():
         _complete(parameter)
-    run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]  # typer reads it
+    run.__signature__ = Signature([*own.parameters.values(), *added])  # type: ignore[attr-defined]  # typer reads it
+    run.prints = printed_types(own.return_annotation)  # type: ignore[attr-defined]  # for the reference
     return run
+
+
+def printed_types(returned: Any) -> tuple[Any, ...]:
+    """The types of what a command may print as JSON, from what it returns: ``Shown[T]``, None, or either."""
+    kinds = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned,)
+    return tuple(dict.fromkeys(Done if kind in (None, NoneType) else get_args(kind)[0] for kind in kinds))
 
 
 def _complete(parameter: Parameter) -> None:

@@ -10,7 +10,10 @@ import typer
 
 from replicator.cli.admin import TopologyFile
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import DatabaseRevision
 from replicator.cli.output import Shown
+
+Revisions = dict[str, DatabaseRevision]
 
 app = Commands(help="The Postgres index of a cluster.", no_args_is_help=True)
 
@@ -23,13 +26,13 @@ Revision = Annotated[
 
 
 @app.command()
-def upgrade(file: TopologyFile, cluster: OnlyCluster = None) -> Shown:
+def upgrade(file: TopologyFile, cluster: OnlyCluster = None) -> Shown[Revisions]:
     """Bring the databases of a topology to this version's schema. Workers do so by themselves when they start."""
     return asyncio.run(_change(file, cluster, None))
 
 
 @app.command()
-def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = None) -> Shown:
+def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = None) -> Shown[Revisions]:
     """Take the databases of a topology back to an older version's schema; docs/upgrade.md says when that is needed.
 
     The workers must be stopped: this version's take the schema up again when they start.
@@ -37,7 +40,7 @@ def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = Non
     return asyncio.run(_change(file, cluster, revision))
 
 
-async def _change(file: Path, cluster: str | None, revision: str | None) -> Shown:
+async def _change(file: Path, cluster: str | None, revision: str | None) -> Shown[Revisions]:
     from replicator.index.database import Database
     from replicator.topology import database_of, load_topology
 

@@ -9,6 +9,7 @@ import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
 from replicator.cli.output import Shown
+from replicator.operating.json_types import DoctorAnswer
 
 Here = Annotated[
     list[str] | None,
@@ -22,7 +23,7 @@ Here = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Exit status 1 for warnings too.")]
 
 
-def doctor(file: TopologyFile, cluster: Here = None, strict: Strict = False) -> Shown:
+def doctor(file: TopologyFile, cluster: Here = None, strict: Strict = False) -> Shown[DoctorAnswer]:
     """Look for what keeps workers from running well, and say what to do. Starts nothing, and changes nothing.
 
     Ports, disks, Postgres, certificates, Java, limits and versions here; reach, versions and clocks of all workers.

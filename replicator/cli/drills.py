@@ -12,6 +12,8 @@ import typer
 from replicator.cli.admin import opened_topology
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, side_console
+from replicator.drills.json_types import DrillReport, DrillRuns
+from replicator.index.json_types import ComparedFigure, DrillsCompared, KeptDrill
 
 if TYPE_CHECKING:
     from snapshots.repository import SnapshotRepository
@@ -147,7 +149,7 @@ def drill(
         bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
-) -> Shown:
+) -> Shown[DrillReport | DrillRuns]:
     """Run a failover drill on real processes, and report what was lost, repeated and late.
 
     Publishes messages at one cluster, does to clusters, links or databases what the scenario says, moves producers
@@ -185,7 +187,8 @@ def drill(
         ),
         side_console(),
     )
-    return Shown(report, "" if quiet else shown, status=0 if report["passed"] else 1)
+    found: Any = report
+    return Shown(found, "" if quiet else shown, status=0 if report["passed"] else 1)
 
 
 @app.command("list", watched=True)
@@ -194,7 +197,7 @@ def list_runs(
     topology: StoredTopology = None,
     scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this scenario.")] = None,
     newest: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
-) -> Shown:
+) -> Shown[list[KeptDrill]]:
     """List the drills that are kept, the newest first."""
     runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))
     from replicator.drills.compare import render_kept
@@ -204,7 +207,7 @@ def list_runs(
 
 
 @app.command()
-def show(wanted: RunId, store: Store = None, topology: StoredTopology = None) -> Shown:
+def show(wanted: RunId, store: Store = None, topology: StoredTopology = None) -> Shown[DrillReport]:
     """Show the report of one drill."""
     report = _report(_ask(store, topology, _finder(wanted)))
     from replicator.drills.report import render_table
@@ -218,7 +221,7 @@ def compare(
     second: RunId,
     store: Store = None,
     topology: StoredTopology = None,
-) -> Shown:
+) -> Shown[DrillsCompared]:
     """Put the figures of two drills side by side."""
 
     async def find_both(repository: SnapshotRepository) -> tuple[Any, Any]:
@@ -231,8 +234,8 @@ def compare(
 
     rows = comparison(reports)
     names = runs[0].id, runs[1].id
-    as_json = {figure: {"first": one, "second": other} for figure, one, other in rows}
-    body = {"first": names[0], "second": names[1], "figures": as_json}
+    as_json: dict[str, ComparedFigure] = {figure: {"first": one, "second": other} for figure, one, other in rows}
+    body: DrillsCompared = {"first": names[0], "second": names[1], "figures": as_json}
     return Shown(body, render_comparison(reports, names))
 
 
@@ -242,12 +245,13 @@ def _finder(wanted: str) -> Callable[[SnapshotRepository], Awaitable[Any]]:
     return lambda repository: find_run(repository, wanted)
 
 
-def _report(run: Any) -> dict[str, Any]:
+def _report(run: Any) -> DrillReport:
     from replicator.drills.errors import DrillError
 
     if run.report is None:
         raise DrillError(f"drill {run.id} has no report: it was cut off")
-    return dict(run.report)
+    report: DrillReport = run.report
+    return report
 
 
 def _ask(store: str | None, topology_file: Path | None, question: Callable[[SnapshotRepository], Awaitable[T]]) -> T:

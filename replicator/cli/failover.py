@@ -16,6 +16,7 @@ import typer
 from replicator.cli.admin import TopologyFile, opened_topology
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, tell
+from replicator.failover.json_types import FailoverStatus, SwitchAnswer
 
 if TYPE_CHECKING:
     from replicator.failover.report import StatusReport, SwitchReport
@@ -58,7 +59,7 @@ def failover(
     keep_consumers: KeepConsumers = False,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
-) -> Shown:
+) -> Shown[SwitchAnswer]:
     """Move the clients of one cluster to another, and report what was not received and what may be repeated."""
     return _switched(
         file,
@@ -78,7 +79,7 @@ def failback(
     target: Home,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
-) -> Shown:
+) -> Shown[SwitchAnswer]:
     """Give a cluster its own clients back, planned, from the one that serves them."""
     return _switched(file, lambda switch: switch.failback(target, dry_run=dry_run, timeout_seconds=timeout))
 
@@ -90,19 +91,19 @@ def promote(
         str | None, typer.Option("--for", metavar="CLUSTER", help="Whose clients; needed where several could be meant.")
     ] = None,
     dry_run: DryRun = False,
-) -> Shown:
+) -> Shown[SwitchAnswer]:
     """Let a cluster serve the clients of another at once, without asking the one that serves them."""
     return _switched(file, lambda switch: switch.promote(target, home, dry_run=dry_run))
 
 
-def failover_status(file: TopologyFile) -> Shown:
+def failover_status(file: TopologyFile) -> Shown[FailoverStatus]:
     """Show who serves whom, and what came of the newest switch. Exit status 3 if a cluster does not answer."""
     report: StatusReport = _run(file, lambda switch: switch.status())
     away = any("error" in state for state in report.states.values())
     return Shown(report.as_json(), report.render(), status=3 if away else 0)
 
 
-def _switched(file: Path, work: Callable[[Switch], Awaitable[SwitchReport]]) -> Shown:
+def _switched(file: Path, work: Callable[[Switch], Awaitable[SwitchReport]]) -> Shown[SwitchAnswer]:
     report: SwitchReport = _run(file, work)
     return Shown(report.as_json(), report.render(), status=1 if report.outcome == "refused" else 0)
 

@@ -10,6 +10,7 @@ import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import HealthAnswer, RoundtripAnswer
 from replicator.cli.output import Shown
 
 Cluster = Annotated[
@@ -32,7 +33,7 @@ def health(
     ready: Annotated[
         bool, typer.Option("--ready", help="Ask whether it serves clients, and not only whether it is alive.")
     ] = False,
-) -> Shown:
+) -> Shown[HealthAnswer]:
     """Ask the worker of this host, where it listens, whether it is alive. Exit status 0 if so, else 3.
 
     For probes that cannot ask by HTTP themselves, as where clients must show a certificate: it shows the worker's own.
@@ -58,7 +59,7 @@ def roundtrip(
     seconds: Annotated[
         float, typer.Option("--timeout", min=1, max=3600, metavar="SECONDS", help="How long it may take at most.")
     ] = 120,
-) -> Shown:
+) -> Shown[RoundtripAnswer]:
     """Publish messages at a cluster, consume them there and where its links lead, and remove them again.
 
     Exit status 0 if every message came, 1 if not in time, 3 if a worker does not answer. No other topic is touched.

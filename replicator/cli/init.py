@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 
 import typer
 
+from replicator.cli.json_types import InitAnswer
 from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def init(
     pulsar: BrokersOf = None,
     yes: Yes = False,
     force: Overwrite = False,
-) -> Shown:
+) -> Shown[InitAnswer]:
     """Write a topology with comments, by asking, or with --yes by options alone. Asks no worker, and starts none."""
     from replicator.operating.first_topology import Engine, FirstTopology, Links, checked
 
@@ -94,9 +95,9 @@ def init(
     return _shown(written, first)
 
 
-def _shown(written: Path, first: FirstTopology) -> Shown:
+def _shown(written: Path, first: FirstTopology) -> Shown[InitAnswer]:
     following = [f"replicator {command} -f {shlex.quote(str(written))}" for command in ("plan", "doctor", "up")]
-    value = {
+    value: InitAnswer = {
         "file": str(written),
         "clusters": [each.name for each in first.clusters],
         "links": [f"{a}>{b}" for pair in first.pairs() for a, b in _ways(pair, first)],

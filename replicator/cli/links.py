@@ -18,6 +18,7 @@ from replicator.cli.admin import (
 )
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown
+from replicator.links.json_types import LinkStatus
 
 app = Commands(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 
@@ -35,27 +36,26 @@ def list_links(
     file: TopologyFile,
     cluster: ClusterName = None,
     topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
-) -> Shown:
+) -> Shown[list[LinkStatus]]:
     """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
     from replicator.operating.errors import WorkerUnavailable
 
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else list(topology.clusters)
 
-    async def ask() -> list[dict[str, Any] | str]:
-        answers: list[dict[str, Any] | str] = []
+    links: list[LinkStatus] = []
+    problems: list[str] = []
+
+    async def ask() -> None:
         for each in asked:
             try:
                 for link in (await _call(each.url, "GET", "links"))["links"]:
                     path = f"links/{quote(link['key'], safe='')}"
-                    answers.append(await _call(each.url, "GET", path) if topics else link)
+                    links.append(await _call(each.url, "GET", path) if topics else link)
             except WorkerUnavailable as error:
-                answers.append(str(error))
-        return answers
+                problems.append(str(error))
 
-    found = asyncio.run(ask())
-    links = [each for each in found if isinstance(each, dict)]
-    problems = [each for each in found if isinstance(each, str)]
+    asyncio.run(ask())
     if not links and problems:
         raise WorkerUnavailable("; ".join(problems))
     columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
@@ -65,14 +65,14 @@ def list_links(
 
 
 @app.command("pause")
-def pause(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown:
+def pause(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown[LinkStatus]:
     """Copy nothing over a link until it is resumed, also after a restart; what is not copied is kept."""
     link = _post(file, source, to, name, "pause")
     return Shown(link, f"{link['key']} is paused; {link['backlog_entries']} entries wait")
 
 
 @app.command("resume")
-def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown:
+def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "") -> Shown[LinkStatus]:
     """Let a link that was paused go on."""
     link = _post(file, source, to, name, "resume")
     return Shown(link, f"{link['key']} goes on; {link['backlog_entries']} entries wait")
@@ -81,7 +81,7 @@ def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "")
 @app.command("resolve")
 def resolve(
     file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
-) -> Shown:
+) -> Shown[LinkStatus]:
     """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     return Shown(link, f"{link['key']} goes on with {topic} ({policy})")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -36,9 +36,12 @@ from replicator.cli import (
 )
 from replicator.cli.admin import TokenFile, TopologyFile, opened_topology, use_token_file
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import Done, Unanswered
 from replicator.cli.output import DONE, Shown, side_console
 from replicator.cli.program import Program
+from replicator.operating.json_types import PlanAnswer
 from replicator.running.log_stream import standard_error
+from replicator.worker.json_types import WorkerStatus
 
 app = Commands(
     name="replicator",
@@ -107,7 +110,7 @@ def worker(
 
 
 @app.command()
-def up(file: TopologyFile) -> Shown:
+def up(file: TopologyFile) -> Shown[Done]:
     """Run the workers of all clusters of a topology on this machine, until SIGTERM or SIGINT."""
     from replicator.operating.local import run_all
 
@@ -115,7 +118,7 @@ def up(file: TopologyFile) -> Shown:
 
 
 @app.command()
-def plan(file: TopologyFile) -> Shown:
+def plan(file: TopologyFile) -> Shown[PlanAnswer]:
     """Print the resolved topology, what it would change at the workers that run, and what deserves a second look."""
     from replicator.failover.rules import Rules
     from replicator.operating.plan import Probe, ask_rules, probe_workers
@@ -138,14 +141,14 @@ app.command()(backfill.backfill)
 
 
 @app.command(watched=True)
-def status(file: TopologyFile) -> Shown:
+def status(file: TopologyFile) -> Shown[dict[str, WorkerStatus | Unanswered]]:
     """Show what the workers of a topology say of their topics, subscriptions and links.
 
     Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
     """
     from replicator.operating.status import exit_status, fetch_all, render
 
-    answers = asyncio.run(fetch_all(opened_topology(file)))
+    answers: Any = asyncio.run(fetch_all(opened_topology(file)))
     return Shown(answers, render(answers), status=exit_status(answers))
 
 

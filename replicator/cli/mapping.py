@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from replicator.api.json_types import RebuildAnswer
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import TranslateAnswer
 from replicator.cli.output import Shown, tell
 from replicator.engine.topic_name import parse_topic
 from replicator.operating.errors import NotThere, RequestRefused
@@ -30,7 +32,7 @@ def translate(
     source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the position.")],
     destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where the same entry is looked for.")],
     position: Annotated[str, typer.Option(metavar="LEDGER:ENTRY", help="As a message id without the batch index.")],
-) -> Shown:
+) -> Shown[TranslateAnswer]:
     """Where the entry that has a position in one cluster lies in another one.
 
     Exit status 1 if it is not there: not copied yet, left out, or trimmed. Looked up in Postgres, or in the workers'
@@ -52,7 +54,7 @@ def rebuild(
         str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's index.")
     ] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
-) -> Shown:
+) -> Shown[dict[str, RebuildAnswer]]:
     """Make the rows of extents, snapshot mappings and subscription states again from the logs.
 
     The workers do it beside their traffic, and check the extents in their stores by the way. Doing it again changes
@@ -61,12 +63,16 @@ def rebuild(
     name = None if topic is None else str(parse_topic(topic))
     progress = asyncio.run(_rebuild(file, cluster, name))
     columns = ("cluster", "state", "topics", "blocks", "segments", "mappings", "states", "repaired")
-    counts = ("topics_done", "blocks", "segments", "mappings", "states", "store_rows_repaired")
     rows = [
         (
             of,
             done["state"] + (f": {done['detail']}" if done["detail"] else ""),
-            *(done[count] for count in counts),
+            done["topics_done"],
+            done["blocks"],
+            done["segments"],
+            done["mappings"],
+            done["states"],
+            done["store_rows_repaired"],
         )
         for of, done in progress.items()
     ]
@@ -74,7 +80,7 @@ def rebuild(
     return Shown(progress, rows_table(columns, rows), status=0 if whole else 1)
 
 
-async def _translate(file: Path, topic: str, source: str, destination: str, position: Position) -> dict[str, Any]:
+async def _translate(file: Path, topic: str, source: str, destination: str, position: Position) -> TranslateAnswer:
 
     topology = opened_topology(file)
     at, to = topology.cluster(source), topology.cluster(destination)
@@ -85,18 +91,22 @@ async def _translate(file: Path, topic: str, source: str, destination: str, posi
     return {
         "topic": topic,
         "from": {"cluster": at.name, "position": str(position), "source": identity["source"]},
-        "identity": {**wanted, "position": identity["origin_position"]},
+        "identity": {
+            "origin": identity["origin"],
+            "incarnation": identity["incarnation"],
+            "position": identity["origin_position"],
+        },
         "to": {"cluster": to.name, "position": place["position"], "source": place["source"]},
         "source": next((each for each in ("store", "postgres") if each in sources), "log"),
     }
 
 
-async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[str, dict[str, Any]]:
+async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[str, RebuildAnswer]:
 
     topology = opened_topology(file)
     chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
     parameters = {} if topic is None else {"topic": topic}
-    progress: dict[str, dict[str, Any]] = {}
+    progress: dict[str, RebuildAnswer] = {}
     for each in chosen:
         try:
             progress[each.name] = await _ask("POST", each.url, "mapping/rebuild", **parameters)
@@ -116,18 +126,17 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
     return progress
 
 
-async def _ask(method: str, url: str, path: str, **parameters: str) -> dict[str, Any]:
+async def _ask(method: str, url: str, path: str, **parameters: str) -> Any:
     """A worker's answer; raises :class:`NotThere`, :class:`RequestRefused`, :class:`WorkerUnavailable`."""
     from replicator.operating.admin_client import AdminClient
 
     async with AdminClient(url) as client:
         try:
-            answer: dict[str, Any] = await client.call_replication(method, path, **parameters)
+            return await client.call_replication(method, path, **parameters)
         except RequestRefused as error:
             if error.code in NOT_THERE:
                 raise NotThere(str(error)) from None
             raise
-    return answer
 
 
 def _position(text: str) -> Position:

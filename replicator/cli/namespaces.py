@@ -14,7 +14,13 @@ from replicator.cli.admin import (
 )
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown
-from replicator.cli.policies import Kind, add_policy_commands, set_auto_topic_creation, set_replication_clusters
+from replicator.cli.policies import (
+    Kind,
+    add_policy_commands,
+    namespace_policies,
+    set_auto_topic_creation,
+    set_replication_clusters,
+)
 
 app = Commands(no_args_is_help=True)
 tenants = Commands(help="Tenants of a cluster: what namespaces belong to.", no_args_is_help=True)
@@ -34,7 +40,7 @@ def list_namespaces(
     tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: of every tenant.")] = None,
     *,
     worker: AskedWorker,
-) -> Shown:
+) -> Shown[list[str]]:
     """The namespaces of a tenant, or all of them."""
     from replicator.operating.admin_client import AdminClient, namespaces_path
 
@@ -73,7 +79,7 @@ def delete(
 
 @tenants.command("list")
 @asks_a_worker
-def list_tenants(*, worker: AskedWorker) -> Shown:
+def list_tenants(*, worker: AskedWorker) -> Shown[list[str]]:
     """The tenants of a cluster."""
     names = worker.call("GET", "tenants")
     return Shown(names, names_table(names))
@@ -97,6 +103,7 @@ def delete_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
     worker.call("DELETE", tenant_path(tenant))
 
 
+app.command("policies")(namespace_policies)
 add_policy_commands(app)
 app.command("set-replication-clusters")(set_replication_clusters)
 app.command("set-auto-topic-creation")(set_auto_topic_creation)

@@ -11,16 +11,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TextIO
+from typing import Any, Final, Generic, TextIO, TypeVar
 
 import typer
 import yaml
 from rich.console import Console, RenderableType
 
+from replicator.cli.json_types import Done
+
 OUTPUT_COLUMNS: Final = 120
 """Width of the output without a terminal. No table breaks its words at this width."""
-DONE: Final = {"done": True}
+DONE: Final[Done] = {"done": True}
 """What JSON and YAML say of a command that did what was asked, and has nothing to show."""
+
+
+ValueT = TypeVar("ValueT")
 
 
 class Format(StrEnum):
@@ -32,10 +37,10 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What a command found or did."""
+class Shown(Generic[ValueT]):
+    """What a command found or did. Each command says of which type the value is; the reference is made from that."""
 
-    value: Any
+    value: ValueT
     """Plain values, as JSON and YAML have them. The names of its fields are stable."""
     table: RenderableType = ""
     """The same for people; a text is printed as it is."""
@@ -44,10 +49,10 @@ class Shown:
     """What is said beside the result, on standard error, a line each."""
 
 
-Command = Callable[..., Shown | None]
+Command = Callable[..., Shown[Any] | None]
 
 
-def finish(output: Format, shown: Shown) -> None:
+def finish(output: Format, shown: Shown[Any]) -> None:
     """Print a result; raises :class:`typer.Exit` for an exit status that is not 0."""
     print_result(output, shown)
     for note in shown.notes:
@@ -56,7 +61,7 @@ def finish(output: Format, shown: Shown) -> None:
         raise typer.Exit(shown.status)
 
 
-def print_result(output: Format, shown: Shown) -> None:
+def print_result(output: Format, shown: Shown[Any]) -> None:
     """On standard output."""
     if output is Format.JSON:
         print(json.dumps(shown.value, indent=2, ensure_ascii=False))

@@ -9,6 +9,7 @@ import typer
 
 from replicator.cli.admin import spark_master
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import Done, PackageAnswer
 from replicator.cli.output import DONE, Shown
 
 app = Commands(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
@@ -19,7 +20,7 @@ ArchivePath = Annotated[
 
 
 @app.command("package")
-def package(archive: ArchivePath) -> Shown:
+def package(archive: ArchivePath) -> Shown[PackageAnswer]:
     """Write an archive of what Spark's executors need of this installation; docs/spark-clusters.md shows its use.
 
     Nodes need a Python of the same minor version, on the same platform, and nothing installed in it.
@@ -28,7 +29,7 @@ def package(archive: ArchivePath) -> Shown:
 
     written = write_archive(archive)
     archives = f"{written.path.resolve()}#{UNPACKED_AS}"
-    value = {
+    value: PackageAnswer = {
         "path": str(written.path),
         "size_bytes": written.size_bytes,
         "distributions": list(written.distributions),
@@ -50,7 +51,7 @@ def run(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
     ] = None,
-) -> Shown:
+) -> Shown[Done]:
     """Run the driver of live copy for a worker, here instead of beside it; docs/live-copy.md says when.
 
     For a topology with `pipeline: {driver: external}`. Ends on SIGTERM and Ctrl-C.

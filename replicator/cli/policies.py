@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from replicator.api.admin.json_types import NamespacePolicies
 from replicator.cli.admin import (
     AskedWorker,
     Switch,
@@ -22,7 +23,9 @@ from replicator.cli.admin import (
     size_bytes,
 )
 from replicator.cli.completing import complete_targets
+from replicator.cli.json_types import Done
 from replicator.cli.output import DONE, Command, Shown
+from replicator.engine.json_types import PoliciesOfTopic
 
 UNLIMITED: Final = "unlimited"
 MINUTE: Final = 60
@@ -68,7 +71,6 @@ class Kind(Enum):
 def add_policy_commands(app: typer.Typer) -> None:
     """Add the commands to a group whose callback puts its :class:`Kind` in the context."""
     for command in (
-        policies,
         set_retention,
         set_backlog_quota,
         set_deduplication,
@@ -85,12 +87,20 @@ def add_policy_commands(app: typer.Typer) -> None:
 
 
 @asks_a_worker
-def policies(context: typer.Context, target: Target, *, worker: AskedWorker) -> Shown:
-    """The policies that count for a topic, or that were set for a namespace."""
-    if context.obj is Kind.TOPIC:
-        answer = worker.call("GET", _path(context, target, "policies"))
-        return Shown(answer, fields_table({"own": answer["own"], **answer["policies"]}))
-    answer = worker.call("GET", _path(context, target))
+def topic_policies(target: Target, *, worker: AskedWorker) -> Shown[PoliciesOfTopic]:
+    """The policies that count for a topic."""
+    from replicator.operating.admin_client import topic_path
+
+    answer = worker.call("GET", topic_path(target, "policies"))
+    return Shown(answer, fields_table({"own": answer["own"], **answer["policies"]}))
+
+
+@asks_a_worker
+def namespace_policies(target: Target, *, worker: AskedWorker) -> Shown[NamespacePolicies]:
+    """The policies that were set for a namespace."""
+    from replicator.operating.admin_client import namespace_path
+
+    answer = worker.call("GET", namespace_path(target))
     return Shown(answer, fields_table(answer))
 
 
@@ -207,7 +217,7 @@ def set_replication_clusters(
     clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="To which clusters.")],
     *,
     worker: AskedWorker,
-) -> Shown | None:
+) -> Shown[Done] | None:
     """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
     worker.call("POST", _path(context, target, "replication"), clusters)
     if (linked := worker.ask(lambda client: client.linked())) is None:

@@ -16,6 +16,7 @@ from replicator.cli.admin import (
     spark_master,
 )
 from replicator.cli.output import Shown
+from replicator.pipeline.json_types import ReportAnswer
 
 if TYPE_CHECKING:
     from replicator.pipeline.analytics.assignments import Assignment
@@ -58,7 +59,7 @@ def report(
     consumers: Consumers = 4,
     window: Window = "60s",
     master: Master = None,
-) -> Shown:
+) -> Shown[ReportAnswer]:
     """Analyse topics with Spark: throughput, replication lag, keys and skew, repeated messages, sizes.
 
     docs/reports.md says what each figure means.

@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from replicator.backup.json_types import RepairAnswer
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import StoreChecked, StoreCompacted, StoreUnknown
 from replicator.cli.output import Shown, tell
+from replicator.worker.json_types import StoreStatus
 
 app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
 
@@ -17,7 +20,7 @@ Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose 
 
 
 @app.command(watched=True)
-def status(file: TopologyFile) -> Shown:
+def status(file: TopologyFile) -> Shown[dict[str, StoreStatus | StoreUnknown]]:
     """How large the stores of the workers that run are, and what lives in their segments."""
     from replicator.operating.status import exit_status, fetch_all
 
@@ -48,7 +51,7 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
 
 
 @app.command()
-def check(file: TopologyFile, cluster: Of) -> Shown:
+def check(file: TopologyFile, cluster: Of) -> Shown[StoreChecked]:
     """Read every block of a cluster's store and check it. Exit status 1 if something is wrong.
 
     The worker must not run. `replicator verify` compares what running clusters have.
@@ -75,7 +78,7 @@ def check(file: TopologyFile, cluster: Of) -> Shown:
 
 
 @app.command()
-def repair(file: TopologyFile, cluster: Of) -> Shown:
+def repair(file: TopologyFile, cluster: Of) -> Shown[RepairAnswer]:
     """Mend damaged blocks of a cluster's store by the copies that other clusters have. Exit status 1 if some are left.
 
     The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
@@ -93,7 +96,7 @@ def repair(file: TopologyFile, cluster: Of) -> Shown:
 
 
 @app.command()
-def compact(file: TopologyFile, cluster: Of) -> Shown:
+def compact(file: TopologyFile, cluster: Of) -> Shown[StoreCompacted]:
     """Move what lives in sparse segments together, so that their room is free. The worker must not run.
 
     A running worker does it by itself for segments in which nothing changes.

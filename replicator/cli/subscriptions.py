@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from replicator.api.admin.json_types import PulsarSubscription
 from replicator.cli.admin import (
     AskedWorker,
     Force,
@@ -21,6 +22,7 @@ from replicator.cli.admin import (
     rows_table,
 )
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import PeekedMessage
 from replicator.cli.output import Shown
 
 app = Commands(help="Subscriptions of a topic: make, put elsewhere, skip, look into, delete.", no_args_is_help=True)
@@ -39,7 +41,7 @@ Where = Annotated[
 
 @app.command("list", watched=True)
 @asks_a_worker
-def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
+def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[dict[str, PulsarSubscription]]:
     """The subscriptions of a topic, with their types, backlogs and consumers."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -188,13 +190,13 @@ def peek(
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="How many.")] = 1,
     *,
     worker: AskedWorker,
-) -> Shown:
+) -> Shown[list[PeekedMessage]]:
     """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
     from replicator.operating.admin_client import AdminClient, subscription_path
     from replicator.operating.errors import RequestRefused
 
-    async def work(client: AdminClient) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def work(client: AdminClient) -> list[PeekedMessage]:
+        found: list[PeekedMessage] = []
         for number in range(1, messages + 1):
             try:
                 headers, payload = await client.message(subscription_path(topic, subscription, "position", str(number)))
@@ -210,7 +212,7 @@ def peek(
     return Shown(answer, rows_table(("message", "published", "key", "payload"), rows))
 
 
-def _shown_message(headers: Mapping[str, str], payload: bytes) -> dict[str, Any]:
+def _shown_message(headers: Mapping[str, str], payload: bytes) -> PeekedMessage:
     in_batch = int(headers.get("X-Pulsar-num-batch-message", "0"))
     return {
         "id": headers["X-Pulsar-Message-ID"],

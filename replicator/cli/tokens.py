@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import TokenAnswer, TokenContents
 from replicator.cli.output import Shown
 
 app = Commands(help="Keys and tokens: who somebody is.", no_args_is_help=True)
@@ -68,7 +69,7 @@ def create(
     audience: Annotated[
         str | None, typer.Option("--audience", metavar="NAME", help="Which audience it is for.")
     ] = None,
-) -> Shown:
+) -> Shown[TokenAnswer]:
     """Print a token for a role."""
     from replicator.security.tokens import create_token, read_private_key, read_secret
     from replicator.topology.scalars import parse_duration
@@ -92,14 +93,14 @@ def show(
     token: Annotated[str | None, typer.Argument(metavar="[TOKEN]", help="Or on standard input.")] = None,
     secret_key: SecretKey = None,
     public_key: PublicKey = None,
-) -> Shown:
+) -> Shown[TokenContents]:
     """Print what a token says; with a key also whether it counts. Exit status 1 if it does not."""
     from replicator.security.errors import NotIdentified
     from replicator.security.tokens import OneKey, Tokens, as_text, read_public_key, read_secret, show_token
 
     text = (token or sys.stdin.read(TOKEN_CHARS_READ)).strip()
     header, claims = show_token(text)
-    said = {"header": header, "claims": claims}
+    said: TokenContents = {"header": header, "claims": claims}
     if secret_key is None and public_key is None:
         return Shown(said, as_text(said))
     key = read_secret(secret_key) if secret_key is not None else read_public_key(str(public_key))

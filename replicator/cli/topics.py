@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from replicator.api.admin.json_types import CompactionStatus, PulsarInternalStats, PulsarMessageId, PulsarTopicStats
 from replicator.cli.admin import (
     AskedWorker,
     Force,
@@ -18,7 +19,7 @@ from replicator.cli.admin import (
 )
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown
-from replicator.cli.policies import Kind, add_policy_commands
+from replicator.cli.policies import Kind, add_policy_commands, topic_policies
 
 app = Commands(no_args_is_help=True)
 
@@ -40,7 +41,7 @@ def list_topics(
     ] = False,
     *,
     worker: AskedWorker,
-) -> Shown:
+) -> Shown[list[str]]:
     """Every topic of a namespace that has a log, partitions included."""
     from replicator.operating.admin_client import topics_path
 
@@ -97,7 +98,7 @@ def stats(
     internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead.")] = False,
     *,
     worker: AskedWorker,
-) -> Shown:
+) -> Shown[PulsarTopicStats | PulsarInternalStats]:
     """The figures of a topic, its producers, subscriptions and consumers; of a partitioned one the sums."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -115,7 +116,7 @@ def stats(
 
 @app.command("subscriptions", watched=True)
 @asks_a_worker
-def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
+def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[str]]:
     """The names of a topic's subscriptions."""
     from replicator.operating.admin_client import topic_path
 
@@ -130,7 +131,7 @@ def compact(
     only_status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
     *,
     worker: AskedWorker,
-) -> Shown | None:
+) -> Shown[CompactionStatus] | None:
     """Start compacting a topic: keep the newest message of each key for those who read compacted."""
     from replicator.operating.admin_client import topic_path
 
@@ -144,7 +145,7 @@ def compact(
 
 @app.command("terminate")
 @asks_a_worker
-def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown:
+def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessageId | dict[str, PulsarMessageId]]:
     """Take no more messages of a topic, for ever; what it has can be consumed. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -168,4 +169,5 @@ def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
+app.command("policies")(topic_policies)
 add_policy_commands(app)

@@ -16,6 +16,7 @@ from replicator.cli.admin import (
     spark_master,
 )
 from replicator.cli.output import Shown
+from replicator.pipeline.json_types import VerifyAnswer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ def verify(
     parquet: Parquet = None,
     master: Master = None,
     settle: Settle = "10s",
-) -> Shown:
+) -> Shown[VerifyAnswer]:
     """Reconcile the clusters of a topology with Spark: entries, their order and contents, mappings, acknowledgements.
 
     Exit status 0 only when all agree, 1 for faults, 2 for a wrong option, 3 if a cluster could not be compared.

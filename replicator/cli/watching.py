@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -27,7 +27,7 @@ from replicator.cli.output import Format, Shown, as_yaml, print_result, result_c
 AWAY: Final = 3
 
 
-def watch(output: Format, look: Callable[[], Shown], interval_seconds: float) -> None:
+def watch(output: Format, look: Callable[[], Shown[Any]], interval_seconds: float) -> None:
     """Show what ``look`` returns, every so many seconds, until Ctrl-C or SIGTERM. Raises what ``look`` raises, but for
     what is away."""
     at_terminal = output is Format.TABLE and sys.stdout.isatty()
@@ -40,7 +40,7 @@ def watch(output: Format, look: Callable[[], Shown], interval_seconds: float) ->
             time.sleep(interval_seconds)
 
 
-def _print_state(output: Format, look: Callable[[], Shown]) -> None:
+def _print_state(output: Format, look: Callable[[], Shown[Any]]) -> None:
     shown, problem = _looked(look)
     if problem is not None:
         tell(problem, style="red")
@@ -58,7 +58,7 @@ def _print_state(output: Format, look: Callable[[], Shown]) -> None:
     sys.stdout.flush()
 
 
-def _on_screen(look: Callable[[], Shown], interval_seconds: float) -> None:
+def _on_screen(look: Callable[[], Shown[Any]], interval_seconds: float) -> None:
     """On the terminal's other screen, so that what stood there is there again; the last state is left behind."""
     console = result_console()
     last: RenderableType = ""
@@ -77,7 +77,7 @@ def _on_screen(look: Callable[[], Shown], interval_seconds: float) -> None:
         console.print(last)
 
 
-def _looked(look: Callable[[], Shown]) -> tuple[Shown | None, str | None]:
+def _looked(look: Callable[[], Shown[Any]]) -> tuple[Shown[Any] | None, str | None]:
     """What is there to be shown; or what is away, in words."""
     try:
         return look(), None

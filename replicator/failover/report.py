@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from replicator.engine.topic_name import SCHEME
+from replicator.failover.json_types import FailoverStatus, SwitchAnswer
 
 ROWS_SHOWN_MAX: Final = 100
 """Topics in a table; the JSON has them all."""
@@ -86,7 +87,8 @@ class SwitchReport:
             return None
         return sum(each for each in found if each is not None)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> SwitchAnswer:
+        topics: Any = [asdict(topic) for topic in self.topics]
         return {
             "kind": self.kind,
             "from": self.source,
@@ -104,7 +106,7 @@ class SwitchReport:
             "steps": [{"step": step, "seconds": round(seconds, 3)} for step, seconds in self.steps],
             "notes": self.notes,
             "differences": self.differences,
-            "topics": [asdict(topic) for topic in self.topics],
+            "topics": topics,
         }
 
     def render(self) -> Group:
@@ -171,9 +173,9 @@ class StatusReport:
 
     epoch: int
     writer: str
-    states: dict[str, dict[str, Any]]
+    states: dict[str, Any]
     """By cluster, its worker's state, or ``{"error": text}``."""
-    switch: Mapping[str, Any] | None = None
+    switch: Any = None
     """The newest record, if there was a switch."""
     stranded: Sequence[Stranded] | None = None
     """None where that is not known: there was no switch, or one of the two does not answer."""
@@ -184,14 +186,15 @@ class StatusReport:
         """Whether all that answer know the same record."""
         return len({str(state["record"]) for state in self.states.values() if "error" not in state}) <= 1
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> FailoverStatus:
+        stranded: Any = None if self.stranded is None else [asdict(each) for each in self.stranded]
         return {
             "epoch": self.epoch,
             "writer": self.writer,
             "agreed": self.agreed,
             "clusters": self.states,
             "switch": self.switch,
-            "stranded": None if self.stranded is None else [asdict(each) for each in self.stranded],
+            "stranded": stranded,
             "stranded_unknown": self.unknown,
         }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from replicator.index.json_types import KeptDrill
 from snapshots.repository import DrillRun
 
 NONE: Final = "none"
@@ -128,7 +129,7 @@ def shown_lag(lag: Mapping[str, float | None]) -> str:
     return "–" if lag["p50"] is None else f"{lag['p50']:,.1f} / {lag['p99']:,.1f}"
 
 
-def kept_as_json(run: DrillRun) -> dict[str, Any]:
+def kept_as_json(run: DrillRun) -> KeptDrill:
     """A run without its report."""
     return {
         "id": run.id,

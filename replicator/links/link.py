@@ -26,6 +26,7 @@ from replicator.engine.topic import Topic
 from replicator.links.errors import CarrierChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
 from replicator.links.figures import LinkFigures
 from replicator.links.frame_sender import FrameSender
+from replicator.links.json_types import LinkStatus
 from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
@@ -425,6 +426,6 @@ class Link:
             "detail": self.detail,
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> LinkStatus:
         """The figures of this link, as the status page shows them."""
         return link_status(self.route, self.address, self._transfer, self.planner.carriers, self.backfill_progress)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from replicator.engine.engine import Engine
+from replicator.links.json_types import LinkBackfill, LinkStatus
 from replicator.links.link_topics import LinkTopics
 from replicator.links.plans import Carriers
 from replicator.links.route import Route
@@ -31,7 +32,7 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
 
 def link_status(
     route: Route, address: str, transfer: Transfer, carriers: Carriers, backfill_progress: tuple[int, int] | None
-) -> dict[str, Any]:
+) -> LinkStatus:
     """As ``GET /replication/v1/status`` gives it (docs/http.md). ``backfill_progress`` is bytes in all and bytes left,
     as the backfill that has the link last said."""
     topics = transfer.topics
@@ -81,7 +82,7 @@ def link_status(
     }
 
 
-def _backfill(carriers: Carriers, progress: tuple[int, int] | None) -> dict[str, int] | None:
+def _backfill(carriers: Carriers, progress: tuple[int, int] | None) -> LinkBackfill | None:
     """How far the backfill is that has the link, as it last said; None without one."""
     if not carriers.backfilling or progress is None:
         return None

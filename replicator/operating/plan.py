@@ -20,6 +20,7 @@ from rich.text import Text
 from replicator.failover.errors import FailoverError
 from replicator.failover.peers import Peers
 from replicator.failover.rules import Rules, differences
+from replicator.operating.json_types import PlanAnswer, PlannedCluster
 from replicator.operating.rollout import Rollout
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
@@ -64,13 +65,14 @@ class Plan:
     rollout: Rollout | None = None
     """The topology beside what the workers run; None if they were not asked."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> PlanAnswer:
         """Plain values for ``json.dumps``; passwords and other secrets are masked."""
         topology = masked(self.topology)
+        links: Any = [{"from": link.source, "to": link.destination, **link.as_written()} for link in topology.links]
         return {
             "path": str(topology.path) if topology.path else None,
             "clusters": [self._cluster_json(cluster) for cluster in topology.clusters],
-            "links": [{"from": link.source, "to": link.destination, **link.as_written()} for link in topology.links],
+            "links": links,
             "pipeline": topology.pipeline.model_dump(),
             "sync": topology.sync.model_dump(),
             "store": {
@@ -84,18 +86,20 @@ class Plan:
             ],
         }
 
-    def _cluster_json(self, cluster: Cluster) -> dict[str, Any]:
+    def _cluster_json(self, cluster: Cluster) -> PlannedCluster:
         probe = self.probes.get(cluster.name)
-        return {
+        answer: PlannedCluster = {
             "name": cluster.name,
             "address": cluster.address,
             "data": str(cluster.data),
             "database": cluster.database,
-            **({} if cluster.database_file is None else {"database_file": str(cluster.database_file)}),
             "pulsar": cluster.pulsar_url,
             "reachable": probe.reachable if probe else None,
             "detail": probe.detail if probe else None,
         }
+        if cluster.database_file is not None:
+            answer["database_file"] = str(cluster.database_file)
+        return answer
 
     def render(self) -> RenderableType:
         """Clusters, links, settings and warnings, for a rich console."""

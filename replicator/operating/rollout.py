@@ -22,6 +22,7 @@ import aiohttp
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from replicator.operating.json_types import RolloutAnswer
 from replicator.running.connecting import why_not_connected
 from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology, TopologyError
@@ -101,7 +102,7 @@ class Rollout:
         """Whether every worker that should answer does, and runs it."""
         return not self.missing and all(worker.digest == self.digest for worker in self.taking_part)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> RolloutAnswer:
         return {
             "digest": self.digest,
             "running": {

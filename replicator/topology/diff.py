@@ -93,7 +93,9 @@ class Change:
     def concerns(self, cluster: str) -> bool:
         return not self.ends or cluster in self.ends
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Any:
+        """A ``TopologyChange`` of :mod:`replicator.operating.json_types`, which the command line imports without all of
+        this room."""
         return {
             "kind": self.kind,
             "subject": self.subject,

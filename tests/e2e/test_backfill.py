@@ -22,6 +22,7 @@ import psutil
 import psycopg
 import pytest
 from failover_support import Deployment
+from printed_fields import problems
 from sqlalchemy import make_url
 
 from replicator.client import Client, ConsumerType, InitialPosition, MessageId
@@ -29,6 +30,7 @@ from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, 
 from replicator.pipeline.backfill.report import BackfillReport
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, LinkTaken, NoSuchLink, PeerUnavailable
+from replicator.pipeline.json_types import BackfillAnswer
 from replicator.pipeline.spark.session import DAEMON_MODULE
 from replicator.topology import load_topology
 
@@ -146,6 +148,7 @@ def test_a_region_joins_with_history_and_with_the_states_of_its_consumers(region
     report = run_of(region, spark, show=shown.append).run()
 
     assert report.done, report
+    assert problems(report.as_json(), (BackfillAnswer,)) == []
     assert report.carried_bytes > 6 * 400 * 3_000
     assert [topic.transferred for topic in report.topics if topic.topic.endswith(("joins-0", "joins-1"))] == [2, 1]
     assert [each.subscription for each in report.unreplicated] == ["stays"]

@@ -12,6 +12,7 @@ import forked_commands
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from printed_fields import problems
 from typer.testing import CliRunner
 from wire_worker import WireWorker, batch_entry, marker_entry, single_entry
 
@@ -19,6 +20,7 @@ from replicator.cli.main import app
 from replicator.engine.log.block import BlockKind
 from replicator.pipeline.analytics.report import Wanted, make_report
 from replicator.pipeline.errors import SparkFailed
+from replicator.pipeline.json_types import ReportAnswer
 
 ORDERS = "persistent://shop/eu/orders"
 
@@ -57,6 +59,7 @@ def test_a_report_has_the_figures_of_the_chosen_topics_as_json_parquet_and_a_pag
     assert answer.exit_code == 0, answer.output
     assert spark.range(1).count() == 1, "a session that ran before goes on"
     report = json.loads(answer.stdout)
+    assert problems(report, (ReportAnswer,)) == []
     assert (report["messages"], report["topics"], report["clusters"]) == (12, 1, ["us-east", "eu-west"])
     tables = report["tables"]
     assert [(row["cluster"], row["way"], row["messages"], row["bytes"]) for row in tables["throughput"]] == [

@@ -17,7 +17,9 @@ from typing import Any
 
 import forked_commands
 import pytest
+from printed_fields import problems
 
+from replicator.drills.json_types import DrillReport, DrillRuns
 from replicator.drills.ports import free_ports
 
 SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="most of a minute each: make soak runs them all")
@@ -50,6 +52,7 @@ def run_drill(out: Path, *arguments: str, engine: str = "embedded") -> dict[str,
     report = json.loads((out / "report.json").read_text()) if (out / "report.json").exists() else {}
     assert done.returncode == 0, f"{done.stderr[-2000:]}\n{done.stdout[-2000:]}\n{report.get('failures')}"
     assert json.loads((out / "copy.json").read_text()) == report
+    assert problems(report, (DrillReport, DrillRuns)) == []
     return report
 
 

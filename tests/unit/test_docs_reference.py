@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated, TypedDict
 
 import pytest
 import reference_support
 import yaml
 from cli_support import VERBS
+from printed_fields import problems
 from reference_support import DOCS, REPOSITORY, RUN
 from typer.main import get_command
 
 from replicator.cli.main import app
+from replicator.drills import json_types as drills
 from replicator.topology import TopologyError, load_topology
 
 commands = reference_support.module("reference_commands")
@@ -23,6 +26,7 @@ drawings = reference_support.module("drawings")
 errors = reference_support.module("reference_errors")
 fields = reference_support.module("reference_fields")
 limits = reference_support.module("reference_limits")
+printed = reference_support.module("reference_json")
 
 
 def test_the_fields_of_the_topology_are_current() -> None:
@@ -33,6 +37,37 @@ def test_the_commands_are_current_and_all_there() -> None:
     text = commands.page()
     assert reference_support.is_current(commands.PAGE, text) is None
     assert {f"\n### replicator {verb}\n" for verb in VERBS} == set(re.findall(r"\n### [^\n]+\n", text))
+
+
+def test_the_fields_that_commands_print_are_current() -> None:
+    text = printed.page()
+    assert reference_support.is_current(printed.PAGE, text) is None
+    assert {verb for verb in VERBS if f"`replicator {verb}`" in text or f"`{verb}`" in text} == VERBS.keys()
+
+
+def test_a_field_that_a_command_prints_and_nobody_explained_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unexplained(TypedDict):
+        """A thing."""
+
+        here: Annotated[int, "where"]
+        gone: int
+
+    monkeypatch.setattr(printed, "printed", lambda: {"look": (list[Unexplained],)})
+    monkeypatch.setattr(printed, "get_type_hints", lambda *_, **__: {"here": Annotated[int, "where"], "gone": int})
+    with pytest.raises(fields.Undocumented, match=r"Unexplained\.gone has no meaning: write Annotated"):
+        printed.page()
+
+
+def test_what_is_printed_is_held_to_its_type() -> None:
+    lags = drills.LagPercentiles
+    assert problems({"p50": 1, "p99": None, "samples": 3}, (lags,)) == []
+    assert problems({"p50": 1.0, "p99": "2", "samples": 3, "more": 1}, (lags,)) == [
+        "$.more is not documented in LagPercentiles",
+        "$.p99 is '2', and not float",
+    ]
+    assert problems({"a": [{"p50": 1.0, "p99": None}]}, (dict[str, list[lags]],)) == [
+        "$.a[0].samples is in LagPercentiles, and is not printed"
+    ]
 
 
 def test_the_errors_are_current() -> None:

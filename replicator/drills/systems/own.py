@@ -206,7 +206,7 @@ def _failover(topology: Topology) -> Failover:
             report = await (switch.failback(to) if back else switch.failover(source, to, planned=planned))
         if report.outcome != "done":
             raise DrillError(f"the failover from {source} to {to} was {report.outcome}: {report.reason}")
-        return report.as_json()
+        return dict(report.as_json())
 
     return fail_over
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from replicator.operating.json_types import DoctorAnswer, DoctorFinding
+
 
 class Level(StrEnum):
     """How much a finding matters."""
@@ -34,7 +36,7 @@ class Finding:
     remedy: str = ""
     """What to do; empty where nothing is to be done."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> DoctorFinding:
         return {
             "check": self.check,
             "subject": self.subject,
@@ -48,8 +50,8 @@ MACHINE: Final = "this machine"
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    counts = {level.value: sum(each.level is level for each in findings) for level in Level}
+def as_json(findings: Sequence[Finding]) -> DoctorAnswer:
+    counts: Any = {level.value: sum(each.level is level for each in findings) for level in Level}
     return {"counts": counts, "findings": [each.as_json() for each in findings]}
 
 

@@ -31,6 +31,7 @@ from replicator.pipeline.analytics.sizes import size_histogram
 from replicator.pipeline.analytics.throughput import throughput
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer, error_of_job
+from replicator.pipeline.json_types import ReportAnswer
 from replicator.pipeline.source.source import FORMAT_NAME
 from replicator.topology.links import Link
 from replicator.topology.patterns import parse_patterns
@@ -88,8 +89,12 @@ class Report:
     """Tables of which only the first :data:`ROWS_MAX` rows are here."""
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> ReportAnswer:
         """Plain values; times as ISO 8601."""
+        tables: Any = {
+            name: [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
+            for name, table in self.tables.items()
+        }
         return {
             "clusters": list(self.clusters),
             "topics": self.topics,
@@ -99,10 +104,7 @@ class Report:
             "last": _iso(self.last),
             "bucket_seconds": self.bucket_seconds,
             "repeat_window_seconds": self.wanted.repeat_window_seconds,
-            "tables": {
-                name: [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
-                for name, table in self.tables.items()
-            },
+            "tables": tables,
             "cut": list(self.cut),
             "seconds": round(self.seconds, 3),
         }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from replicator.pipeline.backfill.progress import format_bytes, format_seconds
+from replicator.pipeline.json_types import BackfillAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,6 @@ class LackingState:
     reason: str
 
 
-_LISTS: Final = frozenset({"topics", "lacking", "unreplicated"})
-
-
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
     """``outcome`` is ``done`` only if the destination has everything that the source had, and every state."""
@@ -76,16 +74,27 @@ class BackfillReport:
         """Per second while history was carried."""
         return self.carried_bytes / self.carrying_seconds if self.carried_bytes and self.carrying_seconds else None
 
-    def as_json(self) -> dict[str, Any]:
-        subscriptions = sum(topic.subscriptions for topic in self.topics)
+    def as_json(self) -> BackfillAnswer:
+        topics: Any = [asdict(topic) for topic in self.topics]
+        lacking: Any = [asdict(each) for each in self.lacking]
+        unreplicated: Any = [asdict(each) for each in self.unreplicated]
         return {
-            **{key: value for key, value in asdict(self).items() if key not in _LISTS},
+            "source": self.source,
+            "destination": self.destination,
+            "link": self.link,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "unavailable": self.unavailable,
+            "seconds": self.seconds,
+            "carrying_seconds": self.carrying_seconds,
+            "jobs": self.jobs,
+            "carried_bytes": self.carried_bytes,
             "bytes_per_second": self.rate_bytes,
-            "subscriptions": subscriptions,
+            "subscriptions": sum(topic.subscriptions for topic in self.topics),
             "subscriptions_transferred": sum(topic.transferred for topic in self.topics),
-            "topics": [asdict(topic) for topic in self.topics],
-            "not_transferred": [asdict(each) for each in self.lacking],
-            "not_replicated": [asdict(each) for each in self.unreplicated],
+            "topics": topics,
+            "not_transferred": lacking,
+            "not_replicated": unreplicated,
         }
 
     def render(self) -> Group:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
 
+from replicator.pipeline.json_types import VerifyAnswer
 from snapshots.position import Position
 
 EXAMPLES_MAX: Final = 10
@@ -109,10 +110,16 @@ class VerifyReport:
             return 1
         return 3 if self.unreachable else 0
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> VerifyAnswer:
         """The report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
         return {
-            **{fault: getattr(self, fault) for fault in FAULTS},
+            "missing": self.missing,
+            "duplicated": self.duplicated,
+            "reordered": self.reordered,
+            "corrupted": self.corrupted,
+            "mismapped": self.mismapped,
+            "ack_mismatch": self.ack_mismatch,
+            "gaps": self.gaps,
             "messages": self.messages,
             "mappings": self.mappings,
             "subscriptions": self.subscriptions,

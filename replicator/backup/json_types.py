@@ -1,0 +1,84 @@
+"""What the JSON of backups holds: names, types, and one line of meaning each.
+
+docs/reference/json.md is made from here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+
+class BackupAnswer(TypedDict):
+    """A backup."""
+
+    id: Annotated[str, "its id"]
+    cluster: Annotated[str, "whose"]
+    made_at_ms: Annotated[int, "when it was made"]
+    bytes: Annotated[int, "of the store in it"]
+    written_bytes: Annotated[int, "that were new at the destination"]
+    topics: Annotated[int, "in it", "topics"]
+    damaged_blocks: Annotated[int, "that are not in it, as they were damaged in the store", "blocks"]
+    version: Annotated[str, "of the program that made it"]
+
+
+class SoundBackup(TypedDict):
+    """A backup that is as it was made."""
+
+    id: Annotated[str, "its id"]
+    topics: Annotated[int, "in it", "topics"]
+    blocks: Annotated[int, "that were checked", "blocks"]
+    bytes: Annotated[int, "of the store in it"]
+    damaged_blocks: Annotated[int, "that were damaged in the store when it was made", "blocks"]
+
+
+class BackupsVerified(TypedDict):
+    """What came of reading backups."""
+
+    sound: Annotated[list[SoundBackup], "those that are as they were made"]
+    problems: Annotated[list[str], "what is wrong with others, in words"]
+
+
+class BackupsPruned(TypedDict):
+    """What was deleted."""
+
+    backups: Annotated[list[str], "ids of backups"]
+    chunks: Annotated[int, "pieces that no backup needs", "pieces"]
+    freed_bytes: Annotated[int, "of these"]
+
+
+class ReclaimedTopic(TypedDict):
+    """What came back of a topic."""
+
+    name: Annotated[str, "its whole name"]
+    messages: Annotated[int, "that came back", "messages"]
+    after: Annotated[str, "the last position that was in the backup", "ledger:entry"]
+    upto: Annotated[str, "the last position that came back", "ledger:entry"]
+    made_anew: Annotated[bool, "whether the topic was made since the backup"]
+    holes: Annotated[int, "ranges of positions that nobody has", "ranges"]
+
+
+class ReclaimAnswer(TypedDict):
+    """What a restored cluster took back from the others."""
+
+    topics: Annotated[list[ReclaimedTopic], "topics of which something came back"]
+    epoch_before: Annotated[int, "the failover epoch in the backup"]
+    epoch: Annotated[int, "the failover epoch now"]
+    lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
+
+
+class RestoreAnswer(TypedDict):
+    """What was restored."""
+
+    cluster: Annotated[str, "whose backup"]
+    into: Annotated[str, "the directory"]
+    backup: Annotated[str, "its id"]
+    aside: Annotated[str | None, "where the store is that was there before"]
+    damaged_blocks: Annotated[int, "that the backup does not have", "blocks"]
+    reclaimed: Annotated[ReclaimAnswer | None, "what came back from other clusters; null: they were not asked"]
+
+
+class RepairAnswer(TypedDict):
+    """What was mended in a store."""
+
+    blocks: Annotated[int, "that were mended", "blocks"]
+    left: Annotated[list[str], "what is damaged still, in words"]

@@ -1,0 +1,151 @@
+"""What commands print that no room below makes: names, types, and one line of meaning each.
+
+docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from replicator.api.json_types import AuditAnswer
+
+
+class Done(TypedDict):
+    """What a command prints that did what was asked, and has nothing to show."""
+
+    done: Annotated[bool, "true"]
+
+
+class Unanswered(TypedDict):
+    """A worker that does not answer, or refuses."""
+
+    error: Annotated[str, "why, in words"]
+    status: Annotated[int | None, "of HTTP, if it refuses; null: it does not answer"]
+
+
+class StoreUnknown(TypedDict):
+    """The store of a worker that does not answer, or refuses."""
+
+    error: Annotated[str, "why, in words"]
+
+
+class AuditEntry(AuditAnswer):
+    """An entry of the audit log."""
+
+    cluster: Annotated[str, "in whose log it is"]
+
+
+class InitAnswer(TypedDict):
+    """A topology that was written."""
+
+    file: Annotated[str, "where"]
+    clusters: Annotated[list[str], "its clusters"]
+    links: Annotated[list[str], "its links, as `FROM>TO`"]
+    engine: Annotated[str, "what carries them"]
+    next: Annotated[list[str], "commands that come next"]
+
+
+class HealthAnswer(TypedDict):
+    """What a worker says of its health."""
+
+    cluster: Annotated[str, "its cluster"]
+    answer: Annotated[str, "`alive`, or with `--ready` `ready`"]
+
+
+class RoundtripAnswer(TypedDict):
+    """What became of messages that were sent around."""
+
+    cluster: Annotated[str, "where they were published"]
+    messages: Annotated[int, "how many", "messages"]
+    seen: Annotated[list[str], "what was seen, in words"]
+
+
+class DatabaseRevision(TypedDict):
+    """The schema of a database."""
+
+    revision: Annotated[str | None, "its revision; null: it has none"]
+
+
+class TokenAnswer(TypedDict):
+    """A token."""
+
+    token: Annotated[str, "the token"]
+
+
+class TokenContents(TypedDict):
+    """What a token says."""
+
+    header: Annotated[dict[str, Any], "its header"]
+    claims: Annotated[dict[str, Any], "its claims: `sub` is the role, `exp` its end in s since 1970"]
+    counts: NotRequired[Annotated[bool, "with a key: whether it counts"]]
+
+
+class StoreChecked(TypedDict):
+    """What was read of a store."""
+
+    topics: Annotated[int, "in it", "topics"]
+    blocks: Annotated[int, "that were checked", "blocks"]
+    problems: Annotated[list[str], "what is wrong, in words"]
+
+
+class StoreCompacted(TypedDict):
+    """What compacting a store gave."""
+
+    freed_bytes: Annotated[int, "that are free now"]
+    dead_bytes: Annotated[int, "that are dead still"]
+
+
+class PackageAnswer(TypedDict):
+    """An archive for Spark's executors."""
+
+    path: Annotated[str, "where it is"]
+    size_bytes: Annotated[int, "its size"]
+    distributions: Annotated[list[str], "the packages in it"]
+    python: Annotated[str, "the version of Python that it is for"]
+    platform: Annotated[str, "the platform that it is for"]
+    spark_archives: Annotated[str, "the value of `spark.archives`"]
+
+
+class FoundPosition(TypedDict):
+    """Where an entry lies in a cluster."""
+
+    cluster: Annotated[str, "which cluster"]
+    position: Annotated[str, "there", "ledger:entry"]
+    source: Annotated[str, "where it was looked up: `postgres`, `store` or `log`"]
+
+
+class EntryIdentity(TypedDict):
+    """Which entry it is, in all clusters."""
+
+    origin: Annotated[str, "the cluster that published it"]
+    incarnation: Annotated[str, "of its topic there; text, as it may be larger than what JavaScript counts to"]
+    position: Annotated[str, "of the entry there", "ledger:entry"]
+
+
+_TranslatedEnds = TypedDict(
+    "_TranslatedEnds",
+    {
+        "from": Annotated[FoundPosition, "where it was asked about"],
+        "to": Annotated[FoundPosition, "where it was looked for"],
+    },
+)
+
+
+class TranslateAnswer(_TranslatedEnds):
+    """Where an entry lies in two clusters."""
+
+    topic: Annotated[str, "its topic"]
+    identity: Annotated[EntryIdentity, "which entry it is"]
+    source: Annotated[str, "where it was looked up in all: `postgres`, `store` or `log`"]
+
+
+class PeekedMessage(TypedDict):
+    """An entry of a backlog, shown as its first message."""
+
+    id: Annotated[str, "the message's id"]
+    published: Annotated[str, "when, by the producer's clock", "ISO 8601"]
+    producer: Annotated[str | None, "who published it"]
+    key: Annotated[str | None, "its key"]
+    properties: Annotated[dict[str, str], "its properties"]
+    messages: Annotated[int, "in the entry", "messages"]
+    payload: Annotated[str, "its payload, read as UTF-8"]

@@ -1,0 +1,154 @@
+"""What the JSON of an operator's commands holds: names, types, and one line of meaning each.
+
+docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+
+class RunningDigest(TypedDict):
+    """Which topology a worker runs."""
+
+    digest: Annotated[str | None, "of it; null: the worker does not answer"]
+    same: Annotated[bool, "whether that is the file's"]
+    error: Annotated[str | None, "why it does not answer"]
+
+
+class TopologyChange(TypedDict):
+    """A difference between the file and what a worker runs."""
+
+    kind: Annotated[str, "how it differs, in a word"]
+    subject: Annotated[str, "the cluster, the link or the section"]
+    field: Annotated[str | None, "which field of it; null: all of it"]
+    before: Annotated[Any, "as it runs"]
+    after: Annotated[Any, "as the file says"]
+    restart: Annotated[list[str], "clusters whose workers take it only by a restart"]
+    text: Annotated[str, "the same in words"]
+
+
+class WorkersChanges(TypedDict):
+    """What changes at some workers."""
+
+    workers: Annotated[list[str], "their clusters"]
+    changes: Annotated[list[TopologyChange], "what changes there"]
+
+
+class RolloutAnswer(TypedDict):
+    """A topology beside what the workers run."""
+
+    digest: Annotated[str, "of the file"]
+    running: Annotated[dict[str, RunningDigest], "by cluster, what its worker runs"]
+    changes: Annotated[list[WorkersChanges], "what the file changes"]
+    to_be_started: Annotated[list[str], "clusters whose workers are to be started"]
+    to_be_stopped: Annotated[list[str], "clusters whose workers are to be stopped"]
+
+
+class ReloadOutcome(TypedDict):
+    """What a worker said to a reload."""
+
+    changed: Annotated[list[str], "what it changed, in words"]
+    problems: Annotated[list[str], "why it refuses; empty if it does not"]
+
+
+class ApplyAnswer(RolloutAnswer):
+    """What came of applying a file."""
+
+    applied: Annotated[bool, "whether all workers run it"]
+    workers: Annotated[dict[str, ReloadOutcome], "by cluster, what its worker said; empty where none was asked"]
+    problems: Annotated[list[str], "why it was not applied, in words"]
+
+
+class PlannedCluster(TypedDict):
+    """A cluster of a topology."""
+
+    name: Annotated[str, "its name"]
+    address: Annotated[str, "where its worker serves"]
+    data: Annotated[str, "the directory of its store"]
+    database: Annotated[str, "its Postgres, without its password"]
+    database_file: NotRequired[Annotated[str, "the file that has the database's URL"]]
+    pulsar: Annotated[str | None, "where Pulsar's clients connect"]
+    reachable: Annotated[bool | None, "whether its worker answers; null: not asked"]
+    detail: Annotated[str | None, "what it says, or why it does not answer"]
+
+
+_PlannedEnds = TypedDict(
+    "_PlannedEnds",
+    {"from": Annotated[str, "the cluster that it leaves"], "to": Annotated[str, "the cluster that it leads to"]},
+)
+
+
+class PlannedLink(_PlannedEnds):
+    """A link of a topology, with those fields of the file that are not as by default (topology.md)."""
+
+    name: NotRequired[Annotated[str, "its name"]]
+    forward: NotRequired[Annotated[bool, "whether it copies what other clusters published"]]
+    topics: NotRequired[Annotated[list[str], "patterns of topics that it copies"]]
+    exclude: NotRequired[Annotated[list[str], "patterns of topics that it does not copy"]]
+    rate: NotRequired[Annotated[str, "the limit of its rate, as the file has it"]]
+    compression: NotRequired[Annotated[str, "of frames"]]
+    on_gap: NotRequired[Annotated[str, "what is done at a gap"]]
+    hold: NotRequired[Annotated[dict[str, str], "how much is kept for it, as the file has it"]]
+    engine: NotRequired[Annotated[str, "what carries it"]]
+    where: NotRequired[Annotated[str, "which messages it copies, in SQL"]]
+    select: NotRequired[Annotated[str, "what it makes of them, in SQL"]]
+
+
+class PlannedStore(TypedDict):
+    """Limits of stores."""
+
+    size_max_bytes: Annotated[int, "how large a store may get", "bytes"]
+    message_size_max_bytes: Annotated[int, "how large a message may be", "bytes"]
+
+
+class PlanWarning(TypedDict):
+    """What deserves a second look."""
+
+    kind: Annotated[str, "of what kind"]
+    subject: Annotated[str, "of which cluster or link"]
+    text: Annotated[str, "in words"]
+
+
+class PlanAnswer(TypedDict):
+    """A topology as it is resolved. Passwords and other secrets are masked."""
+
+    path: Annotated[str | None, "its file"]
+    clusters: Annotated[list[PlannedCluster], "its clusters"]
+    links: Annotated[list[PlannedLink], "its links, one way each"]
+    pipeline: Annotated[dict[str, Any], "the section `pipeline` of the file, with defaults (topology.md)"]
+    sync: Annotated[dict[str, Any], "the section `sync`, with defaults"]
+    store: Annotated[PlannedStore, "limits of stores"]
+    policies: Annotated[dict[str, dict[str, Any]], "by cluster, what its policies change of the defaults"]
+    rollout: Annotated[RolloutAnswer | None, "what the file changes at the workers that run"]
+    warnings: Annotated[list[PlanWarning], "what deserves a second look"]
+
+
+class DoctorCounts(TypedDict):
+    """How many findings there are."""
+
+    ok: Annotated[int, "of what is well", "findings"]
+    warning: Annotated[int, "of what deserves a look", "findings"]
+    error: Annotated[int, "of what keeps workers from running well", "findings"]
+
+
+class DoctorFinding(TypedDict):
+    """One thing that was looked at."""
+
+    check: Annotated[
+        str,
+        "what was looked at: `python`, `extras`, `java`, `open-files`, `port`, `disk`, `file-system`, `o-direct`, "
+        "`database`, `migrations`, `certificate`, `worker` or `clock`",
+    ]
+    subject: Annotated[str, "a cluster, or `this machine`"]
+    level: Annotated[str, "`ok`, `warning` or `error`"]
+    text: Annotated[str, "what was found"]
+    remedy: Annotated[str, "what to do; empty where nothing is to be done"]
+
+
+class DoctorAnswer(TypedDict):
+    """What the doctor found. Clocks are beside this machine's; two workers are apart by at most the sum of both errors
+    more or less than what their offsets say."""
+
+    counts: Annotated[DoctorCounts, "how many findings there are"]
+    findings: Annotated[list[DoctorFinding], "all of them"]

@@ -1,0 +1,130 @@
+"""What a worker's status holds: names, types, and one line of meaning each.
+
+docs/reference/json.md is made from here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from replicator.engine.json_types import DiskStatus, RestoredStatus, SegmentsStatus, StagingStatus, TopicStatus
+from replicator.failover.json_types import ClusterServing
+from replicator.links.json_types import LinkStatus
+
+
+class DatabaseStatus(TypedDict):
+    """The worker's Postgres."""
+
+    state: Annotated[str, "`up`, `starting` or `down`"]
+    detail: Annotated[str, "why it is away; empty if it is not"]
+
+
+class AuditStatus(TypedDict):
+    """Entries of the audit log that are not in Postgres."""
+
+    waiting: Annotated[int, "to be written when it is there", "entries"]
+    dropped: Annotated[int, "given up since the start", "entries"]
+
+
+class DamagedBlock(TypedDict):
+    """A block that the worker does not serve, because it is damaged."""
+
+    topic: Annotated[str, "its topic"]
+    position: Annotated[str, "its first position", "ledger:entry"]
+    reason: Annotated[str, "why it could not be mended"]
+
+
+class StoreStatus(TypedDict):
+    """The store of a worker."""
+
+    failed: Annotated[str | None, "why it writes nothing any more, if that is so"]
+    bytes: Annotated[int, "its size"]
+    bytes_max: Annotated[int, "how large it may get"]
+    commits: Annotated[int, "since the start", "commits"]
+    disk: Annotated[DiskStatus, "the disk below it"]
+    segments: Annotated[SegmentsStatus, "the files of large blocks"]
+    mended: Annotated[int, "damaged blocks that were replaced by other clusters' since the start", "blocks"]
+    damaged: Annotated[list[DamagedBlock], "blocks that are damaged now"]
+
+
+class ClientsStatus(TypedDict):
+    """Connections of Pulsar's protocol."""
+
+    connections: Annotated[int, "open now", "connections"]
+    accepted: Annotated[int, "since the start", "connections"]
+
+
+class TopologyStatus(TypedDict):
+    """The topology that a worker runs."""
+
+    digest: Annotated[str, "the same for files that mean the same"]
+    file: Annotated[str | None, "the path of its file there"]
+    loaded_at_ms: Annotated[int, "when it was read"]
+    reloads: Annotated[int, "how often it was read again since the start", "reloads"]
+
+
+class DriverStatus(TypedDict):
+    """The driver of live copy."""
+
+    driver: Annotated[str, "its state"]
+    detail: Annotated[str, "what is wrong; empty if nothing is"]
+    pid: Annotated[int | None, "its process, where the worker runs it"]
+    starts: Annotated[int, "since the worker started", "starts"]
+    master: Annotated[str, "the Spark that it runs on"]
+
+
+class FailingTask(TypedDict):
+    """A long-lived task that ended five times within ten minutes."""
+
+    name: Annotated[str, "which one"]
+    kind: Annotated[str, "of which kind"]
+    ends: Annotated[int, "since the start", "ends"]
+    cause: Annotated[str, "why it ended last"]
+
+
+class TasksStatus(TypedDict):
+    """The worker's long-lived tasks."""
+
+    restarts: Annotated[dict[str, int], "by kind, how often tasks were started again", "starts"]
+    failing: Annotated[list[FailingTask], "those that end again and again"]
+
+
+class SyncCounters(TypedDict):
+    """What was done to keep subscriptions in step, in sums over all topics since the start."""
+
+    requests: Annotated[int, "snapshot requests written here", "markers"]
+    answers: Annotated[int, "answers written here, for others", "markers"]
+    responses: Annotated[int, "answers of others to requests of here", "markers"]
+    mappings: Annotated[int, "snapshot mappings made", "mappings"]
+    timeouts: Annotated[int, "requests that some cluster did not answer in time", "requests"]
+    skipped: Annotated[int, "answers of no use, and updates that point past the log", "markers"]
+    updates_sent: Annotated[int, "subscriptions told of, summed over markers", "updates"]
+    updates_applied: Annotated[int, "updates of others that changed something here", "updates"]
+    updates_ignored: Annotated[int, "updates of others that changed nothing", "updates"]
+    markers_corrupt: Annotated[int, "markers that could not be read", "markers"]
+    answers_unprovable: Annotated[int, "answers not given, as what is here could not be proved", "markers"]
+
+
+class WorkerStatus(TypedDict):
+    """All that a worker says of itself."""
+
+    cluster: Annotated[str, "its cluster"]
+    version: Annotated[str, "of the program"]
+    pid: Annotated[int, "its process"]
+    started_at_ms: Annotated[int, "when it started"]
+    database: Annotated[DatabaseStatus, "its Postgres"]
+    audit: Annotated[AuditStatus, "entries of the audit log that wait"]
+    store: Annotated[StoreStatus, "its store"]
+    clients: Annotated[ClientsStatus, "connections of clients"]
+    restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
+    exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
+    topology: Annotated[TopologyStatus, "the topology that it runs"]
+    failover: Annotated[ClusterServing, "whom it serves"]
+    links: Annotated[list[LinkStatus], "the links that leave its cluster"]
+    pipeline: Annotated[DriverStatus, "the driver of live copy"]
+    counters: Annotated[SyncCounters, "what was done to keep subscriptions in step"]
+    staging: Annotated[StagingStatus, "what Spark jobs have brought"]
+    apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
+    traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]
+    tasks: Annotated[TasksStatus, "its long-lived tasks"]
+    topics: Annotated[list[TopicStatus], "its topics"]
