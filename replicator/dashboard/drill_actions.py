@@ -18,13 +18,13 @@ from replicator.dashboard.drilling import (
     RATE_MAX,
     RATE_MIN,
     Drilling,
-    DrillNotNow,
     DrillRefused,
     DrillRun,
 )
 from replicator.dashboard.failover_pages import OPERATOR
 from replicator.dashboard.pages import Pages, needed
 from replicator.dashboard.rendering import url
+from replicator.dashboard.runs import NotNow
 
 USUAL: Final[Mapping[str, str]] = {"namespace": "public/canary", "messages": "2000", "rate": "500", "typed": ""}
 """What the form holds at first."""
@@ -57,7 +57,7 @@ class DrillActions:
             run = self._drilling.start(fields, shown=visit.shown, who=visit.role or OPERATOR)
         except DrillRefused as error:
             return self._form(request, fields, errors={error.field: str(error)}, status=error.status)
-        except DrillNotNow as error:
+        except NotNow as error:
             return self._form(request, fields, reason=str(error), status=error.status)
         return see_other(_address(run))
 

@@ -22,19 +22,18 @@ import shutil
 import signal
 import sys
 import time
-import uuid
-from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from replicator.dashboard.asking import BEARER, Asking
+from replicator.dashboard.runs import NotNow, Run, Runs
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_namespace
 from replicator.running.private_files import replace_private
-from replicator.running.short_tasks import in_background
 from replicator.running.timeouts import timeout
 from replicator.topology import dump
 
@@ -64,18 +63,6 @@ _SAID: Final = (
 log = structlog.get_logger(__name__)
 
 
-class DrillRunNotFound(EngineError):
-    """No drill of that id was started here since the worker was started."""
-
-    status = 404
-
-
-class DrillNotNow(EngineError):
-    """A drill that cannot begin at this moment, or for this asker; the message says why."""
-
-    status = 409
-
-
 class DrillRefused(EngineError):
     """What a form asks for cannot be; ``field`` is its name in the form."""
 
@@ -85,16 +72,12 @@ class DrillRefused(EngineError):
 
 
 @dataclass(slots=True)
-class DrillRun:
+class DrillRun(Run):
     """One drill, from its start on."""
 
-    run_id: str
     namespace: str
     messages: int
     rate: int
-    who: str
-    at_ms: int
-    began: float
     phase: str = "starting"
     counts: dict[str, int] = field(default_factory=dict)
     """Of messages: published, confirmed, and consumed by each subscription."""
@@ -103,15 +86,8 @@ class DrillRun:
     report_id: str = ""
     passed: bool | None = None
     kept: str = ""
-    error: str = ""
     ending: str = ""
     """Who wanted it to end."""
-    seconds: float | None = None
-    """How long it took; None while it goes on."""
-
-    @property
-    def going(self) -> bool:
-        return self.seconds is None
 
     def heard(self, line: str, at: float) -> None:
         """A line of the child."""
@@ -141,32 +117,21 @@ def _said(line: str) -> Mapping[str, Any] | None:
     return said if is_its_own else None
 
 
-class Drilling:
+class Drilling(Runs[DrillRun]):
     """Of one worker's dashboard."""
 
     def __init__(self, asking: Asking, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(RUNS_MAX, 2 * CLOSE_SECONDS_MAX, clock)
         self._asking = asking
         self._cluster = cluster
-        self._clock = clock
-        self._runs: OrderedDict[str, DrillRun] = OrderedDict()
         self._process: asyncio.subprocess.Process | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def newest(self) -> list[DrillRun]:
-        return list(reversed(self._runs.values()))
 
     @property
     def going(self) -> DrillRun | None:
-        return next((run for run in self._runs.values() if run.going), None)
-
-    def find(self, run_id: str) -> DrillRun:
-        """Raises :class:`DrillRunNotFound`."""
-        if run_id not in self._runs:
-            raise DrillRunNotFound("there is no such drill here any more: the worker was restarted")
-        return self._runs[run_id]
+        return next(iter(self.unended()), None)
 
     def start(self, form: Mapping[str, str], *, shown: str | None, who: str) -> DrillRun:
-        """Start what a form asks for. Raises :class:`DrillRefused`, :class:`DrillNotNow`."""
+        """Start what a form asks for. Raises :class:`DrillRefused`, :class:`.runs.NotNow`."""
         namespace = form.get("namespace", "").strip()
         try:
             parse_namespace(namespace)
@@ -177,38 +142,24 @@ class Drilling:
         if form.get("typed", "").strip() != namespace:
             raise DrillRefused("typed", f"Nothing was started: type {namespace}, the namespace of the drill.")
         if len(self._asking.clusters) < 2:
-            raise DrillNotNow("a drill moves clients from one cluster to another, and there is only one")
+            raise NotNow("a drill moves clients from one cluster to another, and there is only one")
         if self._asking.topology.auth.enabled and not (shown or "").startswith(BEARER):
-            raise DrillNotNow("the clients of a drill show a token: sign in with one")
+            raise NotNow("the clients of a drill show a token: sign in with one")
         if self.going is not None:
-            raise DrillNotNow(f"a drill goes on here already, in {self.going.namespace}: wait for it, or end it")
-        run = DrillRun(uuid.uuid4().hex, namespace, messages, rate, who, time.time_ns() // 1_000_000, self._clock())
-        self._runs[run.run_id] = run
-        while len(self._runs) > RUNS_MAX:
-            self._runs.popitem(last=False)
+            raise NotNow(f"a drill goes on here already, in {self.going.namespace}: wait for it, or end it")
+        run = self._keep(DrillRun(namespace, messages, rate, beginning=self._beginning(who)))
         self._in_background(self._run(run, shown), "dashboard: drill")
         return run
 
     def end(self, run_id: str, who: str) -> DrillRun:
-        """Ask it to end; one that has ended stays as it is. Raises :class:`DrillRunNotFound`."""
+        """Ask it to end; one that has ended stays as it is. Raises :class:`.runs.RunNotFound`."""
         run = self.find(run_id)
         if run.going and not run.ending:
             run.ending = who
-            run.lines.append((self._clock() - run.began, f"{who} ends it"))
+            run.lines.append((self._seconds(run), f"{who} ends it"))
             if self._process is not None:
                 self._in_background(self._end(run, self._process), "dashboard: ending a drill")
         return run
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=2 * CLOSE_SECONDS_MAX)
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = in_background(work, name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, run: DrillRun, shown: str | None) -> None:
         topology = self._asking.topology
@@ -256,7 +207,7 @@ class Drilling:
             os.close(ours)
             self._process = None
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-            run.seconds = self._clock() - run.began
+            run.seconds = self._seconds(run)
             log.info("dashboard ended a drill", report=run.report_id, passed=run.passed, error=run.error)
 
     async def _end(self, run: DrillRun, process: asyncio.subprocess.Process) -> None:
@@ -269,7 +220,7 @@ class Drilling:
         while piece := await process.stdout.read(4096):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                run.heard(line.decode(errors="replace").strip(), self._clock() - run.began)
+                run.heard(line.decode(errors="replace").strip(), self._seconds(run))
             rest = rest[: LINE_CHARS_MAX * 100]
 
 

@@ -11,7 +11,7 @@ from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import Doors, see_other
 from replicator.dashboard.pages import Pages, needed, needed_cluster
 from replicator.dashboard.rendering import url
-from replicator.dashboard.switching import KINDS, NotTyped, Run, Switches, Wanted
+from replicator.dashboard.switching import KINDS, NotTyped, Switches, SwitchRun, Wanted
 
 OPERATOR: Final = "operator"
 """Whoever asks a worker that asks nobody, as in the audit log."""
@@ -66,7 +66,9 @@ class FailoverPages:
             return await self._run_page(request, self._switches.find(run_id), reason=str(error), status=error.status)
         return see_other(_address(run))
 
-    async def _run_page(self, request: web.Request, run: Run, *, reason: str = "", status: int = 200) -> web.Response:
+    async def _run_page(
+        self, request: web.Request, run: SwitchRun, *, reason: str = "", status: int = 200
+    ) -> web.Response:
         title = f"{'Dry run' if run.dry else 'Switch'}: {run.wanted}"
         view = url("failover-run", id=run.run_id)
         return await self._pages.live(
@@ -74,5 +76,5 @@ class FailoverPages:
         )
 
 
-def _address(run: Run) -> str:
+def _address(run: SwitchRun) -> str:
     return url("/dashboard/failover/run", id=run.run_id)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,12 +20,12 @@ from typing import Final
 import structlog
 
 from replicator.dashboard.asking import Asking
+from replicator.dashboard.runs import NotNow, Run, Runs
 from replicator.engine.errors import EngineError
 from replicator.failover.errors import FailoverError
 from replicator.failover.peers import Peers
 from replicator.failover.report import SwitchReport
 from replicator.failover.switch import Switch
-from replicator.running.short_tasks import in_background
 
 DRY_RUN_SECONDS_MAX: Final = 600.0
 """What a dry run says is old after that: another is asked for."""
@@ -40,18 +38,6 @@ CLOSE_SECONDS_MAX: Final = 5.0
 KINDS: Final = ("planned", "unplanned", "failback")
 
 log = structlog.get_logger(__name__)
-
-
-class RunNotFound(EngineError):
-    """No run of that id: it is older than those that are kept, or the worker was restarted."""
-
-    status = 404
-
-
-class NotNow(EngineError):
-    """A switch that cannot begin at this moment, or for this asker; the message says why."""
-
-    status = 409
 
 
 class NotTyped(EngineError):
@@ -72,27 +58,16 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Run:
+class SwitchRun(Run):
     """One switch or dry run, from its beginning on."""
 
-    run_id: str
     wanted: Wanted
     dry: bool
-    who: str
-    at_ms: int
-    began: float
     lines: list[tuple[float, str]] = field(default_factory=list)
     """Seconds since the beginning, and what was done then."""
     report: SwitchReport | None = None
-    error: str = ""
-    seconds: float | None = None
-    """How long it took; None while it goes on."""
     followed_by: str = ""
     """Of a dry run: the switch that was made after it."""
-
-    @property
-    def going(self) -> bool:
-        return self.seconds is None
 
     @property
     def confirmable(self) -> bool:
@@ -100,34 +75,23 @@ class Run:
         return self.dry and self.report is not None and self.report.outcome == "dry run" and not self.followed_by
 
 
-class Switches:
+class Switches(Runs[SwitchRun]):
     """Of one worker's dashboard."""
 
     def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(RUNS_MAX, CLOSE_SECONDS_MAX, clock)
         self._asking = asking
-        self._clock = clock
-        self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def newest(self) -> list[Run]:
-        return list(reversed(self._runs.values()))
-
-    def find(self, run_id: str) -> Run:
-        """Raises :class:`RunNotFound`."""
-        if run_id not in self._runs:
-            raise RunNotFound("there is no such run any more: the worker was restarted, or newer ones took its place")
-        return self._runs[run_id]
-
-    def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> Run:
-        """Begin one. Raises :class:`NotNow`."""
-        if sum(run.going for run in self._runs.values()) >= GOING_MAX:
+    def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> SwitchRun:
+        """Begin one. Raises :class:`.runs.NotNow`."""
+        if len(self.unended()) >= GOING_MAX:
             raise NotNow(f"{GOING_MAX} dry runs and switches go on here: wait for one of them to end")
         return self._begin(wanted, dry=True, shown=shown, who=who)
 
-    def switch(self, run_id: str, typed: str, *, shown: str | None, who: str) -> Run:
+    def switch(self, run_id: str, typed: str, *, shown: str | None, who: str) -> SwitchRun:
         """Make what a dry run tried; the run that was begun by it already, if there is one.
 
-        Raises :class:`RunNotFound`, :class:`NotNow`, :class:`NotTyped`."""
+        Raises :class:`.runs.RunNotFound`, :class:`.runs.NotNow`, :class:`NotTyped`."""
         tried = self.find(run_id)
         if tried.followed_by in self._runs:
             return self._runs[tried.followed_by]
@@ -135,38 +99,25 @@ class Switches:
             raise NotNow("only a dry run that has ended without an error can be followed by the switch")
         if tried.who != who:
             raise NotNow(f"this dry run is {tried.who}'s: make one of your own")
-        if self._clock() - tried.began > DRY_RUN_SECONDS_MAX:
+        if self._seconds(tried) > DRY_RUN_SECONDS_MAX:
             raise NotNow(f"this dry run is older than {DRY_RUN_SECONDS_MAX / 60:.0f} minutes: make another")
         if typed.strip() != tried.wanted.target:
             raise NotTyped(f"Nothing was switched: type {tried.wanted.target}, the cluster that is to serve.")
-        if going := next((run for run in self._runs.values() if run.going and not run.dry), None):
+        if going := next((run for run in self.unended() if not run.dry), None):
             raise NotNow(f"another switch goes on here: {going.wanted}")
         run = self._begin(tried.wanted, dry=False, shown=shown, who=who)
         tried.followed_by = run.run_id
         return run
 
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=CLOSE_SECONDS_MAX)
-
-    def _begin(self, wanted: Wanted, *, dry: bool, shown: str | None, who: str) -> Run:
-        run = Run(uuid.uuid4().hex, wanted, dry, who, time.time_ns() // 1_000_000, self._clock())
-        self._runs[run.run_id] = run
-        for old in [each.run_id for each in self._runs.values() if not each.going][
-            : max(0, len(self._runs) - RUNS_MAX)
-        ]:
-            del self._runs[old]
-        task = in_background(self._run(run, shown), f"dashboard: {'dry run' if dry else 'switch'} of {wanted}"[:80])
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _begin(self, wanted: Wanted, *, dry: bool, shown: str | None, who: str) -> SwitchRun:
+        run = self._keep(SwitchRun(wanted, dry, beginning=self._beginning(who)))
+        self._in_background(self._run(run, shown), f"dashboard: {'dry run' if dry else 'switch'} of {wanted}"[:80])
         return run
 
-    async def _run(self, run: Run, shown: str | None) -> None:
+    async def _run(self, run: SwitchRun, shown: str | None) -> None:
         def note(text: str) -> None:
             if len(run.lines) < LINES_MAX and (not run.lines or run.lines[-1][1] != text):
-                run.lines.append((self._clock() - run.began, text))
+                run.lines.append((self._seconds(run), text))
 
         self._asking.in_name_of(shown)
         topology = self._asking.topology
@@ -183,11 +134,11 @@ class Switches:
             run.error = f"it failed: {error}"
             raise
         finally:
-            run.seconds = self._clock() - run.began
+            run.seconds = self._seconds(run)
             log.info("dashboard ended a switch", dry_run=run.dry, switch=str(run.wanted), error=run.error)
 
 
-async def _switched(switch: Switch, run: Run) -> SwitchReport:
+async def _switched(switch: Switch, run: SwitchRun) -> SwitchReport:
     wanted = run.wanted
     if wanted.kind == "failback":
         return await switch.failback(wanted.target, dry_run=run.dry)

@@ -13,11 +13,10 @@ from replicator.dashboard.drilling import (
     MESSAGES_MAX,
     RATE_MAX,
     Drilling,
-    DrillNotNow,
     DrillRefused,
     DrillRun,
-    DrillRunNotFound,
 )
+from replicator.dashboard.runs import Beginning, NotNow, RunNotFound
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import DRILL_PARTS, Views
 from replicator.topology.values import default_topology
@@ -26,7 +25,7 @@ GOOD = {"namespace": "public/canary", "messages": "100", "rate": "100", "typed":
 
 
 def run_of(**more: object) -> DrillRun:
-    run = DrillRun("x", "public/canary", 100, 100, "chief", 1, 0.0)
+    run = DrillRun("public/canary", 100, 100, beginning=Beginning("x", "chief", 1, 0.0))
     for name, value in more.items():
         setattr(run, name, value)
     return run
@@ -70,9 +69,9 @@ async def test_one_drill_goes_on_at_a_time(tmp_path: Path) -> None:
     asking = Asking(lambda: topology)
     drilling = Drilling(asking, "us-east")
     drilling._runs["x"] = run_of()
-    with pytest.raises(DrillNotNow, match="goes on here already, in public/canary"):
+    with pytest.raises(NotNow, match="goes on here already, in public/canary"):
         drilling.start(GOOD, shown=None, who="chief")
-    with pytest.raises(DrillRunNotFound):
+    with pytest.raises(RunNotFound):
         drilling.end("y", "chief")
     drilling.end("x", "chief")
     drilling.end("x", "another")

@@ -8,7 +8,8 @@ from asynchronous import asynchronous
 
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.drilling import Drilling
-from replicator.dashboard.switching import Run, Switches, Wanted
+from replicator.dashboard.runs import Beginning
+from replicator.dashboard.switching import Switches, SwitchRun, Wanted
 from replicator.dashboard.views import Views
 from replicator.failover.report import SubscriptionReport, SwitchReport, TopicReport
 from replicator.topology.values import default_topology
@@ -19,7 +20,8 @@ async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Pa
     topology = default_topology(tmp_path, (1, 2))
     asking = Asking(lambda: topology)
     switches = Switches(asking)
-    run = Run("x", Wanted("unplanned", "us-east", "eu-west"), dry=True, who="chief", at_ms=1, began=0.0)
+    wanted = Wanted("unplanned", "us-east", "eu-west")
+    run = SwitchRun(wanted, dry=True, beginning=Beginning("x", "chief", 1, 0.0))
     run.report = SwitchReport("unplanned", "us-east", "eu-west", ("us-east",), 0, outcome="dry run")
     good = [TopicReport(f"persistent://a/b/good-{number:03}", True, "1:1", "1:1", 0) for number in range(150)]
     equal = SubscriptionReport("<b>sub</b>", True, "", 0, 2)

@@ -12,7 +12,8 @@ from asynchronous import asynchronous
 
 from replicator.dashboard import switching
 from replicator.dashboard.asking import Asking
-from replicator.dashboard.switching import DRY_RUN_SECONDS_MAX, GOING_MAX, NotNow, NotTyped, Run, Switches, Wanted
+from replicator.dashboard.runs import NotNow
+from replicator.dashboard.switching import DRY_RUN_SECONDS_MAX, GOING_MAX, NotTyped, Switches, SwitchRun, Wanted
 from replicator.failover.errors import SwitchImpossible
 from replicator.failover.report import SwitchReport
 from replicator.security.access import Access, access, use_in_context
@@ -31,7 +32,7 @@ class Clusters:
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def switched(self, switch: object, run: Run) -> SwitchReport:
+    async def switched(self, switch: object, run: SwitchRun) -> SwitchReport:
         self.asked.append((str(run.wanted), run.dry))
         self.shown.append(access().authorization())
         await self.may_end.wait()
@@ -60,7 +61,7 @@ async def made(tmp_path: Any, now: list[float]) -> AsyncIterator[Switches]:
         await asking.close()
 
 
-async def ended(run: Run) -> Run:
+async def ended(run: SwitchRun) -> SwitchRun:
     async with asyncio.timeout(60):
         while run.going:  # noqa: ASYNC110 - it has no event: pages ask again
             await asyncio.sleep(0)

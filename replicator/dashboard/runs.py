@@ -1,0 +1,123 @@
+"""What the dashboard has started and keeps in mind: runs, the newest of them, and the tasks that carry them out.
+
+A run begins, says what it does, and ends once. Newer runs take the place of older ones that have ended; one that goes
+on is never forgotten. Tasks end with the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from replicator.engine.errors import EngineError
+from replicator.running.short_tasks import in_background
+
+
+class RunNotFound(EngineError):
+    """No run of that id: it is older than those that are kept, or the worker was restarted."""
+
+    status = 404
+
+
+class NotNow(EngineError):
+    """A run that cannot begin at this moment, or for this asker; the message says why."""
+
+    status = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Which run it is, who began it, and when."""
+
+    run_id: str
+    who: str
+    at_ms: int
+    clock: float
+    """By the clock of :class:`Runs`, in seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run, from its beginning on."""
+
+    beginning: Beginning
+    error: str = ""
+    seconds: float | None = None
+    """How long it took; None while it goes on."""
+
+    @property
+    def run_id(self) -> str:
+        return self.beginning.run_id
+
+    @property
+    def who(self) -> str:
+        return self.beginning.who
+
+    @property
+    def at_ms(self) -> int:
+        return self.beginning.at_ms
+
+    @property
+    def going(self) -> bool:
+        return self.seconds is None
+
+
+RunT = TypeVar("RunT", bound=Run)
+
+
+class Runs(Generic[RunT]):
+    """Of one kind, in one worker's dashboard."""
+
+    def __init__(self, kept_max: int, close_seconds_max: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """``close_seconds_max`` is how long tasks may take to end when the worker does."""
+        self._kept_max = kept_max
+        self._close_seconds_max = close_seconds_max
+        self._clock = clock
+        self._runs: OrderedDict[str, RunT] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def newest(self) -> list[RunT]:
+        return list(reversed(self._runs.values()))
+
+    def unended(self) -> list[RunT]:
+        """Those that go on, the oldest first."""
+        return [run for run in self._runs.values() if run.going]
+
+    def find(self, run_id: str) -> RunT:
+        """Raises :class:`RunNotFound`."""
+        if run_id not in self._runs:
+            raise RunNotFound("there is no such run any more: the worker was restarted, or newer ones took its place")
+        return self._runs[run_id]
+
+    def _beginning(self, who: str) -> Beginning:
+        """Of a run that begins now."""
+        return Beginning(uuid.uuid4().hex, who, time.time_ns() // 1_000_000, self._clock())
+
+    def _seconds(self, run: RunT) -> float:
+        """Since it began."""
+        return self._clock() - run.beginning.clock
+
+    def _keep(self, run: RunT) -> RunT:
+        """Keep a run that begins, and forget the oldest of those that have ended, where there are too many."""
+        self._runs[run.run_id] = run
+        ended = [each.run_id for each in self._runs.values() if not each.going]
+        for run_id in ended[: max(0, len(self._runs) - self._kept_max)]:
+            del self._runs[run_id]
+        return run
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do some work of a run; it is given up when the worker ends."""
+        task = in_background(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._close_seconds_max)
