@@ -111,7 +111,7 @@ class ControllerStats:
     answers: int = 0
     """Responses written here, for others."""
     responses: int = 0
-    """Responses of peers to us."""
+    """Responses of other clusters, to whomever."""
     mappings: int = 0
     timeouts: int = 0
     """Requests that some peer left unanswered for ``snapshot_timeout_ms``."""

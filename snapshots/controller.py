@@ -8,23 +8,27 @@ is the field's (seed 004).
 
 Algorithm, in cluster A with peer B:
 
-1. Once messages were appended, at most one ``SnapshotRequest`` in ``snapshot_interval_ms`` is written, and one after
-   the last message, so that the last messages are covered too. Markers ask for nothing, so clusters do not keep each
-   other awake.
+1. Once messages were appended here, or came from who cannot ask, at most one ``SnapshotRequest`` in
+   ``snapshot_interval_ms`` is written, and one after the last message, so that the last messages are covered too. It
+   says of its writer what an answer would. Markers ask for nothing, so clusters do not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up.
 3. The answer stands in A's log at L. The link from B is in order, so all that B originated is before L; what A
    originated is in A's log by itself. For each third origin A waits until its log has reached vector-B, at L' >= L.
    From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
-   answer, whenever it comes: late, twice, after a restart, unasked. So pending requests are only counted, and nothing
-   depends on them.
+   answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
+   requests are only counted, and nothing depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
 5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
    told to its peer, unless the peer was told as much already; with it goes the exact state
    (:mod:`snapshots.announcing`).
-6. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
-   the topic is idle in A, and B would never cover it. So when B gets messages that neither A nor B originated after
-   B's last answer to A, and A does not ask again soon, B answers unasked (the *follow-up*): once, so idle stays idle.
+6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
+   until, for each peer, an answer *covers* all messages that B has, which is when its vector is not below B's, or asks
+   in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
+   asking each makes N * N.
+7. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
+   the topic is idle in A, and B would never cover it. So when B gets messages of others after it last said how far it
+   is, and nobody asks soon, B says so unasked (the *follow-up*): once, so idle stays idle.
 
 What the shell owes: carry out actions in order, or stop; call ``on_append`` for a block before ``on_marker`` for its
 markers; hand over each marker at least once (everything is idempotent). After a restart: ``on_subscription`` for each
@@ -49,6 +53,7 @@ from snapshots.actions import (
     WriteResponse,
 )
 from snapshots.announcing import AckSource, UpdateAnnouncer
+from snapshots.asking import PATIENCE_INTERVALS, Asking
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -65,8 +70,6 @@ PENDING_REQUESTS_MAX: Final = 256
 WAITING_ANSWERS_MAX: Final = 16
 """Answers of one peer that may wait for a third origin. Past it the newest replaces the one before: the oldest are
 fulfilled first, and the newest covers most."""
-FOLLOW_UP_INTERVALS: Final = 5
-"""A peer that will ask again does so within an interval and a round trip; after so many, it is answered unasked."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,8 @@ class SnapshotController:
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
         self._tables: dict[str, MappingTable] = {}
+        self._recorded_ms: dict[str, int] = {}
+        """By peer, when the last mapping was recorded."""
         self.stats = ControllerStats()
         self.updates = UpdateAnnouncer(
             local, self._peers, self._settings, self.stats, self._mapped, acks, budget or UpdateBudget()
@@ -108,13 +113,11 @@ class SnapshotController:
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
         """At or above the last message; None while we do not know."""
-        self._moved = False
-        """Messages were appended since the last request."""
-        self._requested_ms: int | None = None
+        self._asking = Asking()
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
-        self._follow_up_ms: dict[str, int] = {}
+        self._follow_up_ms: int | None = None
 
     # ---- what the shell may ask -------------------------------------------------------------------------
 
@@ -128,7 +131,9 @@ class SnapshotController:
 
     def next_deadline(self, now_ms: int) -> int | None:
         """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
-        deadlines = [*self._follow_ups_due().values()]
+        deadlines: list[int] = []
+        if (follow_up_ms := self._follow_up_due()) is not None:
+            deadlines.append(follow_up_ms)
         if self._waiting_may_end:
             deadlines.append(now_ms)
         if (due_ms := self.updates.due_ms) is not None:
@@ -149,12 +154,11 @@ class SnapshotController:
             self._waiting_may_end = True
         if messages:
             self._last_message = last
-            self._moved = True
-            for peer in self._peers:
-                third = self._reachable - {peer} if origin is None else {origin} - {peer, self._local}
-                if third:
-                    due_ms = now_ms + FOLLOW_UP_INTERVALS * self._settings.snapshot_interval_ms
-                    self._follow_up_ms.setdefault(peer, due_ms)
+            interval_ms = self._settings.snapshot_interval_ms
+            self._asking.on_messages(self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
+            third = self._reachable if origin is None else {origin} - {self._local}
+            if self._follow_up_ms is None and any(third - {peer} for peer in self._peers):
+                self._follow_up_ms = now_ms + PATIENCE_INTERVALS * interval_ms
         elif any(table.newest and table.newest.local > before for table in self._tables.values()):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)
@@ -204,10 +208,9 @@ class SnapshotController:
         added = frozenset(peers) - self._peers - {self._local}
         self._peers = _others(peers, self._local)
         self._reachable = _others(reachable_origins, self._local)
-        self._follow_up_ms = {peer: due for peer, due in self._follow_up_ms.items() if peer in self._peers}
+        self._follow_up_ms = self._follow_up_ms if self._peers else None
+        self._asking.on_peers(self._asked(), ask=bool(added) and self._last_message is not None)
         self._waiting_may_end = any(self._waiting.values())
-        if added:
-            self._moved = self._last_message is not None
         self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
@@ -233,9 +236,9 @@ class SnapshotController:
             self._on_own_marker(position, marker)
             return []
         match marker:
-            case SnapshotRequest() if marker.source_cluster == origin and origin in self._peers:
-                return [self._answer(marker.snapshot_id, origin, log)]
-            case SnapshotResponse() if marker.cluster == origin and self._is_for_us(marker):
+            case SnapshotRequest() if marker.source_cluster == origin:
+                return self._on_request(position, marker, log, now_ms)
+            case SnapshotResponse() if marker.cluster == origin:
                 return self._on_response(position, marker, log, now_ms)
             case SubscriptionsUpdate():
                 return [*self.updates.on_updates(marker, origin, log.lac, now_ms)]
@@ -248,35 +251,37 @@ class SnapshotController:
         actions: list[Action] = []
         if self._waiting_may_end:
             actions += self._end_waiting(log, now_ms)
-        for peer, due_ms in self._follow_ups_due().items():
-            if due_ms <= now_ms:
-                actions.append(self._answer(self._next_id(), peer, log))
         if self._wants_request() and self._request_ms(now_ms) <= now_ms:
-            actions.append(self._request(now_ms))
+            actions.append(self._request(now_ms, log))
+        due_ms = self._follow_up_due()
+        if due_ms is not None and due_ms <= now_ms:
+            actions.append(self._answer(self._next_id(), "", log))
         update_ms = self.updates.due_ms
         if update_ms is not None and update_ms <= now_ms:
             actions += self.updates.announce(now_ms)
         return actions
 
-    # ---- asking (step 1) --------------------------------------------------------------------------------
+    # ---- asking (steps 1 and 6) -------------------------------------------------------------------------
+
+    def _asked(self) -> frozenset[str]:
+        """Who answers us."""
+        return self._peers & self._reachable
 
     def _wants_request(self) -> bool:
-        return self._moved and self.updates.has_subscriptions and bool(self._peers & self._reachable)
+        return self._asking.wanted and self.updates.has_subscriptions and bool(self._asked())
 
     def _request_ms(self, now_ms: int) -> int:
-        if self._requested_ms is None:
-            return now_ms
-        return self._requested_ms + self._settings.snapshot_interval_ms
+        return self._asking.due_ms(now_ms, self._settings.snapshot_interval_ms)
 
-    def _request(self, now_ms: int) -> WriteRequest:
+    def _request(self, now_ms: int, log: LogState) -> WriteRequest:
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             self._forget_oldest_pending()
         snapshot_id = self._next_id()
-        self._pending[snapshot_id] = _Pending(now_ms, set(self._peers & self._reachable))
-        self._requested_ms = now_ms
-        self._moved = False
+        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked()))
+        self._asking.on_request(now_ms)
+        self._follow_up_ms = None
         self.stats.requests += 1
-        return WriteRequest(SnapshotRequest(snapshot_id, self._local))
+        return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, _messages(log)))
 
     def _expire_pending(self, now_ms: int) -> None:
         while self._pending:
@@ -289,34 +294,39 @@ class SnapshotController:
         del self._pending[next(iter(self._pending))]
         self.stats.timeouts += 1
 
-    # ---- answering (steps 2 and 6) ----------------------------------------------------------------------
+    # ---- answering (steps 2 and 7) ----------------------------------------------------------------------
+
+    def _on_request(self, position: Position, request: SnapshotRequest, log: LogState, now_ms: int) -> list[Action]:
+        asked_by, actions = request.source_cluster, list[Action]()
+        if asked_by in self._peers:
+            actions.append(self._answer(request.snapshot_id, asked_by, log))
+        if request.vector:
+            self._asking.on_asked(now_ms, self._settings.snapshot_timeout_ms)
+            said = SnapshotResponse(request.snapshot_id, asked_by, request.position, request.vector, "")
+            actions += self._on_answer(position, said, log, now_ms)
+        return actions
 
     def _answer(self, snapshot_id: str, asked_by: str, log: LogState) -> WriteResponse:
-        self._follow_up_ms.pop(asked_by, None)
+        self._follow_up_ms = None
         self.stats.answers += 1
-        vector = log.vector if log.messages is None else log.messages
-        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, dict(vector), asked_by))
+        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, _messages(log), asked_by))
 
-    def _follow_ups_due(self) -> dict[str, int]:
-        return dict(self._follow_up_ms) if self.updates.has_subscriptions else {}
+    def _follow_up_due(self) -> int | None:
+        return self._follow_up_ms if self.updates.has_subscriptions else None
 
     # ---- mapping (steps 3 and 4) ------------------------------------------------------------------------
 
-    def _is_for_us(self, response: SnapshotResponse) -> bool:
-        # A broker that does not name who asked can only be recognised by the id.
-        return response.requested_by == self._local or (
-            not response.requested_by and response.snapshot_id in self._pending
-        )
-
     def _on_response(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
-        """Three cases: it proves something now; it will once a third origin has come further; it never can."""
         self.stats.responses += 1
         pending = self._pending.get(response.snapshot_id)
         if pending is not None:
             pending.awaited.discard(response.cluster)
             if not pending.awaited:
                 del self._pending[response.snapshot_id]
+        return self._on_answer(position, response, log, now_ms)
 
+    def _on_answer(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
+        """Three cases: it proves something now; it will once a third origin has come further; it never can."""
         missing = self._missing(response, log)
         # Without a vector nothing is known of third origins (the answer of a broker that does not send one), or there
         # is no message to cover. And a peer with entries of ours that we do not have (we lost our log) proves nothing.
@@ -336,7 +346,7 @@ class SnapshotController:
             return []
         # With third origins the log reached the vector at some place up to its LAC, which need not be `position`.
         only_us_two = response.vector.keys() <= {self._local, response.cluster}
-        return self._record(position if only_us_two else log.lac, response, now_ms)
+        return self._record(position if only_us_two else log.lac, response, log, now_ms)
 
     def _missing(self, response: SnapshotResponse, log: LogState) -> set[str]:
         """The third origins of which the answering cluster had more than our log has."""
@@ -366,17 +376,26 @@ class SnapshotController:
                 else:
                     fulfilled = answer
             if fulfilled is not None:
-                actions += self._record(log.lac, fulfilled, now_ms)
+                actions += self._record(log.lac, fulfilled, log, now_ms)
         return actions
 
-    def _record(self, local: Position, response: SnapshotResponse, now_ms: int) -> list[Action]:
+    def _record(self, local: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
         peer = response.cluster
+        covers = all(response.vector.get(origin, BEFORE_ALL) >= at for origin, at in _messages(log).items())
+        covers_first = covers and self._asking.is_uncovered(peer)
+        if covers:
+            self._asking.on_covered((peer,))
+        if response.requested_by != self._local and not covers_first:
+            recorded_ms = self._recorded_ms.get(peer)
+            if recorded_ms is not None and now_ms - recorded_ms < self._settings.snapshot_interval_ms:
+                return []  # others ask at a pace of their own, each of them
         mapping = SnapshotMapping(response.snapshot_id, local, peer, response.position)
         if not self._tables.setdefault(peer, MappingTable()).add(mapping):
             return []
+        self._recorded_ms[peer] = now_ms
         self.stats.mappings += 1
         self.updates.note_all(now_ms)
-        snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote})
+        snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote}, covers)
         return [RecordMapping(mapping), WriteLocalSnapshot(snapshot)]
 
     def _mapped(self, peer: str, claim: Position) -> Position | None:
@@ -395,17 +414,30 @@ class SnapshotController:
         match marker:
             case SnapshotRequest():
                 if self._last_message is not None and self._last_message < position:
-                    self._moved = False
+                    about_all = not marker.vector or self._last_message <= marker.position
+                    self._asking.on_request_stands(about_all=about_all)
+                if marker.vector:
+                    self._note_said(marker.position)
             case LocalSnapshot():
                 for peer, remote in marker.clusters.items():
                     mapping = SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
                     self._tables.setdefault(peer, MappingTable()).add(mapping)
+                if marker.covers and self._last_message is not None and self._last_message <= marker.local:
+                    self._asking.on_covered(marker.clusters)
             case SubscriptionsUpdate():
                 for update in marker.updates:
                     self.updates.recall(update)
             case SnapshotResponse():
-                if self._last_message is not None and self._last_message <= marker.position:
-                    self._follow_up_ms.pop(marker.requested_by, None)  # that answer covered everything
+                self._note_said(marker.position)
+
+    def _note_said(self, lac: Position) -> None:
+        """Peers were told what was here up to there."""
+        if self._last_message is not None and self._last_message <= lac:
+            self._follow_up_ms = None
+
+
+def _messages(log: LogState) -> dict[str, Position]:
+    return dict(log.vector if log.messages is None else log.messages)
 
 
 def _others(clusters: Collection[str], local: str) -> frozenset[str]:

@@ -21,7 +21,7 @@ from pyroaring import BitMap
 from snapshots import markers_pb2 as pb
 from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks, bitmap_pieces, merged_ranges
 from snapshots.errors import MarkerCorrupt
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 MARKER_VERSION: Final = 1
@@ -49,10 +49,16 @@ class MarkerType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """ "Tell me how far your log is": written by ``source_cluster``, answered by every cluster it reaches."""
+    """ "Tell me how far your log is": written by ``source_cluster``, answered by every cluster it reaches.
+
+    ``position`` and ``vector`` are what ``source_cluster`` would answer, as in :class:`SnapshotResponse`; without a
+    vector it says nothing of that, as the versions before.
+    """
 
     snapshot_id: str
     source_cluster: str
+    position: Position = BEFORE_ALL
+    vector: Mapping[str, Position] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class SnapshotResponse:
 
     ``position`` is its LAC. ``vector`` holds, for each origin, the highest origin position of a message in its
     log up to there; it is empty in the answers of brokers that do not know the field. ``requested_by`` is the
-    cluster that asked, "" in such answers.
+    cluster that asked, "" in such answers and where nobody asked. Who asked does not matter to who reads it.
     """
 
     snapshot_id: str
@@ -73,11 +79,13 @@ class SnapshotResponse:
 
 @dataclass(frozen=True, slots=True)
 class LocalSnapshot:
-    """A mapping as it was recorded; never copied. ``clusters`` holds each peer's position for ``local``."""
+    """A mapping as it was recorded; never copied. ``clusters`` holds each peer's position for ``local``; with
+    ``covers`` all messages that were here by then lie at or below it there."""
 
     snapshot_id: str
     local: Position
     clusters: Mapping[str, Position]
+    covers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,10 @@ def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
         case SnapshotRequest():
             kind = MarkerType.SNAPSHOT_REQUEST
             message = pb.ReplicatedSubscriptionsSnapshotRequest(
-                snapshot_id=marker.snapshot_id, source_cluster=marker.source_cluster
+                snapshot_id=marker.snapshot_id,
+                source_cluster=marker.source_cluster,
+                position=_position_to_wire(marker.position) if marker.vector else None,
+                vector=_clusters_to_wire(marker.vector),
             )
         case SnapshotResponse():
             kind = MarkerType.SNAPSHOT_RESPONSE
@@ -158,6 +169,7 @@ def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
                 snapshot_id=marker.snapshot_id,
                 local_message_id=_position_to_wire(marker.local),
                 clusters=_clusters_to_wire(marker.clusters),
+                covers=marker.covers or None,
             )
         case SubscriptionsUpdate():
             kind = MarkerType.SUBSCRIPTIONS_UPDATE
@@ -199,7 +211,10 @@ def _decode(kind: MarkerType, payload: bytes) -> Marker:
         case MarkerType.SNAPSHOT_REQUEST:
             request = _parse(pb.ReplicatedSubscriptionsSnapshotRequest, payload)
             _require(request, "source_cluster")
-            return SnapshotRequest(request.snapshot_id, request.source_cluster)
+            if not request.HasField("position"):
+                return SnapshotRequest(request.snapshot_id, request.source_cluster)
+            position, vector = _position_from_wire(request.position), _clusters_from_wire(request.vector)
+            return SnapshotRequest(request.snapshot_id, request.source_cluster, position, vector)
         case MarkerType.SNAPSHOT_RESPONSE:
             response = _parse(pb.ReplicatedSubscriptionsSnapshotResponse, payload)
             _require(response, "cluster")
@@ -214,7 +229,7 @@ def _decode(kind: MarkerType, payload: bytes) -> Marker:
             snapshot = _parse(pb.ReplicatedSubscriptionsSnapshot, payload)
             _require(snapshot, "local_message_id")
             local = _position_from_wire(snapshot.local_message_id)
-            return LocalSnapshot(snapshot.snapshot_id, local, _clusters_from_wire(snapshot.clusters))
+            return LocalSnapshot(snapshot.snapshot_id, local, _clusters_from_wire(snapshot.clusters), snapshot.covers)
         case MarkerType.SUBSCRIPTIONS_UPDATE:
             update = _parse(pb.ReplicatedSubscriptionsUpdate, payload)
             if any(nested.more for nested in update.more):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"replicator/snapshots/markers.proto\x12\x14replicator.snapshots\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"c\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12>\n\nmessage_id\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"\xc5\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x37\n\x07\x63luster\x18\x02 \x01(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x36\n\x06vector\x18\x64 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x14\n\x0crequested_by\x18\x65 \x01(\t\"\xb6\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x10local_message_id\x18\x02 \x01(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x08\x63lusters\x18\x03 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\"\x84\x01\n\rPositionRange\x12\x39\n\x05\x61\x66ter\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x04upto\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"0\n\nLedgerAcks\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x0f\n\x07\x65ntries\x18\x02 \x02(\x0c\"[\n\x08PartAcks\x12>\n\nmessage_id\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x0f\n\x07indexes\x18\x02 \x02(\x0c\"\xc8\x01\n\nOriginAcks\x12\x0e\n\x06origin\x18\x01 \x02(\t\x12\x13\n\x0bincarnation\x18\x02 \x02(\x04\x12\x33\n\x06ranges\x18\x03 \x03(\x0b\x32#.replicator.snapshots.PositionRange\x12\x31\n\x07ledgers\x18\x04 \x03(\x0b\x32 .replicator.snapshots.LedgerAcks\x12-\n\x05parts\x18\x05 \x03(\x0b\x32\x1e.replicator.snapshots.PartAcks\"2\n\x14SubscriptionProperty\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\x84\x03\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x38\n\x08\x63lusters\x18\x02 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x15\n\ngeneration\x18\x64 \x01(\x04:\x01\x31\x12\x41\n\x04more\x18\x65 \x03(\x0b\x32\x33.replicator.snapshots.ReplicatedSubscriptionsUpdate\x12.\n\x04\x61\x63ks\x18\x66 \x03(\x0b\x32 .replicator.snapshots.OriginAcks\x12\r\n\x05whole\x18g \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18h \x01(\x08\x12\x0c\n\x04\x61sks\x18i \x01(\x08\x12>\n\nproperties\x18j \x03(\x0b\x32*.replicator.snapshots.SubscriptionProperty\x12\x16\n\x0eread_compacted\x18k \x01(\x08\"3\n\x12\x46\x61iloverAssignment\x12\x0c\n\x04home\x18\x64 \x02(\t\x12\x0f\n\x07serving\x18\x65 \x02(\t\"\xd1\x01\n\rFailoverEpoch\x12\r\n\x05\x65poch\x18\x64 \x02(\x04\x12\x0e\n\x06writer\x18\x65 \x02(\t\x12\x11\n\trecord_id\x18\x66 \x02(\t\x12\r\n\x05\x61t_ms\x18g \x01(\x04\x12\x0c\n\x04kind\x18h \x01(\t\x12\x0e\n\x06source\x18i \x01(\t\x12\x0e\n\x06target\x18j \x01(\t\x12\x39\n\x07serving\x18k \x03(\x0b\x32(.replicator.snapshots.FailoverAssignment\x12\x16\n\x0e\x63onsumers_kept\x18l \x03(\t')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"replicator/snapshots/markers.proto\x12\x14replicator.snapshots\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"c\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12>\n\nmessage_id\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"\xcb\x01\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\x12<\n\x08position\x18\x64 \x01(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x36\n\x06vector\x18\x65 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\"\xc5\x01\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x37\n\x07\x63luster\x18\x02 \x01(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x36\n\x06vector\x18\x64 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x14\n\x0crequested_by\x18\x65 \x01(\t\"\xc6\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x44\n\x10local_message_id\x18\x02 \x01(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x08\x63lusters\x18\x03 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x0e\n\x06\x63overs\x18\x64 \x01(\x08\"\x84\x01\n\rPositionRange\x12\x39\n\x05\x61\x66ter\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x38\n\x04upto\x18\x02 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\"0\n\nLedgerAcks\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x0f\n\x07\x65ntries\x18\x02 \x02(\x0c\"[\n\x08PartAcks\x12>\n\nmessage_id\x18\x01 \x02(\x0b\x32*.replicator.snapshots.MarkersMessageIdData\x12\x0f\n\x07indexes\x18\x02 \x02(\x0c\"\xc8\x01\n\nOriginAcks\x12\x0e\n\x06origin\x18\x01 \x02(\t\x12\x13\n\x0bincarnation\x18\x02 \x02(\x04\x12\x33\n\x06ranges\x18\x03 \x03(\x0b\x32#.replicator.snapshots.PositionRange\x12\x31\n\x07ledgers\x18\x04 \x03(\x0b\x32 .replicator.snapshots.LedgerAcks\x12-\n\x05parts\x18\x05 \x03(\x0b\x32\x1e.replicator.snapshots.PartAcks\"2\n\x14SubscriptionProperty\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\x84\x03\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x38\n\x08\x63lusters\x18\x02 \x03(\x0b\x32&.replicator.snapshots.ClusterMessageId\x12\x15\n\ngeneration\x18\x64 \x01(\x04:\x01\x31\x12\x41\n\x04more\x18\x65 \x03(\x0b\x32\x33.replicator.snapshots.ReplicatedSubscriptionsUpdate\x12.\n\x04\x61\x63ks\x18\x66 \x03(\x0b\x32 .replicator.snapshots.OriginAcks\x12\r\n\x05whole\x18g \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18h \x01(\x08\x12\x0c\n\x04\x61sks\x18i \x01(\x08\x12>\n\nproperties\x18j \x03(\x0b\x32*.replicator.snapshots.SubscriptionProperty\x12\x16\n\x0eread_compacted\x18k \x01(\x08\"3\n\x12\x46\x61iloverAssignment\x12\x0c\n\x04home\x18\x64 \x02(\t\x12\x0f\n\x07serving\x18\x65 \x02(\t\"\xd1\x01\n\rFailoverEpoch\x12\r\n\x05\x65poch\x18\x64 \x02(\x04\x12\x0e\n\x06writer\x18\x65 \x02(\t\x12\x11\n\trecord_id\x18\x66 \x02(\t\x12\r\n\x05\x61t_ms\x18g \x01(\x04\x12\x0c\n\x04kind\x18h \x01(\t\x12\x0e\n\x06source\x18i \x01(\t\x12\x0e\n\x06target\x18j \x01(\t\x12\x39\n\x07serving\x18k \x03(\x0b\x32(.replicator.snapshots.FailoverAssignment\x12\x16\n\x0e\x63onsumers_kept\x18l \x03(\t')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +35,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MARKERSMESSAGEIDDATA']._serialized_end=119
   _globals['_CLUSTERMESSAGEID']._serialized_start=121
   _globals['_CLUSTERMESSAGEID']._serialized_end=220
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTREQUEST']._serialized_start=222
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTREQUEST']._serialized_end=307
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_start=310
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_end=507
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_start=510
-  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_end=692
-  _globals['_POSITIONRANGE']._serialized_start=695
-  _globals['_POSITIONRANGE']._serialized_end=827
-  _globals['_LEDGERACKS']._serialized_start=829
-  _globals['_LEDGERACKS']._serialized_end=877
-  _globals['_PARTACKS']._serialized_start=879
-  _globals['_PARTACKS']._serialized_end=970
-  _globals['_ORIGINACKS']._serialized_start=973
-  _globals['_ORIGINACKS']._serialized_end=1173
-  _globals['_SUBSCRIPTIONPROPERTY']._serialized_start=1175
-  _globals['_SUBSCRIPTIONPROPERTY']._serialized_end=1225
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=1228
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=1616
-  _globals['_FAILOVERASSIGNMENT']._serialized_start=1618
-  _globals['_FAILOVERASSIGNMENT']._serialized_end=1669
-  _globals['_FAILOVEREPOCH']._serialized_start=1672
-  _globals['_FAILOVEREPOCH']._serialized_end=1881
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTREQUEST']._serialized_start=223
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTREQUEST']._serialized_end=426
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_start=429
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_end=626
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_start=629
+  _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_end=827
+  _globals['_POSITIONRANGE']._serialized_start=830
+  _globals['_POSITIONRANGE']._serialized_end=962
+  _globals['_LEDGERACKS']._serialized_start=964
+  _globals['_LEDGERACKS']._serialized_end=1012
+  _globals['_PARTACKS']._serialized_start=1014
+  _globals['_PARTACKS']._serialized_end=1105
+  _globals['_ORIGINACKS']._serialized_start=1108
+  _globals['_ORIGINACKS']._serialized_end=1308
+  _globals['_SUBSCRIPTIONPROPERTY']._serialized_start=1310
+  _globals['_SUBSCRIPTIONPROPERTY']._serialized_end=1360
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=1363
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=1751
+  _globals['_FAILOVERASSIGNMENT']._serialized_start=1753
+  _globals['_FAILOVERASSIGNMENT']._serialized_end=1804
+  _globals['_FAILOVEREPOCH']._serialized_start=1807
+  _globals['_FAILOVEREPOCH']._serialized_end=2016
 # @@protoc_insertion_point(module_scope)

@@ -23,12 +23,16 @@ class ClusterMessageId(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot_id", "source_cluster")
+    __slots__ = ("snapshot_id", "source_cluster", "position", "vector")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     source_cluster: str
-    def __init__(self, snapshot_id: _Optional[str] = ..., source_cluster: _Optional[str] = ...) -> None: ...
+    position: MarkersMessageIdData
+    vector: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
+    def __init__(self, snapshot_id: _Optional[str] = ..., source_cluster: _Optional[str] = ..., position: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., vector: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
 
 class ReplicatedSubscriptionsSnapshotResponse(_message.Message):
     __slots__ = ("snapshot_id", "cluster", "vector", "requested_by")
@@ -43,14 +47,16 @@ class ReplicatedSubscriptionsSnapshotResponse(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., cluster: _Optional[_Union[ClusterMessageId, _Mapping]] = ..., vector: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class ReplicatedSubscriptionsSnapshot(_message.Message):
-    __slots__ = ("snapshot_id", "local_message_id", "clusters")
+    __slots__ = ("snapshot_id", "local_message_id", "clusters", "covers")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    COVERS_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     local_message_id: MarkersMessageIdData
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
+    covers: bool
+    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., covers: _Optional[bool] = ...) -> None: ...
 
 class PositionRange(_message.Message):
     __slots__ = ("after", "upto")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind
@@ -27,7 +28,7 @@ from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
-from snapshots.markers import SnapshotResponse, SubscriptionsUpdate
+from snapshots.markers import SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -163,7 +164,9 @@ class TopicSync:
             if header.origin != self._shared.engine.cluster:
                 self._state.copied(block)
             self.controller.on_append(block.last, origin=header.origin, messages=messages, now_ms=monotonic_ms())
-            if not messages:
+        # Only now: an answer among them may cover a message that came with it.
+        for block in blocks:
+            if block.header.kind is not BlockKind.MESSAGES:
                 for marker_block in self._markers.blocks(block.position, block.last):
                     self._handle_markers(marker_block, BEFORE_ALL)
         if self._state.is_loaded or any(each.replicated for each in self._topic.subscriptions.values()):
@@ -312,26 +315,31 @@ class TopicSync:
             if position <= after:
                 continue
             self._checkpoint.handled = max(self._checkpoint.handled, position)
-            if isinstance(marker, SnapshotResponse) and self._proves_nothing(marker):
-                self._shared.counted.answers_unprovable += 1
-                continue
             header = stored.header
+            if (
+                header.origin != self._shared.engine.cluster
+                and isinstance(marker, SnapshotResponse | SnapshotRequest)
+                and self._proves_nothing(marker.vector)
+            ):
+                self._shared.counted.answers_unprovable += 1
+                if isinstance(marker, SnapshotResponse):
+                    continue
+                marker = replace(marker, vector={})
             actions = self.controller.on_marker(position, header.origin, marker, self._log_state(), monotonic_ms())
             if after == BEFORE_ALL and any(isinstance(action, ApplyUpdate) for action in actions):  # not a repetition
                 self._queue.announced(header.origin, header.publish_time_ms)
             self._queue.add(actions)
         self._queue.wake()
 
-    def _proves_nothing(self, answer: SnapshotResponse) -> bool:
-        """Whether the peer has messages that are not in our log and never will be, so that consuming all of ours says
-        nothing of them (invariant 5): ours, as we were restored from an old copy; or others', which a link left out.
+    def _proves_nothing(self, said: Mapping[str, Position]) -> bool:
+        """Whether the peer that ``said`` how far it is has messages that are not in our log and never will be, so that
+        consuming all of ours says nothing of them (invariant 5): ours, as we were restored from an old copy; or
+        others', which a link left out.
         """
         cluster = self._shared.engine.cluster
-        lost = cluster in answer.vector and not self._state.holds(cluster, answer.vector[cluster])
+        lost = cluster in said and not self._state.holds(cluster, said[cluster])
         topic = self._topic
-        return lost or any(
-            topic.origins.left_out(origin) or topic.origins.partly_left_out(origin) for origin in answer.vector
-        )
+        return lost or any(topic.origins.left_out(each) or topic.origins.partly_left_out(each) for each in said)
 
     def _log_state(self) -> LogState:
         topic = self._topic

@@ -57,12 +57,14 @@ class RecordingIndex:
 class Node:
     """One cluster: engine, data plane, sync, and links to its peers."""
 
-    def __init__(self, engine: Engine, server: DataPlaneServer, names: list[str]) -> None:
+    def __init__(
+        self, engine: Engine, server: DataPlaneServer, names: list[str], settings: ControllerSettings = FAST
+    ) -> None:
         self.engine = engine
         self.server = server
         self.index = RecordingIndex()
         peers = [name for name in names if name != engine.cluster]
-        self.sync = SubscriptionSync(engine, peers=peers, reachable_origins=peers, settings=FAST, index=self.index)
+        self.sync = SubscriptionSync(engine, peers=peers, reachable_origins=peers, settings=settings, index=self.index)
         self.links: list[Link] = []
 
     def start(self, addresses: dict[str, str]) -> None:
@@ -89,14 +91,16 @@ class Node:
 
 
 @asynccontextmanager
-async def mesh(path: Path, *names: str, down: tuple[str, ...] = ()) -> AsyncIterator[dict[str, Node]]:
+async def mesh(
+    path: Path, *names: str, down: tuple[str, ...] = (), settings: ControllerSettings = FAST
+) -> AsyncIterator[dict[str, Node]]:
     """Clusters linked each with each; those in ``down`` have an address where nobody answers."""
     async with AsyncExitStack() as stack:
         nodes: dict[str, Node] = {}
         for name in names:
             engine = await stack.enter_async_context(opened(path / name, name))
             server = await stack.enter_async_context(serving(engine, names))
-            nodes[name] = Node(engine, server, [*names, *down])
+            nodes[name] = Node(engine, server, [*names, *down], settings)
         addresses = {name: node.server.address for name, node in nodes.items()} | dict.fromkeys(down, "127.0.0.1:9")
         for node in nodes.values():
             node.start(addresses)

@@ -246,7 +246,7 @@ STAGING_COUNTERS: Final[Mapping[str, Metric]] = {
 SYNC_COUNTERS: Final[Mapping[str, Metric]] = {
     "requests": counter("sync_requests", "Snapshot requests written here.", unit="requests"),
     "answers": counter("sync_answers", "Snapshot responses written here, for other clusters.", unit="responses"),
-    "responses": counter("sync_responses", "Snapshot responses of other clusters to this one.", unit="responses"),
+    "responses": counter("sync_responses", "Snapshot responses of other clusters that were read.", unit="responses"),
     "mappings": counter("sync_mappings", "Snapshot mappings recorded.", unit="mappings"),
     "timeouts": counter(
         "sync_timeouts",

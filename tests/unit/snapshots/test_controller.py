@@ -144,10 +144,102 @@ def test_without_a_replicated_subscription_nothing_is_asked_until_there_is_one()
     assert core.next_deadline(0) is None
     subscribed(core)
     (request,) = core.on_tick(50, log_state(5, a=5))
-    assert request == WriteRequest(SnapshotRequest("id-0", A))
+    assert request == WriteRequest(SnapshotRequest("id-0", A, at(5), {A: at(5)}))
     core.on_subscription_deleted("s")
     published(core, 6, 60)
     assert core.on_tick(5_000, log_state(6, a=6)) == []
+
+
+def request_of(core: SnapshotController, cluster: str, position: int, log: LogState, now_ms: int) -> list[Action]:
+    """A request, which says that its cluster has what ``log`` has, stands at ``position``."""
+    core.on_append(at(position), origin=cluster, messages=False, now_ms=now_ms)
+    marker = SnapshotRequest(f"of {cluster}", cluster, log.lac, log.vector)
+    return core.on_marker(at(position), cluster, marker, log, now_ms)
+
+
+def test_messages_of_a_peer_that_asks_are_not_asked_about_again() -> None:
+    """One asks, and all answers serve all."""
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 5, 0, origin=B)
+    assert core.on_tick(0, log_state(5, b=5)) == [], "B is waited for"
+    asked = request_of(core, B, 6, log_state(6, b=5), 100)
+    assert [type(action) for action in asked] == [WriteResponse, RecordMapping, WriteLocalSnapshot]
+    answered = SnapshotResponse("of B", C, at(7), log_state(7, b=5).vector, B)
+    assert recorded(core.on_marker(at(8), C, answered, log_state(8, b=5), 200)) == [(8, 7)]
+    assert core.next_deadline(200) is None
+    assert core.on_tick(100_000, log_state(8, b=5)) == []
+    assert (core.stats.requests, core.stats.answers) == (0, 1)
+
+
+def test_who_does_not_ask_is_not_waited_for_long() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 5, 0, origin=B)
+    assert core.next_deadline(0) == 1_000
+    published(core, 6, 900, origin=B)
+    (request,) = core.on_tick(1_000, log_state(6, b=6))
+    assert request == WriteRequest(SnapshotRequest("id-0", A, at(6), {B: at(6)}))
+
+
+def test_messages_of_a_cluster_that_cannot_ask_are_asked_about_at_once() -> None:
+    core = controller((B,), reachable=(B, C))
+    subscribed(core)
+    published(core, 5, 0, origin=C)
+    assert [type(action) for action in core.on_tick(0, log_state(5, c=5))] == [WriteRequest]
+
+
+def test_invariant_8_an_answer_that_does_not_come_is_asked_for_in_the_end() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 5, 0, origin=B)
+    request_of(core, B, 6, log_state(6, b=5), 100)
+    behind = SnapshotResponse("of B", C, at(7), log_state(7, b=4).vector, B)
+    assert recorded(core.on_marker(at(8), C, behind, log_state(8, b=5), 200)) == [(8, 7)], "true, and less than all"
+    assert core.next_deadline(200) == 30_100
+    assert [type(action) for action in core.on_tick(30_100, log_state(8, b=5))] == [WriteRequest]
+
+
+def test_a_peer_that_asks_for_ever_is_not_waited_for_for_ever() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    for now_ms in range(0, 300_000, 5_000):
+        published(core, now_ms, now_ms, origin=B)
+        log = log_state(now_ms + 1, b=now_ms)
+        request_of(core, B, now_ms + 1, log, now_ms)
+        assert not [each for each in core.on_tick(now_ms, log) if isinstance(each, WriteRequest)]
+    assert core.next_deadline(295_000) == 300_000
+    assert [type(action) for action in core.on_tick(300_000, log_state(300_000, b=295_000))] == [WriteRequest]
+
+
+def test_answers_that_others_ask_for_are_recorded_at_our_own_pace() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    found: list[int] = []
+    for now_ms in range(0, 1_000, 50):
+        lac = now_ms + 5
+        published(core, lac, now_ms)  # so it is never covered
+        response = SnapshotResponse(f"{now_ms}", B, at(lac), log_state(lac, b=lac).vector, C)
+        if recorded(core.on_marker(at(lac), B, response, log_state(lac, a=lac, b=lac), now_ms)):
+            found.append(now_ms)
+    assert found == [0, 200, 400, 600, 800]
+    ours = SnapshotResponse("ours", B, at(2_000), log_state(1, b=2_000).vector, A)
+    assert recorded(core.on_marker(at(2_000), B, ours, log_state(2_000, a=999, b=2_000), 960)) == [(2_000, 2_000)]
+    all_of_it = SnapshotResponse("all", B, at(2_010), log_state(1, a=955, b=2_000).vector, C)
+    assert recorded(core.on_marker(at(2_010), B, all_of_it, log_state(2_010, a=955, b=2_000), 970)) == [(2_010, 2_010)]
+
+
+def test_an_answer_that_was_ahead_of_the_message_covers_it_when_it_comes() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    assert request_of(core, C, 2, log_state(2, c=1), 0)
+    published(core, 3, 0, origin=C)
+    ahead = SnapshotResponse("of C", B, at(7), log_state(7, c=4).vector, C)
+    assert recorded(core.on_marker(at(4), B, ahead, log_state(4, c=3), 0)) == []
+    published(core, 5, 10, origin=C)
+    assert recorded(core.on_tick(10, log_state(5, c=4))) == [(5, 7)]
+    request_of(core, C, 6, log_state(6, c=4), 20)
+    assert core.next_deadline(20) is None
 
 
 def test_a_request_that_stays_unanswered_is_counted_and_holds_nothing_up() -> None:
@@ -191,32 +283,26 @@ def test_requests_that_no_answer_of_ours_reaches_are_left_alone() -> None:
     assert core.on_marker(at(8), B, SnapshotRequest("in another's name", C), log, 0) == []
 
 
-def test_messages_of_a_third_cluster_after_the_last_answer_are_followed_up_once() -> None:
+def test_messages_of_others_after_the_last_answer_are_followed_up_once() -> None:
     core = controller((B, C))
     subscribed(core)
     published(core, 3, 0, origin=C)
-    log = LogState(at(3), {C: at(3)})
-    first = core.on_tick(0, log)
-    assert [type(action) for action in first] == [WriteRequest]
+    log = log_state(3, b=9, c=3)
+    for cluster in (B, C):  # to somebody whose link to us has stalled
+        response = SnapshotResponse("x", cluster, at(3), log_state(3, c=3).vector, "eu-south")
+        assert recorded(core.on_marker(at(3), cluster, response, LogState(at(3), {C: at(3)}), 0)) == [(3, 3)]
+    assert core.on_tick(0, log) == []
     (follow_up,) = core.on_tick(1_000, log)
     assert isinstance(follow_up, WriteResponse)
-    assert (follow_up.marker.requested_by, follow_up.marker.position) == (B, at(3))
+    assert (follow_up.marker.requested_by, follow_up.marker.position) == ("", at(3))
     assert core.on_tick(20_000, log) == []
-    # If B asks by itself, nothing is left to follow up.
+    # If B asks by itself, all are told, and so they are by a request of ours: nothing is left to follow up.
     published(core, 4, 20_000, origin=C)
-    core.on_tick(20_000, log)
-    core.on_marker(at(4), B, SnapshotRequest("x", B), LogState(at(4), {B: at(9), C: at(4)}), 20_100)
-    assert core.on_tick(29_000, log) == []
-
-
-def test_after_a_restart_every_peer_is_followed_up_where_a_third_cluster_is() -> None:
-    core = controller((B, C))
-    subscribed(core)
-    core.on_append(at(3), origin=None, messages=True, now_ms=0)
-    core.on_tick(0, log_state(3, b=3))
-    follow_ups = core.on_tick(1_000, log_state(3, b=3))
-    assert {a.marker.requested_by for a in follow_ups if isinstance(a, WriteResponse)} == {B, C}
-    assert core.on_tick(20_000, log_state(3, b=3)) == []
+    core.on_marker(at(5), B, SnapshotRequest("x", B), LogState(at(5), {B: at(9), C: at(4)}), 20_100)
+    assert [type(action) for action in core.on_tick(29_000, log)] == [WriteRequest]
+    published(core, 6, 30_000, origin=C)
+    assert [type(action) for action in core.on_tick(39_000, log)] == [WriteRequest]
+    assert core.stats.answers == 2
 
 
 def test_two_clusters_need_no_follow_up() -> None:
@@ -293,14 +379,12 @@ def test_answers_that_prove_nothing_are_counted_as_skipped() -> None:
     assert core.next_deadline(0) is None
 
 
-def test_answers_to_others_in_the_name_of_others_or_again_are_ignored() -> None:
+def test_an_answer_serves_whoever_reads_it_but_not_in_the_name_of_others_or_again() -> None:
     core = controller((B, C))
     log = log_state(9, a=9, b=8, c=8)
     vector = log_state(4, a=3, b=4).vector
-    assert core.on_marker(at(6), B, SnapshotResponse("x", B, at(4), vector, C), log, 0) == []
     assert core.on_marker(at(6), C, SnapshotResponse("x", B, at(4), vector, A), log, 0) == []
-    assert core.on_marker(at(6), B, SnapshotResponse("x", B, at(4), vector, ""), log, 0) == []
-    assert recorded(answer(core, 6, 4, log, a=3, b=4)) == [(6, 4)]
+    assert recorded(core.on_marker(at(6), B, SnapshotResponse("x", B, at(4), vector, C), log, 0)) == [(6, 4)]
     assert answer(core, 6, 4, log, a=3, b=4) == []
     assert core.stats.mappings == 1
 
@@ -485,6 +569,18 @@ def test_after_a_restart_messages_that_were_not_asked_about_are() -> None:
     core.on_append(at(7), origin=None, messages=True, now_ms=0)
     core.on_marker(at(6), A, SnapshotRequest("x", A), log_state(7, a=7), 0)
     assert [type(action) for action in core.on_tick(0, log_state(7, a=7))] == [WriteRequest]
+
+
+def test_after_a_restart_messages_that_were_covered_are_not_asked_about() -> None:
+    core = controller((B, C))
+    core.on_subscription("s", BEFORE_ALL, 1, 0, announced=True)
+    core.on_append(at(5), origin=None, messages=True, now_ms=0)
+    log = log_state(9, a=9, b=5, c=6)
+    core.on_marker(at(7), A, SnapshotResponse("x", A, at(6), {B: at(5)}, B), log, 0)
+    core.on_marker(at(8), A, LocalSnapshot("x", at(6), {B: at(6)}, covers=True), log, 0)
+    assert core.next_deadline(0) == 0
+    core.on_marker(at(9), A, LocalSnapshot("x", at(7), {C: at(6)}, covers=True), log, 0)
+    assert core.next_deadline(0) is None
 
 
 def test_restored_mappings_serve_lookups_at_once() -> None:

@@ -31,8 +31,9 @@ vectors = st.dictionaries(names, positions, max_size=4)
 updates = st.builds(SubscriptionUpdate, names, vectors, st.integers(0, GENERATION_MAX))
 markers = st.one_of(
     st.builds(SnapshotRequest, names, names),
+    st.builds(SnapshotRequest, names, names, positions, vectors.filter(bool)),
     st.builds(SnapshotResponse, names, names, positions, vectors, names),
-    st.builds(LocalSnapshot, names, positions, vectors),
+    st.builds(LocalSnapshot, names, positions, vectors, st.booleans()),
     st.builds(SubscriptionsUpdate, st.lists(updates, min_size=1, max_size=4).map(tuple)),
     st.builds(
         FailoverEpoch,
