@@ -13,15 +13,24 @@ the value can be; what one refuses is said beside the field.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
 from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.attempts import (
+    CHOOSE,
+    NOTHING_CHANGED,
+    Attempt,
+    Change,
+    carried_out,
+    chosen_in,
+    code_of,
+    reason_of,
+)
 from replicator.dashboard.doors import Doors, see_other
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.pages import needed
@@ -36,23 +45,9 @@ SET: Final = "set"
 UNSET: Final = "unset"
 TOLD: Final[Mapping[str, str]] = {SET: "It is set in {}.", UNSET: "It is taken back in {}."}
 """What the page says after a change: one of these, with clusters that there are, whatever stands in its address."""
-NOTHING_CHANGED: Final = "Nothing was changed: not every cluster that you chose can be asked."
 CHANGED_MEANWHILE: Final = (
     "Nothing was changed: since you opened this page the policy was changed in {}. What counts now stands below."
 )
-
-
-@dataclass(slots=True)
-class Attempt:
-    """What a form asked for and was not done in whole: what its fields held, and what is wrong."""
-
-    filled: Mapping[str, Any]
-    chosen: Sequence[str]
-    errors: dict[str, list[str]] = field(default_factory=dict)
-    """By the field's name in the form."""
-    reasons: list[str] = field(default_factory=list)
-    """Which are about no field."""
-    status: int = 400
 
 
 class PolicyActions:
@@ -82,36 +77,25 @@ class PolicyActions:
         action = needed(form, "action")
         if action not in TOLD:
             raise BadRequest(f"action must be one of {', '.join(TOLD)}")
-        chosen = [name for name in self._asking.clusters if f"in.{name}" in form]
+        chosen = chosen_in(form, self._asking.clusters)
         body = body_of(policy, form, self._asking.clusters)
         attempt = Attempt(filled(policy, body), chosen)
         if not chosen:
-            attempt.errors["in"] = ["Nothing was changed: choose a cluster."]
+            attempt.wrong("in", CHOOSE)
             return await self._page(request, target, policy, attempt=attempt)
         found, silent = await standings(self._asking, target)
         if away := [silent[name] for name in chosen if name in silent]:
-            attempt.reasons += [NOTHING_CHANGED, *away]
+            attempt.in_the_way(NOTHING_CHANGED, *away)
         elif changed := [name for name in chosen if form.get(f"mark.{name}") != found[name].mark(policy)]:
-            attempt.reasons.append(CHANGED_MEANWHILE.format(", ".join(changed)))
-        if attempt.reasons:
-            attempt.status = 409
+            attempt.in_the_way(CHANGED_MEANWHILE.format(", ".join(changed)))
+        if attempt.refused:
             return await self._page(request, target, policy, attempt=attempt)
         method, path = ("POST" if action == SET else "DELETE"), f"{target.admin_path}/{policy.path}"
-        shown, sent = self._doors.visit(request).shown, body if action == SET else None
-        answers = await asyncio.gather(*(self._asking.change(shown, name, method, path, sent) for name in chosen))
+        change = Change(method, path, TOLD[action], body if action == SET else None)
+        done = await carried_out(request, self._doors, self._asking, change, attempt, partial(_field_of, policy))
         self._feeds.forget()
-        done = [name for name, answer in zip(chosen, answers, strict=True) if answer.good]
-        if len(done) == len(chosen):
-            return see_other(target.edit_page(policy, done=action, **{"in": ",".join(done)}))
         if done:
-            refused = [name for name in chosen if name not in done]
-            attempt.reasons.append(f"{TOLD[action].format(', '.join(done))} It is not done in {', '.join(refused)}.")
-        for answer in answers:
-            if not answer.good:
-                _note(attempt, policy, answer)
-        visit = self._doors.visit(request)
-        if visit.asks and visit.shown is None:
-            attempt.reasons.append("You came in by a certificate, which cannot be passed on. Sign in with a token.")
+            return see_other(target.edit_page(policy, done=action, **{"in": ",".join(chosen)}))
         return await self._page(request, target, policy, attempt=attempt)
 
     async def _page(
@@ -160,12 +144,5 @@ def _untouched(policy: Policy, found: Mapping[str, Standing], clusters: Sequence
     return Attempt(filled(policy, shown), [name for name, value in values.items() if value == first], status=200)
 
 
-def _note(attempt: Attempt, policy: Policy, answer: Answer) -> None:
-    """Put an error where it belongs."""
-    said = answer.value if isinstance(answer.value, dict) else {}
-    name = field_of(policy, str(said.get("error", "")), str(said.get("reason") or said.get("message") or ""))
-    if name is None:
-        attempt.reasons.append(answer.error)
-    else:
-        attempt.errors.setdefault(name, []).append(answer.error)
-    attempt.status = answer.status if answer.status >= 400 else 502
+def _field_of(policy: Policy, answer: Answer) -> str | None:
+    return field_of(policy, code_of(answer), reason_of(answer))

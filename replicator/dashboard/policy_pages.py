@@ -10,6 +10,7 @@ from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import Doors
+from replicator.dashboard.namespace_actions import DELETED, MADE
 from replicator.dashboard.pages import needed
 from replicator.dashboard.policy_rows import namespace_page, policy_rows
 from replicator.dashboard.policy_targets import NAMESPACES, Target, standings, target_of
@@ -38,7 +39,10 @@ class PolicyPages:
         asked = {"search": search, "after": after, "limit": str(NAMESPACES_SHOWN + 1)}
         answers = await self._asking.ask_all(NAMESPACES, {name: value for name, value in asked.items() if value})
         page = namespace_page(list(answers), answers, NAMESPACES_SHOWN)
-        return self._doors.page(request, "policies.html", title="Policies", page=page, search=search, after=after)
+        told = self._told(request, "deleted", DELETED)
+        return self._doors.page(
+            request, "policies.html", title="Policies", page=page, search=search, after=after, told=told
+        )
 
     async def namespace(self, request: web.Request) -> web.Response:
         """What counts for one namespace in all clusters: ``?name=tenant/namespace``."""
@@ -61,4 +65,10 @@ class PolicyPages:
             clusters=list(found),
             rows=policy_rows(target.policies, found),
             silent=list(silent.values()),
+            told=self._told(request, "made", MADE),
         )
+
+    def _told(self, request: web.Request, done: str, said: str) -> str:
+        """What was done, in clusters that there are; empty where the address says nothing of that."""
+        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
+        return said.format(", ".join(clusters)) if clusters and request.query.get("done") == done else ""

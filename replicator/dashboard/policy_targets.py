@@ -52,9 +52,15 @@ class Target:
             return url("/dashboard/topic-policies", topic=self.topic)
         return url("/dashboard/namespace", name=self.namespace)
 
+    def permissions_page(self, **more: str) -> str:
+        return url("/dashboard/permissions", **self._named, **more)
+
     def edit_page(self, policy: Policy, **more: str) -> str:
-        named = {"topic": self.topic} if self.topic else {"namespace": self.namespace}
-        return url("/dashboard/policy", **named, policy=policy.key, **more)
+        return url("/dashboard/policy", **self._named, policy=policy.key, **more)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"topic": self.topic} if self.topic else {"namespace": self.namespace}
 
 
 def target_of(fields: Mapping[str, str]) -> Target:
@@ -78,7 +84,7 @@ async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing]
     found: dict[str, Standing] = {}
     silent: dict[str, str] = {}
     for cluster, answer in topics.items():
-        problem = _problem(cluster, answer, namespaces[cluster])
+        problem = missing_in(cluster, answer, namespaces[cluster])
         try:
             if not problem:
                 found[cluster] = (
@@ -91,7 +97,8 @@ async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing]
     return found, silent
 
 
-def _problem(cluster: str, *answers: Answer) -> str:
+def missing_in(cluster: str, *answers: Answer) -> str:
+    """Why a cluster does not have what it was asked for, or does not say; empty if it has."""
     for answer in answers:
         if answer.absent:
             return f"{cluster} does not have it"

@@ -18,7 +18,9 @@ from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.failover_pages import FailoverPages
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
+from replicator.dashboard.namespace_actions import NamespaceActions
 from replicator.dashboard.pages import Pages
+from replicator.dashboard.permission_actions import PermissionActions
 from replicator.dashboard.policy_actions import PolicyActions
 from replicator.dashboard.policy_pages import PolicyPages
 from replicator.dashboard.record_pages import RecordPages
@@ -68,6 +70,8 @@ def add_dashboard(
             *FailoverPages(doors, pages, asking, switches).routes(),
             *PolicyPages(doors, asking).routes(),
             *PolicyActions(doors, feeds, asking).routes(),
+            *NamespaceActions(doors, feeds, asking).routes(),
+            *PermissionActions(doors, asking).routes(),
             *DrillPages(doors, asking).routes(),
             *DrillActions(doors, pages, drilling).routes(),
             *RecordPages(doors, asking).routes(),

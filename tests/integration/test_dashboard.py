@@ -32,6 +32,12 @@ CHANGES = {
         {"namespace": "a/b", "policy": "messageTTL", "in.us-east": "yes", "value": "1", "action": "set"},
         409,
     ),
+    "/dashboard/namespaces/new": ({"namespace": "public/default", "in.us-east": "yes"}, 409),
+    "/dashboard/namespace/delete": ({"name": "a/b", "typed": "a/b", "in.us-east": "yes"}, 409),
+    "/dashboard/permissions": (
+        {"namespace": "a/b", "role": "app", "may.consume": "yes", "in.us-east": "yes", "action": "grant"},
+        409,
+    ),
 }
 """Forms that change something, or ask for it in somebody's name; and what comes of them here for who may."""
 PAGES = (
@@ -43,6 +49,10 @@ PAGES = (
     "/dashboard/policies",
     "/dashboard/policies?search=nothing-has-that",
     "/dashboard/namespace?name=public/default",
+    "/dashboard/namespaces/new",
+    "/dashboard/namespace/delete?name=public/default",
+    "/dashboard/permissions?namespace=public/default",
+    "/dashboard/permissions?topic=public/default/there",
     "/dashboard/topic-policies?topic=public/default/there",
     "/dashboard/policy?namespace=public/default&policy=retention",
     "/dashboard/policy?topic=public/default/there&policy=messageTTL",

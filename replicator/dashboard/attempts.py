@@ -1,0 +1,111 @@
+"""A form that changes several clusters: what it asked for, what is wrong with it, and asking all of them at once.
+
+Each cluster's worker is asked with what the browser's owner showed, and decides by itself. Where one refuses and
+another does not, the page says where it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.doors import Doors
+
+CHOOSE: Final = "Nothing was changed: choose a cluster."
+NOTHING_CHANGED: Final = "Nothing was changed: not every cluster that you chose can be asked."
+BY_CERTIFICATE: Final = "You came in by a certificate, which cannot be passed on. Sign in with a token."
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What a form asked for and was not done in whole: what its fields held, and what is wrong."""
+
+    filled: Mapping[str, Any]
+    chosen: Sequence[str]
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    """By the field's name in the form."""
+    reasons: list[str] = field(default_factory=list)
+    """Which are about no field."""
+    status: int = 400
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.errors or self.reasons)
+
+    def wrong(self, name: str, said: str) -> None:
+        """Say something beside a field."""
+        self.errors.setdefault(name, []).append(said)
+
+    def in_the_way(self, *reasons: str) -> None:
+        """Say why nothing is changed now."""
+        self.reasons += reasons
+        self.status = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request of the admin paths."""
+
+    method: str
+    path: str
+    told: str
+    """What is said of it where it was done: with ``{}`` for the clusters."""
+    body: Any = None
+
+
+def chosen_in(form: Mapping[str, str], clusters: Sequence[str]) -> list[str]:
+    """The clusters that a form has ticked."""
+    return [name for name in clusters if f"in.{name}" in form]
+
+
+async def carried_out(
+    request: web.Request,
+    doors: Doors,
+    asking: Asking,
+    change: Change,
+    attempt: Attempt,
+    field_of: Callable[[Answer], str | None],
+) -> bool:
+    """Ask the clusters that were chosen; whether all of them did it. Else ``attempt`` has what they said, beside the
+    field that ``field_of`` names for an answer."""
+    visit, chosen = doors.visit(request), attempt.chosen
+    answers = await asyncio.gather(
+        *(asking.change(visit.shown, name, change.method, change.path, change.body) for name in chosen)
+    )
+    done = [name for name, answer in zip(chosen, answers, strict=True) if answer.good]
+    if len(done) == len(chosen):
+        return True
+    if done:
+        refused = [name for name in chosen if name not in done]
+        attempt.reasons.append(f"{change.told.format(', '.join(done))} It is not done in {', '.join(refused)}.")
+    for answer in answers:
+        if not answer.good:
+            _note(attempt, answer, field_of(answer))
+    if visit.asks and visit.shown is None:
+        attempt.reasons.append(BY_CERTIFICATE)
+    return False
+
+
+def _note(attempt: Attempt, answer: Answer, name: str | None) -> None:
+    """Put an error where it belongs."""
+    if name is None:
+        attempt.reasons.append(answer.error)
+    else:
+        attempt.wrong(name, answer.error)
+    attempt.status = answer.status if answer.status >= 400 else 502
+
+
+def code_of(answer: Answer) -> str:
+    """The name of a worker's error; empty if it did not answer as one."""
+    return str(answer.value.get("error", "")) if isinstance(answer.value, dict) else ""
+
+
+def reason_of(answer: Answer) -> str:
+    """What a worker says of its error."""
+    said = answer.value if isinstance(answer.value, dict) else {}
+    return str(said.get("reason") or said.get("message") or "")

@@ -1,0 +1,143 @@
+"""Who may do what in a namespace or with a topic: what is granted in all clusters, granting, and taking it back.
+
+It is asked of the admin paths of the clusters that were chosen, with what the browser's owner showed, and noted in
+their audit logs. The form bears a mark of what was granted in each cluster when its page was made: where somebody
+changed that meanwhile, nothing is changed anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.attempts import (
+    CHOOSE,
+    NOTHING_CHANGED,
+    Attempt,
+    Change,
+    carried_out,
+    chosen_in,
+    reason_of,
+)
+from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.pages import needed
+from replicator.dashboard.permission_rows import ROLES_SHOWN_MAX, Granted, beside, granted_in, mark, role_rows
+from replicator.dashboard.policy_targets import Target, missing_in, target_of
+from replicator.dashboard.rendering import short_topic
+from replicator.security.permissions import Action
+
+GRANT: Final = "grant"
+REVOKE: Final = "revoke"
+TOLD: Final[Mapping[str, str]] = {GRANT: "It is granted in {}.", REVOKE: "All is taken back in {}."}
+CHANGED_MEANWHILE: Final = (
+    "Nothing was changed: since you opened this page permissions were changed in {}. What is granted now stands below."
+)
+FIELDS: Final = ("role", "actions")
+
+
+class PermissionActions:
+    """Of one worker's dashboard."""
+
+    def __init__(self, doors: Doors, asking: Asking) -> None:
+        self._doors = doors
+        self._asking = asking
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/dashboard/permissions", self.show), web.post("/dashboard/permissions", self.change)]
+
+    async def show(self, request: web.Request) -> web.Response:
+        """What is granted for a namespace or a topic in all clusters, and the form that changes it."""
+        target = target_of(request.query)
+        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
+        told = TOLD.get(request.query.get("done", ""), "").format(", ".join(clusters)) if clusters else ""
+        return await self._page(request, target, told=told, role=request.query.get("role", ""))
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Grant a role actions in the clusters that were chosen, in place of those that it had there, or take all
+        back, in the name of who signed in."""
+        form = await self._doors.form(request)
+        target, action = target_of(form), needed(form, "action")
+        if action not in TOLD:
+            raise BadRequest(f"action must be one of {', '.join(TOLD)}")
+        role, actions = form.get("role", "").strip(), [each.value for each in Action if f"may.{each.value}" in form]
+        attempt = Attempt({"role": role, "actions": actions}, chosen_in(form, self._asking.clusters))
+        if not role:
+            attempt.wrong("role", "Nothing was changed: name the role.")
+        if action == GRANT and not actions:
+            attempt.wrong("actions", "Nothing was changed: choose what the role may do, or take all back.")
+        if not attempt.chosen:
+            attempt.wrong("in", CHOOSE)
+        if attempt.refused:
+            return await self._page(request, target, attempt=attempt)
+        found, silent = await self._granted(target)
+        if away := [silent[name] for name in attempt.chosen if name in silent]:
+            attempt.in_the_way(NOTHING_CHANGED, *away)
+        elif changed := [name for name in attempt.chosen if form.get(f"mark.{name}") != mark(found[name])]:
+            attempt.in_the_way(CHANGED_MEANWHILE.format(", ".join(changed)))
+        if attempt.refused:
+            return await self._page(request, target, attempt=attempt)
+        path = f"{target.admin_path}/permissions/{quote(role, safe='')}"
+        granting = action == GRANT
+        change = Change("POST" if granting else "DELETE", path, TOLD[action], actions if granting else None)
+        if await carried_out(request, self._doors, self._asking, change, attempt, _field_of):
+            return see_other(target.permissions_page(done=action, **{"in": ",".join(attempt.chosen)}))
+        return await self._page(request, target, attempt=attempt)
+
+    async def _granted(self, target: Target) -> tuple[dict[str, Granted], dict[str, str]]:
+        """What is granted in each cluster that has it, and why which others are missing."""
+        of_namespace = Target(target.namespace)
+        answers, of_all = await asyncio.gather(
+            self._asking.ask_all(f"{target.admin_path}/permissions"),
+            self._asking.ask_all(f"{of_namespace.admin_path}/permissions"),
+        )
+        found: dict[str, Granted] = {}
+        silent: dict[str, str] = {}
+        for name, answer in answers.items():
+            if problem := missing_in(name, answer, of_all[name]):
+                silent[name] = problem
+            else:
+                own = granted_in(answer.value)
+                found[name] = beside(own, granted_in(of_all[name].value)) if target.is_topic else own
+        return found, silent
+
+    async def _page(
+        self, request: web.Request, target: Target, *, told: str = "", role: str = "", attempt: Attempt | None = None
+    ) -> web.Response:
+        found, silent = await self._granted(target)
+        auth = self._asking.topology.auth
+        written = auth.permissions.get(target.name, {})
+        return self._doors.page(
+            request,
+            "permissions.html",
+            status=200 if attempt is None else attempt.status,
+            title=f"Permissions of {short_topic(target.name)}",
+            target=target,
+            here=list(found),
+            marks={name: mark(granted) for name, granted in found.items()},
+            rows=role_rows(found),
+            rows_max=ROLES_SHOWN_MAX,
+            written={name: sorted(map(str, actions)) for name, actions in sorted(written.items())},
+            enabled=auth.enabled,
+            actions=[each.value for each in Action],
+            silent=list(silent.values()),
+            told=told,
+            attempt=attempt or _untouched(role, found),
+        )
+
+
+def _untouched(role: str, found: Mapping[str, Granted]) -> Attempt:
+    """The form holds what the role may do in the first cluster, and those that grant it the same are chosen."""
+    granted = {name: list(each.get(role, ())) for name, each in found.items()}
+    first = next(iter(granted.values()), [])
+    return Attempt({"role": role, "actions": first}, [n for n, each in granted.items() if each == first], status=200)
+
+
+def _field_of(answer: Answer) -> str | None:
+    """What is said of a field begins with its name."""
+    return next((name for name in FIELDS if reason_of(answer).startswith(f"{name}:")), None)
