@@ -94,7 +94,7 @@ class SyncCounters(TypedDict):
 
     requests: Annotated[int, "snapshot requests written here", "markers"]
     answers: Annotated[int, "answers written here, for others", "markers"]
-    responses: Annotated[int, "answers of others to requests of here", "markers"]
+    responses: Annotated[int, "answers of other clusters, to whomever", "markers"]
     mappings: Annotated[int, "snapshot mappings made", "mappings"]
     timeouts: Annotated[int, "requests that some cluster did not answer in time", "requests"]
     skipped: Annotated[int, "answers of no use, and updates that point past the log", "markers"]
