@@ -1,5 +1,5 @@
 """Beside brokers as companies run them: TLS on both ports, tokens that expire, deduplication, and producers that must
-bring a schema. Much of the bridge's contract (``tests/bridge_contract.py``) runs with them too."""
+bring a schema. Some of the bridge's contract (``tests/bridge_contract.py``) runs with them too."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import forked_commands
 import pulsar
 import pytest
 from bridge_contract import (
+    KILLS,
     LINKS,
     Order,
     bridged,
     publish,
     test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once,  # noqa: F401 - a test of here, too
-    test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments,  # noqa: F401
     test_messages_with_schemas_are_read_with_them_at_the_other_broker,  # noqa: F401
 )
+from bridge_contract import test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments as killed
 from peers.apache_support import NAMESPACE, Beside, bodies, official, read_all, until
 from peers_support import pulsar_peer
 from postgres_support import databases_of, served_postgres
@@ -119,6 +120,11 @@ def pair(secrets: Secrets, tokens: dict[str, Path], tmp_path_factory: pytest.Tem
         stack.callback(made.stop)
         made.start(*"ABC")
         yield made
+
+
+@pytest.mark.timeout(max(300, 20 * KILLS))
+def test_invariants_2_3_5_and_6_hold_while_workers_beside_secured_brokers_are_killed(pair: Secured) -> None:
+    killed(pair, seed=3)
 
 
 def test_a_worker_goes_on_with_a_token_that_expires_when_its_file_has_the_next_one(
