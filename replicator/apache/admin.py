@@ -25,6 +25,7 @@ from replicator.client.authentication import (
     AuthenticationToken,
     Showing,
 )
+from replicator.client.closing import ClosedAtExit
 from replicator.engine.topic_name import parse_topic
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
@@ -94,7 +95,7 @@ class ConsumersShown:
     backlog: int
 
 
-class BrokerAdmin:
+class BrokerAdmin(ClosedAtExit):
     """Asks the admin API at ``settings.admin_url``. To be used on one event loop, and closed."""
 
     def __init__(self, settings: ApacheSettings) -> None:

@@ -63,6 +63,28 @@ def chosen_in(form: Mapping[str, str], clusters: Sequence[str]) -> list[str]:
     return [name for name in clusters if f"in.{name}" in form]
 
 
+def told_of(request: web.Request, clusters: Sequence[str], said: Mapping[str, str]) -> str:
+    """What a page says of the change that led to it: by the address, of clusters that there are, and nothing else that
+    stands there."""
+    done = [name for name in request.query.get("in", "").split(",") if name in clusters]
+    return said.get(request.query.get("done", ""), "").format(", ".join(done)) if done else ""
+
+
+def check_unchanged(
+    attempt: Attempt,
+    form: Mapping[str, str],
+    silent: Mapping[str, str],
+    mark_of: Callable[[str], str],
+    changed_meanwhile: str,
+) -> None:
+    """The clusters that were chosen answer, and stand as they did when the form's page was made, by the marks in it.
+    Else ``attempt`` says so, so that nothing is changed anywhere; ``silent`` has why which cluster does not answer."""
+    if away := [silent[name] for name in attempt.chosen if name in silent]:
+        attempt.in_the_way(NOTHING_CHANGED, *away)
+    elif changed := [name for name in attempt.chosen if form.get(f"mark.{name}") != mark_of(name)]:
+        attempt.in_the_way(changed_meanwhile.format(", ".join(changed)))
+
+
 async def carried_out(
     request: web.Request,
     doors: Doors,

@@ -18,12 +18,13 @@ from replicator.api.errors import BadRequest
 from replicator.dashboard.asking import Answer, Asking
 from replicator.dashboard.attempts import (
     CHOOSE,
-    NOTHING_CHANGED,
     Attempt,
     Change,
     carried_out,
+    check_unchanged,
     chosen_in,
     reason_of,
+    told_of,
 )
 from replicator.dashboard.doors import Doors, see_other
 from replicator.dashboard.pages import needed
@@ -54,8 +55,7 @@ class PermissionActions:
     async def show(self, request: web.Request) -> web.Response:
         """What is granted for a namespace or a topic in all clusters, and the form that changes it."""
         target = target_of(request.query)
-        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
-        told = TOLD.get(request.query.get("done", ""), "").format(", ".join(clusters)) if clusters else ""
+        told = told_of(request, self._asking.clusters, TOLD)
         return await self._page(request, target, told=told, role=request.query.get("role", ""))
 
     async def change(self, request: web.Request) -> web.Response:
@@ -76,10 +76,7 @@ class PermissionActions:
         if attempt.refused:
             return await self._page(request, target, attempt=attempt)
         found, silent = await self._granted(target)
-        if away := [silent[name] for name in attempt.chosen if name in silent]:
-            attempt.in_the_way(NOTHING_CHANGED, *away)
-        elif changed := [name for name in attempt.chosen if form.get(f"mark.{name}") != mark(found[name])]:
-            attempt.in_the_way(CHANGED_MEANWHILE.format(", ".join(changed)))
+        check_unchanged(attempt, form, silent, lambda name: mark(found[name]), CHANGED_MEANWHILE)
         if attempt.refused:
             return await self._page(request, target, attempt=attempt)
         path = f"{target.admin_path}/permissions/{quote(role, safe='')}"

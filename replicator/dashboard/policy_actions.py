@@ -23,13 +23,14 @@ from replicator.api.errors import BadRequest
 from replicator.dashboard.asking import Answer, Asking
 from replicator.dashboard.attempts import (
     CHOOSE,
-    NOTHING_CHANGED,
     Attempt,
     Change,
     carried_out,
+    check_unchanged,
     chosen_in,
     code_of,
     reason_of,
+    told_of,
 )
 from replicator.dashboard.doors import Doors, see_other
 from replicator.dashboard.feeds import Feeds
@@ -65,8 +66,7 @@ class PolicyActions:
         """One policy of a namespace or a topic in all clusters, and the form that changes it."""
         target = target_of(request.query)
         policy = policy_of(target, request.query)
-        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
-        told = TOLD.get(request.query.get("done", ""), "").format(", ".join(clusters)) if clusters else ""
+        told = told_of(request, self._asking.clusters, TOLD)
         return await self._page(request, target, policy, told=told)
 
     async def change(self, request: web.Request) -> web.Response:
@@ -84,10 +84,7 @@ class PolicyActions:
             attempt.wrong("in", CHOOSE)
             return await self._page(request, target, policy, attempt=attempt)
         found, silent = await standings(self._asking, target)
-        if away := [silent[name] for name in chosen if name in silent]:
-            attempt.in_the_way(NOTHING_CHANGED, *away)
-        elif changed := [name for name in chosen if form.get(f"mark.{name}") != found[name].mark(policy)]:
-            attempt.in_the_way(CHANGED_MEANWHILE.format(", ".join(changed)))
+        check_unchanged(attempt, form, silent, lambda name: found[name].mark(policy), CHANGED_MEANWHILE)
         if attempt.refused:
             return await self._page(request, target, policy, attempt=attempt)
         method, path = ("POST" if action == SET else "DELETE"), f"{target.admin_path}/{policy.path}"

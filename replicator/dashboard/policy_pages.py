@@ -9,6 +9,7 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
 from replicator.dashboard.asking import Asking
+from replicator.dashboard.attempts import told_of
 from replicator.dashboard.doors import Doors
 from replicator.dashboard.namespace_actions import DELETED, MADE
 from replicator.dashboard.pages import needed
@@ -39,7 +40,7 @@ class PolicyPages:
         asked = {"search": search, "after": after, "limit": str(NAMESPACES_SHOWN + 1)}
         answers = await self._asking.ask_all(NAMESPACES, {name: value for name, value in asked.items() if value})
         page = namespace_page(list(answers), answers, NAMESPACES_SHOWN)
-        told = self._told(request, "deleted", DELETED)
+        told = told_of(request, self._asking.clusters, {"deleted": DELETED})
         return self._doors.page(
             request, "policies.html", title="Policies", page=page, search=search, after=after, told=told
         )
@@ -65,10 +66,5 @@ class PolicyPages:
             clusters=list(found),
             rows=policy_rows(target.policies, found),
             silent=list(silent.values()),
-            told=self._told(request, "made", MADE),
+            told=told_of(request, self._asking.clusters, {"made": MADE}),
         )
-
-    def _told(self, request: web.Request, done: str, said: str) -> str:
-        """What was done, in clusters that there are; empty where the address says nothing of that."""
-        clusters = [name for name in request.query.get("in", "").split(",") if name in self._asking.clusters]
-        return said.format(", ".join(clusters)) if clusters and request.query.get("done") == done else ""

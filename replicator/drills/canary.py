@@ -10,8 +10,7 @@ and removed there first, then at the workers, until neither makes it again for t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin
@@ -22,7 +21,6 @@ from replicator.engine.topic_name import SCHEME, parse_namespace
 from replicator.operating.admin_client import AdminClient, topic_path, topics_path
 from replicator.operating.errors import AdminError, RequestRefused
 from replicator.topology import Cluster, Topology
-from replicator.topology.apache import ApacheSettings
 
 TOPIC_PREFIX: Final = "replicator-drill-"
 """The local names of the topics that drills make in a canary namespace."""
@@ -77,7 +75,7 @@ async def make_topic(topology: Topology, topic: str) -> None:
     for cluster in topology.clusters:
         if cluster.apache is not None:
             try:
-                async with _brokers(cluster.apache) as brokers:
+                async with BrokerAdmin(cluster.apache) as brokers:
                     await brokers.create_topic(topic)
             except BridgeError as error:
                 raise DrillError(f"{cluster.name}: {error}") from None
@@ -86,7 +84,9 @@ async def make_topic(topology: Topology, topic: str) -> None:
 async def remove_topic(topology: Topology, topic: str) -> list[str]:
     """Remove the drill's topic from every cluster; returns what could not be removed, in words."""
     left: list[str] = []
-    for _ in range(REMOVALS if any(cluster.apache is not None for cluster in topology.clusters) else 1):
+    for removals in range(REMOVALS if any(cluster.apache is not None for cluster in topology.clusters) else 1):
+        if removals:
+            await asyncio.sleep(REMOVAL_SECONDS)
         left, found = [], False
         for cluster in topology.clusters:
             try:
@@ -95,7 +95,6 @@ async def remove_topic(topology: Topology, topic: str) -> list[str]:
                 left.append(f"{cluster.name}: {error}")
         if not found and not left:
             return []
-        await asyncio.sleep(REMOVAL_SECONDS)
     return left
 
 
@@ -103,7 +102,7 @@ async def _removed(cluster: Cluster, topic: str) -> bool:
     """Whether it was there. Raises :class:`AdminError`, :class:`BridgeError`."""
     found = False
     if cluster.apache is not None:
-        async with _brokers(cluster.apache) as brokers:
+        async with BrokerAdmin(cluster.apache) as brokers:
             found = await brokers.delete_topic(topic)
     async with AdminClient(cluster.url) as admin:
         try:
@@ -119,7 +118,7 @@ async def _topics(cluster: Cluster, namespace: str) -> list[str]:
     """Those of its brokers, if its worker runs beside some."""
     if cluster.apache is not None:
         try:
-            async with _brokers(cluster.apache) as brokers:
+            async with BrokerAdmin(cluster.apache) as brokers:
                 return await brokers.topics(namespace)
         except AdminFailed as error:
             if error.status == NOT_FOUND:
@@ -136,12 +135,3 @@ async def _topics(cluster: Cluster, namespace: str) -> list[str]:
                 return []  # it comes with the drill's topic
             raise
     return found
-
-
-@asynccontextmanager
-async def _brokers(settings: ApacheSettings) -> AsyncIterator[BrokerAdmin]:
-    admin = BrokerAdmin(settings)
-    try:
-        yield admin
-    finally:
-        await admin.close()

@@ -1,4 +1,7 @@
-"""The hashes of keys by which clients choose a partition: the same in every client, so that a key stays where it is."""
+"""The hashes of keys by which clients choose a partition: the same in every client, so that a key stays where it is.
+
+They are those of ``java.lang.String`` and of Murmur3 (x86, 32 bits, seed 0), without the sign bit.
+"""
 
 from __future__ import annotations
 

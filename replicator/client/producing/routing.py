@@ -6,8 +6,7 @@ Rules, for every router but a custom one:
 2. Without a key: always the same partition, or round robin. With batching, round robin stays with one partition for
    as long as a batch could be open there (its count, its size, its delay), or every batch would hold one message.
 
-Source: the publicly documented routing of Pulsar's clients; the hashes are those of ``java.lang.String`` and of
-Murmur3 (x86, 32 bits, seed 0), without the sign bit.
+Source: the publicly documented routing of Pulsar's clients.
 """
 
 from __future__ import annotations

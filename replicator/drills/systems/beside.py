@@ -80,13 +80,11 @@ class BesideSystem(OwnSystem):
 
     async def _left_at_brokers(self, cluster: Cluster, subscriptions: Sequence[str]) -> str | None:
         assert cluster.apache is not None
-        admin = BrokerAdmin(cluster.apache)
         try:
-            internals = await admin.internals(self.topic)
+            async with BrokerAdmin(cluster.apache) as admin:
+                internals = await admin.internals(self.topic)
         except BridgeError as error:
             return f"{cluster.name}: {error}"
-        finally:
-            await admin.close()
         return left_at_brokers(cluster.name, internals, [reading_subscription(cluster.name), *subscriptions])
 
     def _uncopied(self, drill: Drill, name: str) -> str | None:
@@ -135,15 +133,12 @@ class CursorWatcher:
         """Until nothing more is measured from it."""
         drill = self._drill
         news = {subscription.name: AckNews() for subscription in drill.observations.subscriptions}
-        admin = BrokerAdmin(self._settings)
-        try:
+        async with BrokerAdmin(self._settings) as admin:
             while drill.watching_sync and not drill.finished.is_set():
                 await self._running.wait()
                 if drill.active.name != self._cluster:
                     await self._look(admin, news)
                 await asyncio.sleep(POLL_SECONDS)
-        finally:
-            await admin.close()
 
     async def _look(self, admin: BrokerAdmin, news: dict[str, AckNews]) -> None:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from replicator.apache.admin import showing_of
+from replicator.client.authentication import Showing
 from replicator.drills.errors import DrillError
 from replicator.drills.traffic import pulsar_client
 from replicator.drills.traffic.active import ActiveCluster
@@ -37,9 +39,9 @@ def make_clients(
     if name == OWN:
         return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access)
     urls: dict[str, str] = {}
-    shown: dict[str, ClientAccess] = {}
+    shown: dict[str, Showing] = {}
     for cluster in topology.clusters:
         brokers = cluster.apache
         urls[cluster.name] = cluster.pulsar_url if brokers is None else brokers.service_url
-        shown[cluster.name] = access if brokers is None else ClientAccess.of_brokers(brokers)
+        shown[cluster.name] = access.showing() if brokers is None else showing_of(brokers)
     return PulsarClients(urls, active, out_dir / LOG, shown)

@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from replicator.client.authentication import NOTHING, Showing
 from replicator.drills.errors import ClientMissing
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.active import ActiveCluster
@@ -34,7 +35,7 @@ from replicator.drills.traffic.clients import (
     Received,
 )
 from replicator.drills.traffic.library import RETRY_SECONDS, Run, Sends, origin_properties, receipt_of
-from replicator.drills.traffic.showing import NOTHING, ClientAccess
+from replicator.drills.traffic.showing import official_options
 from replicator.engine.types import SubscriptionType
 from replicator.running.timeouts import timeout
 from snapshots.position import Position
@@ -60,7 +61,7 @@ def load(wanted: str = "--client pulsar") -> Any:
 
 
 class PulsarClients:
-    """``urls`` says where official clients find each cluster, and ``access`` what they show there, if it asks; what the
+    """``urls`` says where official clients find each cluster, and ``showing`` what they show there; what the
     library logs goes to the file ``log``."""
 
     def __init__(
@@ -68,11 +69,11 @@ class PulsarClients:
         urls: Mapping[str, str],
         active: ActiveCluster,
         log: Path,
-        access: Mapping[str, ClientAccess] | None = None,
+        showing: Mapping[str, Showing] | None = None,
     ) -> None:
         self._pulsar = load()
         self._urls = urls
-        self._access = access or {}
+        self._showing = showing or {}
         self._active = active
         self._log = log
         self._order = count()
@@ -137,7 +138,7 @@ class PulsarClients:
             operation_timeout_seconds=OPERATION_SECONDS_MAX,
             connection_timeout_ms=CONNECT_MILLIS_MAX,
             logger=logger,
-            **self._access.get(cluster, NOTHING).official_options(self._pulsar),
+            **official_options(self._showing.get(cluster, NOTHING), self._pulsar),
         )
         try:
             while True:

@@ -8,20 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicator.client import AuthenticationToken
+from replicator.client.authentication import Authentication, AuthenticationTLS, Showing
 from replicator.security.access import Access
-from replicator.topology.apache import ApacheSettings
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """``token`` gives one that counts now. Brokers may ask for something else: ``password_file`` has a line
-    ``NAME:PASSWORD``, ``certificate`` goes with its ``key``."""
+    """``token`` gives one that counts now."""
 
     token: Callable[[], str] | None = None
     trust: Path | None = None
-    password_file: Path | None = None
-    certificate: tuple[Path, Path] | None = None
-    check_hostname: bool = True
 
     @classmethod
     def of(cls, access: Access) -> ClientAccess:
@@ -29,38 +25,30 @@ class ClientAccess:
         shows = access.token_file is not None or access.token is not None
         return cls((lambda: access.current_token() or "") if shows else None, access.trust)
 
-    @classmethod
-    def of_brokers(cls, settings: ApacheSettings) -> ClientAccess:
-        """What the worker beside these brokers shows to them."""
-        auth = settings.auth
-        token = None if auth.token_file is None else auth.token_file.read_text
-        pair = None if auth.certificate is None or auth.key is None else (auth.certificate, auth.key)
-        return cls(
-            None if token is None else lambda: token().strip(),
-            settings.tls.ca,
-            auth.password_file,
-            pair,
-            settings.tls.check_hostname,
-        )
-
     def own_options(self) -> dict[str, Any]:
         """For :class:`replicator.client.Client`."""
-        return self._with_trust({} if self.token is None else {"authentication": AuthenticationToken(self.token)})
+        shown = {} if self.token is None else {"authentication": AuthenticationToken(self.token)}
+        return shown if self.trust is None else {**shown, "tls_trust_certs_file_path": str(self.trust)}
 
-    def official_options(self, pulsar: Any) -> dict[str, Any]:
-        """For Pulsar's official client."""
-        shown: dict[str, Any] = {}
-        if self.token is not None:
-            shown["authentication"] = pulsar.AuthenticationToken(self.token)
-        elif self.password_file is not None:
-            name, _, password = self.password_file.read_text().strip().partition(":")
-            shown["authentication"] = pulsar.AuthenticationBasic(name, password)
-        elif self.certificate is not None:
-            shown["authentication"] = pulsar.AuthenticationTLS(*map(str, self.certificate))
-        return self._with_trust(shown) | ({} if self.trust is None else {"tls_validate_hostname": self.check_hostname})
+    def showing(self) -> Showing:
+        """The same, as our own client has it inside."""
+        shown = Authentication() if self.token is None else AuthenticationToken(self.token)
+        return Showing(shown, None if self.trust is None else str(self.trust))
 
-    def _with_trust(self, options: dict[str, Any]) -> dict[str, Any]:
-        return options if self.trust is None else {**options, "tls_trust_certs_file_path": str(self.trust)}
+
+def official_options(showing: Showing, pulsar: Any) -> dict[str, Any]:
+    """For Pulsar's official client, whose package is ``pulsar``."""
+    shown, options = showing.authentication, dict[str, Any]()
+    if shown.method == "token":
+        options["authentication"] = pulsar.AuthenticationToken(lambda: shown.credentials().decode())
+    elif shown.method == "basic":
+        options["authentication"] = pulsar.AuthenticationBasic(*shown.credentials().decode().split(":", 1))
+    elif isinstance(shown, AuthenticationTLS):
+        options["authentication"] = pulsar.AuthenticationTLS(shown.certificate_path, shown.private_key_path)
+    if showing.trust_certs_file_path is not None:
+        options["tls_trust_certs_file_path"] = showing.trust_certs_file_path
+        options["tls_validate_hostname"] = showing.validate_hostname
+    return options
 
 
 NOTHING: Final = ClientAccess()
