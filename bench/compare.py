@@ -54,6 +54,7 @@ _OF_ALL: Final = (
 )
 _OF_SUBSCRIPTIONS: Final = (
     ("repeated", "repeated"),
+    ("repeated though acknowledged", "repeated_acked_before_kill"),
     ("repeated though settled", "repeated_acked_over_1s_before_kill"),
 )
 

@@ -22,7 +22,8 @@ def topology() -> Topology:
 
 def report(scenario: str, **changes: Any) -> dict[str, Any]:
     lag = {"p50": 1.0, "p99": 2.0, "samples": 3}
-    counts = ("published", "confirmed", "consumed_unique", "lost", "repeated", "repeated_acked_over_1s_before_kill",
+    counts = ("published", "confirmed", "consumed_unique", "lost", "repeated", "repeated_acked_before_kill",
+              "repeated_acked_over_1s_before_kill",
               "repeated_acked_before_planned", "out_of_order", "late", "rpo_messages", "snapshot_mappings",
               "subscription_updates")  # fmt: skip
     return {

@@ -11,11 +11,13 @@ confirmed            ids that a worker confirmed to a producer
 consumed_unique      ids that *every* subscription received
 lost                 (subscription, confirmed id) pairs without a delivery
 repeated             deliveries beyond the first of their id to their subscription
-repeated_acked_over_1s_before_kill
+repeated_acked_before_kill
                      of those, the ones after an unplanned failover whose id a consumer of the subscription had
-                     acknowledged more than 1 s before its cut
+                     acknowledged before its cut: the worker had confirmed the acknowledgement
+repeated_acked_over_1s_before_kill
+                     of those, the ones acknowledged more than 1 s before
 repeated_acked_before_planned
-                     of those, the ones after a planned failover whose id had been acknowledged before it was begun
+                     of those repeated, the ones after a planned failover whose id had been acknowledged before it was begun
 out_of_order         first deliveries to an ordered subscription whose origin position is lower than that of an
                      earlier first delivery with the same key and origin
 stranded             confirmed at a cluster before it was back after a failover away from it, above the high-water mark of
@@ -70,6 +72,7 @@ class SubscriptionMeasures:
     acknowledged: int
     lost: int
     repeated: int
+    repeated_acked_before_kill: int
     repeated_acked_over_1s_before_kill: int
     repeated_acked_before_planned: int
     out_of_order: int | None
@@ -106,6 +109,7 @@ class Measures:
     consumed_unique: int
     lost: int
     repeated: int
+    repeated_acked_before_kill: int
     repeated_acked_over_1s_before_kill: int
     repeated_acked_before_planned: int
     out_of_order: int
@@ -152,6 +156,7 @@ def measure(observations: Observations) -> Measures:
         consumed_unique=int(received_by_all.sum()),
         lost=sum(each.lost for each in subscriptions),
         repeated=sum(each.repeated for each in subscriptions),
+        repeated_acked_before_kill=sum(each.repeated_acked_before_kill for each in subscriptions),
         repeated_acked_over_1s_before_kill=sum(each.repeated_acked_over_1s_before_kill for each in subscriptions),
         repeated_acked_before_planned=sum(each.repeated_acked_before_planned for each in subscriptions),
         out_of_order=sum(each.out_of_order or 0 for each in subscriptions),
@@ -187,6 +192,7 @@ def _subscription(
         acknowledged=len(timeline.first_acks(seen.subscription)[0]),
         lost=int((timeline.is_confirmed & ~seen.received).sum()),
         repeated=len(seen.repeat_id),
+        repeated_acked_before_kill=seen.repeated_acked_before_cut(planned=False, margin_s=0.0),
         repeated_acked_over_1s_before_kill=seen.repeated_acked_before_cut(planned=False, margin_s=ACKED_BEFORE_CUT_S),
         repeated_acked_before_planned=seen.repeated_acked_before_cut(planned=True, margin_s=0.0),
         out_of_order=seen.out_of_order() if subscription.ordered else None,

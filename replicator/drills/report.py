@@ -64,6 +64,7 @@ def build_report(
         "consumed_unique": measures.consumed_unique,
         "lost": measures.lost,
         "repeated": measures.repeated,
+        "repeated_acked_before_kill": measures.repeated_acked_before_kill,
         "repeated_acked_over_1s_before_kill": measures.repeated_acked_over_1s_before_kill,
         "repeated_acked_before_planned": measures.repeated_acked_before_planned,
         "out_of_order": measures.out_of_order,

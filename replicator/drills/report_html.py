@@ -37,6 +37,8 @@ _FIGURES: Final = (
     ("consumed_unique", "messages that every subscription received"),
     ("lost", "confirmed messages that a subscription never received, over all subscriptions"),
     ("repeated", "deliveries beyond a message's first, over all subscriptions"),
+    ("repeated_acked_before_kill",
+     "repeats after an unplanned failover of what had been acknowledged before its cut"),
     ("repeated_acked_over_1s_before_kill",
      "repeats after an unplanned failover of what had been acknowledged more than 1 s before its cut"),
     ("repeated_acked_before_planned",

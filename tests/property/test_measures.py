@@ -348,8 +348,10 @@ def test_measures_equal_the_reference(history: History) -> None:
     assert measures.consumed_unique == len(set.intersection(*received))
     assert measures.lost == sum(map(expected.lost, NAMES))
     assert measures.repeated == sum(len(expected.deliveries(name)[1]) for name in NAMES)
+    killed = {name: expected.repeated_acked(name, planned=False, margin_s=0) for name in NAMES}
     unplanned = {name: expected.repeated_acked(name, planned=False, margin_s=1) for name in NAMES}
     planned = {name: expected.repeated_acked(name, planned=True, margin_s=0) for name in NAMES}
+    assert measures.repeated_acked_before_kill == sum(killed.values())
     assert measures.repeated_acked_over_1s_before_kill == sum(unplanned.values())
     assert measures.repeated_acked_before_planned == sum(planned.values())
     assert measures.out_of_order == sum(map(expected.out_of_order, ORDERED))
@@ -368,6 +370,7 @@ def test_measures_equal_the_reference(history: History) -> None:
         assert each.acknowledged == len(expected.first_acks(name))
         assert each.lost == expected.lost(name)
         assert each.repeated == len(repeats)
+        assert each.repeated_acked_before_kill == killed[name]
         assert each.repeated_acked_over_1s_before_kill == unplanned[name]
         assert each.repeated_acked_before_planned == planned[name]
         assert each.out_of_order == (expected.out_of_order(name) if subscription.ordered else None)

@@ -13,7 +13,8 @@ def report(rpo: int, rto: float | None, **repeated: int) -> dict[str, Any]:
         "lost": 0, "out_of_order": 0, "rpo_messages": rpo, "rto_seconds": rto, "copy_lag_ms": lag,
         "sync_lag_ms": {"p50": None, "p99": None},
         "subscriptions": [
-            {"name": f"drill-{kind}", "repeated": count, "repeated_acked_over_1s_before_kill": 0}
+            {"name": f"drill-{kind}", "repeated": count, "repeated_acked_before_kill": 0,
+             "repeated_acked_over_1s_before_kill": 0}
             for kind, count in repeated.items()
         ],
     }  # fmt: skip
