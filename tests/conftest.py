@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected
     build_commands_once()
     if not hasattr(config, "workerinput") and config.option.basetemp is None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
@@ -71,6 +73,13 @@ def group_of(nodeid: str) -> str:
 @functools.cache
 def _uses_spark(file: str) -> bool:
     return re.search(r"\bspark: Any\b", (Path(__file__).parents[1] / file).read_text()) is not None
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not look through it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -141,7 +141,7 @@ def _serve() -> None:
 
 def _become(asked: dict[str, Any]) -> None:
     """The forked process; does not return."""
-    from replicator.cli.main import main
+    from replicator.cli.__main__ import main
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = 1

@@ -1,5 +1,14 @@
-"""``python -m replicator.cli``: the command line, where the installed command is not on the path."""
+"""The command line as a process: ``replicator``, or ``python -m replicator.cli`` where that is not on the path."""
 
-from replicator.cli.main import main
+from replicator.running.collector import made_to_stay
 
-main()
+
+def main() -> None:
+    """Entry point."""
+    with made_to_stay():
+        from replicator.cli.main import app
+    app()
+
+
+if __name__ == "__main__":
+    main()

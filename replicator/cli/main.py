@@ -40,6 +40,7 @@ from replicator.cli.json_types import Done, Unanswered
 from replicator.cli.output import DONE, Shown, side_console
 from replicator.cli.program import Program
 from replicator.operating.json_types import PlanAnswer
+from replicator.running.collector import made_to_stay
 from replicator.running.log_stream import standard_error
 from replicator.worker.json_types import WorkerStatus
 
@@ -100,10 +101,11 @@ def worker(
     ] = False,
 ) -> None:
     """Run the worker of one cluster until SIGTERM or SIGINT."""
-    import uvloop
+    with made_to_stay():
+        import uvloop
 
-    from replicator.topology import load_topology
-    from replicator.worker.starting import run_worker
+        from replicator.topology import load_topology
+        from replicator.worker.starting import run_worker
 
     _set_up_log()
     uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change))
@@ -167,8 +169,3 @@ def _set_up_log() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(standard_error()),
     )
-
-
-def main() -> None:
-    """Entry point."""
-    app()

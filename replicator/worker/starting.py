@@ -59,6 +59,7 @@ from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
+from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
 from replicator.running.extras import ExtraMissing
 from replicator.running.supervisor import Supervisor
@@ -113,7 +114,8 @@ async def run_worker(topology: Topology, cluster: str, *, reload_on_change: bool
     watcher = FileWatcher(cluster, hung_up) if reload_on_change else None
     if watcher is not None:
         await watcher.look(topology)
-    worker = await start_worker(topology, cluster)
+    with made_to_stay():
+        worker = await start_worker(topology, cluster)
     try:
         worker.reload_on(hung_up)
         if watcher is not None:
