@@ -137,7 +137,8 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
             measured += await measure_topics(directory)
     if "dashboard" in groups:
         with _directory("the dashboard of five clusters") as directory:
-            measured += await measure_dashboard(directory)
+            directory.chmod(0o755)
+            measured += await measure_dashboard(directory, err.print)
     if "patterns" in groups:
         with _directory("pattern consumers of topics") as directory:
             measured += await measure_patterns(directory)
@@ -221,7 +222,7 @@ async def _measure_network(groups: Collection[str]) -> list[Measurement]:
 async def _peer_runs(server: str, case: Case) -> tuple[float, ...]:
     with _directory(f"{case.size_name}: {PEER} ({server})") as directory:
         async with JetStreamPair(server, directory) as pair:
-            return tuple(await pair.mirror_rates(case))
+            return tuple(await pair.mirror_rates(case.of_copies()))
 
 
 @contextmanager

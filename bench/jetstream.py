@@ -68,7 +68,7 @@ class JetStreamPair:
         await self._stop()
 
     async def mirror_rates(self, case: Case) -> list[float]:
-        """Fill a stream with the case's backlog, and mirror it again and again; the rate of each run."""
+        """Fill a stream with the messages of ``case``, and mirror it again and again; the rate of each run."""
         source, destination = (client.jetstream(timeout=30) for client in self._clients)
         stream, mirror = f"S{case.size_bytes}", f"M{case.size_bytes}"
         await source.add_stream(StreamConfig(name=stream, subjects=[stream], storage=StorageType.FILE))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.collector import without_collector
 from bench.measurement import Measurement, percentile
 from bench.network import publish
 from replicator.client import (
@@ -86,7 +87,8 @@ async def lag_between(source_url: str, destination_url: str, topic: str) -> Lag:
             topic, "lag", initial_position=InitialPosition.Earliest, receiver_queue_size=QUEUE_MESSAGES
         )
         rate = await _sustained_rate(producer, consumer)
-        return Lag(rate, tuple([tuple(await _lags_ms(producer, consumer, rate / 2)) for _ in range(RUNS)]))
+        with without_collector():
+            return Lag(rate, tuple([tuple(await _lags_ms(producer, consumer, rate / 2)) for _ in range(RUNS)]))
 
 
 async def _sustained_rate(producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ async def measure_case(case: Case, groups: Collection[str], directory: Path) -> 
         await clusters.start(SOURCE)
         measured["publish"] = await publish_rates(clusters.client_url(SOURCE), case)
         if "copy" in groups:
-            measured["copy"] = await copy_rates(clusters, case)
+            measured["copy"] = await copy_rates(clusters, case.of_copies(), published=case.messages)
         if "consume" in groups:
             measured["consume"] = await consume_rates(clusters.client_url(SOURCE), case)
     return {group: runs for group, runs in measured.items() if group in groups}
@@ -73,8 +74,10 @@ async def publish(producer: Producer | PartitionedProducer, payload: bytes, coun
     await producer.flush()
 
 
-async def copy_rates(clusters: TwoClusters, case: Case) -> list[float]:
-    """Copy the whole backlog into an empty destination, again and again; the rate of each run."""
+async def copy_rates(clusters: TwoClusters, case: Case, *, published: int) -> list[float]:
+    """Publish what ``published`` messages lack of the backlog, and copy it into an empty destination, again and again;
+    the rate of each run."""
+    await publish_rates(clusters.client_url(SOURCE), replace(case, messages=case.messages - published))
     rates = []
     for _ in range(RUNS):
         await settle()

@@ -16,6 +16,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.collector import without_collector
 from bench.measurement import Measurement, percentile
 from bench.network import publish
 from replicator.client import Client, ConsumerType, InitialPosition, Message
@@ -57,9 +58,10 @@ async def measure_sync(directory: Path) -> list[Measurement]:
                 await _backlog_is(session, clusters.url(DESTINATION), MESSAGES)
                 random.Random(run).shuffle(messages)
                 before = await _updates_sent(session, clusters.url(SOURCE))
-                acknowledged, seen = await asyncio.gather(
-                    _acknowledge(consumer, messages), _watch(session, clusters.url(DESTINATION))
-                )
+                with without_collector():
+                    acknowledged, seen = await asyncio.gather(
+                        _acknowledge(consumer, messages), _watch(session, clusters.url(DESTINATION))
+                    )
                 seconds = acknowledged[-1] - acknowledged[0]
                 updates.append((await _updates_sent(session, clusters.url(SOURCE)) - before) / seconds)
                 lags.append([(there - here) * 1000 for here, there in zip(acknowledged, seen, strict=True)])

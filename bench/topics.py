@@ -18,9 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-import psutil
-
+from bench.at_rest import at_rest, cpu_percent, everything_is_copied
 from bench.cases import RUNS
 from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.measurement import Measurement
@@ -34,9 +32,6 @@ AT_ONCE: Final = 1_000
 FEW: Final = 10
 OPERATIONS: Final = 200
 IDLE_SECONDS: Final = 5.0
-SETTLE_SECONDS_MAX: Final = 180.0
-AT_REST_CPU_PERCENT: Final = 20.0
-"""Below it a worker has done what was to be done after the copy; what it goes on using is what is measured."""
 
 
 async def measure_topics(directory: Path) -> list[Measurement]:
@@ -50,44 +45,28 @@ async def measure_topics(directory: Path) -> list[Measurement]:
 async def _measure_workers(directory: Path) -> list[Measurement]:
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
-        await _at_rest(clusters)
+        await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
         empty = {name: _own_bytes(clusters, name) for name in (SOURCE, DESTINATION)}
         await clusters.stop(SOURCE)
         async with _opened(clusters.data(SOURCE), SOURCE) as engine:
             await _fill(engine)
         await clusters.start(SOURCE)
-        await _everything_is_copied(clusters)
-        await _at_rest(clusters)
+        await everything_is_copied(clusters.url(DESTINATION), TOPICS)
+        await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
         copied = {name: _own_bytes(clusters, name) for name in (SOURCE, DESTINATION)}
         for name in (SOURCE, DESTINATION):
             await clusters.stop(name)
         await clusters.start(SOURCE, DESTINATION)
-        await _at_rest(clusters)
+        await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
         measured: list[Measurement] = []
         for name in (SOURCE, DESTINATION):
             label = "source" if name == SOURCE else "destination"
             for figure, used in (("memory", _own_bytes(clusters, name)), ("memory-after-copy", copied[name])):
                 kilobytes_each = (used - empty[name]) / TOPICS / 1e3
                 measured.append(Measurement(f"topics/10k/{label}/{figure}", "kB/topic", (kilobytes_each,)))
-            runs = [await _cpu_percent(clusters, name, IDLE_SECONDS) for _ in range(RUNS)]
+            runs = [await cpu_percent(clusters.pid(name), IDLE_SECONDS) for _ in range(RUNS)]
             measured.append(Measurement(f"topics/10k/{label}/idle-cpu", "% of a core", tuple(runs)))
         return measured
-
-
-async def _everything_is_copied(clusters: TwoClusters) -> None:
-    async with aiohttp.ClientSession() as session, asyncio.timeout(SETTLE_SECONDS_MAX):
-        copied = 0
-        while copied < TOPICS:
-            await asyncio.sleep(1)
-            async with session.get(f"{clusters.url(DESTINATION)}/replication/v1/topics") as response:
-                copied = sum(topic["messages"] for topic in (await response.json())["topics"])
-
-
-async def _at_rest(clusters: TwoClusters) -> None:
-    async with asyncio.timeout(SETTLE_SECONDS_MAX):
-        for name in (SOURCE, DESTINATION):
-            while await _cpu_percent(clusters, name, 2.0) > AT_REST_CPU_PERCENT:
-                pass
 
 
 def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
@@ -95,14 +74,6 @@ def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
     status = Path(f"/proc/{clusters.pid(cluster)}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) * 1024
-
-
-async def _cpu_percent(clusters: TwoClusters, cluster: str, seconds: float) -> float:
-    worker = psutil.Process(clusters.pid(cluster))
-    before, began = worker.cpu_times(), time.monotonic()
-    await asyncio.sleep(seconds)
-    after = worker.cpu_times()
-    return 100 * (after.user + after.system - before.user - before.system) / (time.monotonic() - began)
 
 
 # The catalog, in process.

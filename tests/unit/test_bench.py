@@ -64,8 +64,8 @@ def test_figures_have_four_significant_digits(value: float, expected: float) -> 
 
 
 def test_large_messages_are_weighed_and_small_ones_counted() -> None:
-    assert Case("100B", 100, True, 10).rate(50, 0.5) == 100.0
-    assert Case("100kB", 100_000, True, 10).rate(50, 0.5) == 10.0
+    assert Case("100B", 100, True, 10, 30).rate(50, 0.5) == 100.0
+    assert Case("100kB", 100_000, True, 10, 30).rate(50, 0.5) == 10.0
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

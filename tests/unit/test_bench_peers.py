@@ -18,7 +18,7 @@ from bench.peer_table import Name, PeerResults, Taken
 from bench.usage import Sample, Usage, cpu_seconds_until
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc, and writes past the page cache")
-CASE = Case("1kB", 1_000, True, 3_000)
+CASE = Case("1kB", 1_000, True, 3_000, 3_000)
 OURS = Name("ours", "Ours", "synced", ours=True)
 PEER, ABSENT = Name("peer", "Peer", "cached", ours=False), Name("absent", "Absent", "lost", ours=False)
 NO_DISK = DiskLimits((), (), ())

@@ -1,0 +1,47 @@
+"""What a browser sees of a page: Debian's Chromium, worked by Playwright (the extra ``browser``)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+CHROMIUM: Final = "chromium"
+_PAINTED: Final = """new Promise(painted => {
+    const name = 'first-contentful-paint';
+    const [entry] = performance.getEntriesByName(name);
+    if (entry) return painted(entry.startTime);
+    new PerformanceObserver(list => {
+        for (const each of list.getEntriesByName(name)) painted(each.startTime);
+    }).observe({type: 'paint', buffered: true});
+})"""
+
+
+def browser_missing() -> str | None:
+    """Why there is no browser to measure with; None if there is one."""
+    if find_spec("playwright") is None:
+        return "the extra `browser` is not installed"
+    return None if shutil.which(CHROMIUM) else "there is no chromium (on Debian: chromium)"
+
+
+def first_paints_ms(urls: Mapping[str, str], runs: int) -> dict[str, tuple[float, ...]]:
+    """Milliseconds from the start of loading each page to the first paint of its content, by name of the page.
+
+    Each run has an empty cache. Not to be called in a thread with an event loop.
+    """
+    from playwright.sync_api import sync_playwright
+
+    found: dict[str, list[float]] = {name: [] for name in urls}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
+        browser.new_page().close()  # the first one waits for the browser itself
+        for _ in range(runs):
+            for name, url in urls.items():
+                context = browser.new_context()
+                page = context.new_page()
+                page.goto(url)
+                found[name].append(float(page.evaluate(_PAINTED)))
+                context.close()
+        browser.close()
+    return {name: tuple(times) for name, times in found.items()}
