@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
@@ -25,10 +26,10 @@ def browser_missing() -> str | None:
     return None if shutil.which(CHROMIUM) else "there is no chromium (on Debian: chromium)"
 
 
-def first_paints_ms(urls: Mapping[str, str], runs: int) -> dict[str, tuple[float, ...]]:
+def first_paints_ms(urls: Mapping[str, str], runs: int, rest_seconds: float) -> dict[str, tuple[float, ...]]:
     """Milliseconds from the start of loading each page to the first paint of its content, by name of the page.
 
-    Each run has an empty cache. Not to be called in a thread with an event loop.
+    Each run has an empty cache, and begins after a rest. Not to be called in a thread with an event loop.
     """
     from playwright.sync_api import sync_playwright
 
@@ -37,6 +38,7 @@ def first_paints_ms(urls: Mapping[str, str], runs: int) -> dict[str, tuple[float
         browser = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
         browser.new_page().close()  # the first one waits for the browser itself
         for _ in range(runs):
+            time.sleep(rest_seconds)
             for name, url in urls.items():
                 context = browser.new_context()
                 page = context.new_page()

@@ -63,7 +63,9 @@ PAGES: Final = {
 }
 """Path and view of each page that is opened."""
 LOOKS: Final = 10
-OPEN_SECONDS: Final = 10.0
+OPEN_SECONDS: Final = 20.0
+FORGOTTEN_SECONDS: Final = 3.0
+"""What was asked for a page is shown again for two seconds at most; then the clusters are asked anew."""
 RUNS: Final = 3
 
 
@@ -175,7 +177,7 @@ async def _measure_workers(directory: Path, say: Callable[[str], None]) -> list[
         await at_rest(worker.pid for worker in workers)
         measured = []
         for name, (path, view) in PAGES.items():
-            times = [await _page_ms(session, urls[0] + path) for _ in range(RUNS + 1)][1:]
+            times = [await _page_ms(session, urls[0] + path) for _ in range(RUNS)]
             measured.append(Measurement(f"dashboard/1k-x-5/{name}/page", "ms", tuple(times)))
             shares = [await _open_percent(session, urls[0], view, workers[0].pid) for _ in range(RUNS)]
             measured.append(Measurement(f"dashboard/1k-x-5/{name}/open", "% of a core", tuple(shares)))
@@ -184,12 +186,13 @@ async def _measure_workers(directory: Path, say: Callable[[str], None]) -> list[
             say(f"the first paint is not measured: {why}")
             return measured
         places = {name: urls[0] + path for name, (path, _view) in PAGES.items()}
-        for name, paints in (await asyncio.to_thread(first_paints_ms, places, RUNS)).items():
+        for name, paints in (await asyncio.to_thread(first_paints_ms, places, RUNS, FORGOTTEN_SECONDS)).items():
             measured.append(Measurement(f"dashboard/1k-x-5/{name}/first-paint", "ms", paints))
         return measured
 
 
 async def _page_ms(session: aiohttp.ClientSession, url: str) -> float:
+    await asyncio.sleep(FORGOTTEN_SECONDS)
     began = time.perf_counter()
     async with session.get(url, headers={"Accept": "text/html"}) as response:
         response.raise_for_status()

@@ -34,9 +34,10 @@ STATIC_SECONDS: Final = 3600
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 LIVE_SECONDS: Final = 1.0
 """How often what is shown is asked for."""
-LIST_SECONDS: Final = 2.0
-"""The same for the list of topics, which takes ten times as long to make as other pages (`python -m bench dashboard`):
-an open page is to cost less than 2 % of a core."""
+COSTLY_SECONDS: Final = 2.0
+"""The same for what takes several times as long to make as other pages (`python -m bench dashboard`): an open page is
+to cost less than 2 % of a core."""
+COSTLY: Final = frozenset({"topics", "subscription"})
 
 
 def add_dashboard(
@@ -81,7 +82,7 @@ def add_dashboard(
 
 
 def _period(view: str) -> float:
-    return LIST_SECONDS if view.partition("?")[0] == "topics" else LIVE_SECONDS
+    return COSTLY_SECONDS if view.partition("?")[0] in COSTLY else LIVE_SECONDS
 
 
 def _for_readers(page: Handler) -> Handler:
