@@ -1,65 +1,49 @@
 """The admin REST API of Apache Pulsar's brokers, as far as the bridge asks it.
 
 ``docs/pulsar-fidelity.md`` lists each request with what is relied on in its answer. Requests are bounded in number and
-time, and are not tried again here: whoever asks does so periodically.
+time. Where the brokers limit them they wait (:mod:`replicator.apache.request_turns`); else they are not tried again
+here: whoever asks does so periodically.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
 
 import aiohttp
 
 from replicator.apache.broker_cursor import parse_position
-from replicator.apache.errors import AdminFailed, BridgeError
-from replicator.client.authentication import (
-    Authentication,
-    AuthenticationBasic,
-    AuthenticationTLS,
-    AuthenticationToken,
-    Showing,
-)
+from replicator.apache.credentials import BASIC, TOKEN, TlsOfFiles, showing_of
+from replicator.apache.errors import AdminFailed, AdminLimited
+from replicator.apache.request_turns import REQUESTS_AT_ONCE_MAX, RequestTurns, retry_after, tells_to_wait
+from replicator.client.authentication import AuthenticationTLS
 from replicator.client.closing import ClosedAtExit
+from replicator.client.errors import AuthenticationError
 from replicator.engine.topic_name import parse_topic
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
-REQUESTS_AT_ONCE_MAX: Final = 8
 REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The statistics of a topic with a thousand subscriptions have about 1 MB."""
 REASON_CHARS_MAX: Final = 300
 HIDDEN_ENTRIES_MAX: Final = 1_000
 """Looked at one by one."""
+REDIRECTS_MAX: Final = 5
+"""A broker sends on to the one that has a topic, at most."""
+_REDIRECTS: Final = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
+_JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-def showing_of(settings: ApacheSettings) -> Showing:
-    """What the worker shows to the brokers. Files are read when something is shown."""
-    auth = settings.auth
-    shown = Authentication()
-    if auth.token_file is not None:
-        file = auth.token_file
-        shown = AuthenticationToken(lambda: file.read_text().strip())
-    elif auth.password_file is not None:
-        name, _, password = _line(auth.password_file).partition(":")
-        shown = AuthenticationBasic(name, password)
-    elif auth.certificate is not None and auth.key is not None:
-        shown = AuthenticationTLS(str(auth.certificate), str(auth.key))
-    ca = None if settings.tls.ca is None else str(settings.tls.ca)
-    return Showing(shown, ca, validate_hostname=settings.tls.check_hostname)
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise BridgeError(f"{path}: cannot be read: {error.strerror or error}") from None
+class _Answer(NamedTuple):
+    headers: Mapping[str, str]
+    said: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +83,33 @@ class BrokerAdmin(ClosedAtExit):
     """Asks the admin API at ``settings.admin_url``. To be used on one event loop, and closed."""
 
     def __init__(self, settings: ApacheSettings) -> None:
+        """Raises :class:`AdminFailed` for files that cannot be used."""
         self._url = settings.admin_url
-        self._showing = showing_of(settings)
-        context: ssl.SSLContext | bool = self._showing.ssl_context() if self._url.startswith("https") else True
+        showing = showing_of(settings)
+        self._shown = showing.authentication
+        self._tls = TlsOfFiles(showing) if self._url.startswith("https") else None
+        self._turns = RequestTurns()
+        try:
+            self._headers()
+            self._context()
+        except AuthenticationError as error:
+            raise AdminFailed(str(error)) from None
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=REQUESTS_AT_ONCE_MAX, ssl=context),
+            connector=aiohttp.TCPConnector(limit=REQUESTS_AT_ONCE_MAX),
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX),
         )
 
     async def close(self) -> None:
         await self._session.close()
+
+    def limited(self) -> str:
+        """That the brokers limit requests, and how long nothing is asked; empty if they do not."""
+        return self._turns.status()
+
+    @property
+    def refusals(self) -> int:
+        """Answers that told the worker to wait."""
+        return self._turns.refusals
 
     # What there is.
 
@@ -238,11 +239,15 @@ class BrokerAdmin(ClosedAtExit):
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:
+        """Those of the answer; none if it is a refusal."""
         try:
-            async with self._session.get(f"{self._url}/admin/v2/{path}", headers=self._headers()) as response:
-                return dict(response.headers) if response.status < 300 else {}
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise AdminFailed(f"GET {self._url}/admin/v2/{path}: {error or type(error).__name__}") from None
+            return (await self._request("GET", path, None)).headers
+        except AdminLimited:
+            raise
+        except AdminFailed as error:
+            if error.status:
+                return {}
+            raise
 
     async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> None:
         try:
@@ -251,49 +256,94 @@ class BrokerAdmin(ClosedAtExit):
             if error.status != 409:
                 raise
 
-    def _headers(self) -> dict[str, str]:
-        shown = self._showing.authentication
-        if shown.method == "token":
-            return {"Authorization": f"Bearer {shown.credentials().decode()}"}
-        if shown.method == "basic":
-            return {"Authorization": aiohttp.encode_basic_auth(*shown.credentials().decode().split(":", 1))}
-        return {}
-
     async def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        what = f"{method} {self._url}/admin/v2/{path}"
-        try:
-            async with self._session.request(
-                method,
-                f"{self._url}/admin/v2/{path}",
-                data=None if body is None else json.dumps(body),
-                headers={"Content-Type": "application/json", "Accept": "application/json", **self._headers()},
-            ) as response:
-                said = await response.content.read(ANSWER_BYTES_MAX + 1)
-                while len(said) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
-                    said += more
-                if len(said) > ANSWER_BYTES_MAX:
-                    raise AdminFailed(f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes")
-                if response.status >= 300:
-                    raise AdminFailed(f"{what}: {response.status} {_reason(said)}", response.status)
-        except TimeoutError:
-            raise AdminFailed(f"{what}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
-        except aiohttp.ClientError as error:
-            raise AdminFailed(f"{what}: {error or type(error).__name__}") from None
+        said = (await self._request(method, path, body)).said
         try:
             return json.loads(said) if said else None
         except ValueError:
-            raise AdminFailed(f"{what}: the answer is no JSON") from None
+            raise AdminFailed(f"{method} {self._url}/admin/v2/{path}: the answer is no JSON") from None
+
+    async def _request(self, method: str, path: str, body: Any) -> _Answer:
+        return await self._turns.take(lambda: self._send(method, path, body))
+
+    async def _send(self, method: str, path: str, body: Any) -> _Answer:
+        """Each broker on the way is shown the same: a client that follows by itself leaves that out for another one."""
+        url = f"{self._url}/admin/v2/{path}"
+        what = f"{method} {url}"
+        for _ in range(REDIRECTS_MAX + 1):
+            try:
+                async with self._session.request(
+                    method,
+                    url,
+                    data=None if body is None else json.dumps(body),
+                    headers={**_JSON, **self._headers()},
+                    ssl=self._context(),
+                    allow_redirects=False,
+                ) as response:
+                    if response.status not in _REDIRECTS:
+                        return await self._answer(what, response)
+                    sent_to = urljoin(url, response.headers.get("Location", ""))
+            except AuthenticationError as error:
+                raise AdminFailed(f"{what}: {error}") from None
+            except TimeoutError:
+                raise AdminFailed(f"{what}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
+            except aiohttp.ClientError as error:
+                raise AdminFailed(f"{what}: {error or type(error).__name__}{self._refused_by_tls(error)}") from None
+            if urlsplit(sent_to).scheme != urlsplit(url).scheme:
+                raise AdminFailed(f"{what}: sent on to {sent_to}, which is not asked: it has another scheme")
+            url = sent_to
+        raise AdminFailed(f"{what}: sent on {REDIRECTS_MAX} times, last to {url}")
+
+    async def _answer(self, what: str, response: aiohttp.ClientResponse) -> _Answer:
+        said = await response.content.read(ANSWER_BYTES_MAX + 1)
+        while len(said) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
+            said += more
+        if len(said) > ANSWER_BYTES_MAX:
+            raise AdminFailed(f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+        status = response.status
+        if status < HTTPStatus.MULTIPLE_CHOICES:
+            return _Answer(dict(response.headers), said)
+        text = f"{what}: {status} {_reason(said, response.reason)}"
+        said_seconds = retry_after(response.headers)
+        if tells_to_wait(status, said_seconds):
+            raise AdminLimited(text, status, said_seconds)
+        if status == HTTPStatus.UNAUTHORIZED:
+            text += f" ({self._named('the brokers refuse what the worker shows')})"
+        raise AdminFailed(text, status)
+
+    def _headers(self) -> dict[str, str]:
+        """What the worker shows there."""
+        if self._shown.method == TOKEN:
+            return {"Authorization": f"Bearer {self._shown.credentials().decode()}"}
+        if self._shown.method == BASIC:
+            return {"Authorization": f"Basic {base64.b64encode(self._shown.credentials()).decode()}"}
+        return {}
+
+    def _context(self) -> ssl.SSLContext | bool:
+        return True if self._tls is None else self._tls.context()
+
+    def _refused_by_tls(self, error: aiohttp.ClientError) -> str:
+        """A broker that does not trust a certificate ends the connection, with or without a word."""
+        there = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, aiohttp.ClientConnectorError)
+        if there and isinstance(self._shown, AuthenticationTLS):
+            return f" ({self._named('the brokers may refuse what the worker shows')})"
+        return ""
+
+    def _named(self, what: str) -> str:
+        return f"{what}: {self._shown.source or 'nothing, as `apache.auth` is not set'}"
 
 
 def _place(first: Position) -> dict[str, Any]:
     return {"ledgerId": first.ledger, "entryId": first.entry, "partitionIndex": -1, "isExcluded": False}
 
 
-def _reason(said: bytes) -> str:
+def _reason(said: bytes, status_text: str | None) -> str:
+    """What an answer says, or what its status is called where it says nothing, or a page."""
     try:
         return str(json.loads(said)["reason"])[:REASON_CHARS_MAX]
     except (ValueError, KeyError, TypeError):
-        return said[:REASON_CHARS_MAX].decode(errors="replace")
+        text = said[:REASON_CHARS_MAX].decode(errors="replace").strip()
+        return status_text or "" if not text or text.startswith("<") else text
 
 
 def _path(topic: str) -> str:

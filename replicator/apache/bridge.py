@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import structlog
 
-from replicator.apache.admin import BrokerAdmin, showing_of
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
+from replicator.apache.credentials import showing_of
 from replicator.apache.errors import BridgeError
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.errors import PulsarException
@@ -48,7 +49,14 @@ class ApacheBridge(TopicListener[Topic]):
         self._settings = settings
         self._broker_origin = broker_origin
         self._topics: dict[str, TopicBridge] = {}
-        self.clients = BrokerClients(engine, broker_origin, lambda: self._topics, self._find_once, lambda: self._error)
+        self.clients = BrokerClients(
+            engine,
+            broker_origin,
+            lambda: self._topics,
+            self._find_once,
+            error=lambda: self._error,
+            limited=lambda: self._admin.limited(),
+        )
         self._error = ""
         self._refused: dict[str, str] = {}
         """Topics that cannot be bridged, and why."""
@@ -85,6 +93,8 @@ class ApacheBridge(TopicListener[Topic]):
             "admin_url": self._settings.admin_url,
             "origin": self._broker_origin,
             "error": self._error,
+            "limited": self._admin.limited(),
+            "requests_refused": self._admin.refusals,
             "refused": dict(self._refused),
             "topics": [each.status() for each in self._topics.values()],
         }

@@ -34,7 +34,7 @@ FIND_AGAIN_SECONDS: Final = 1.0
 
 class BrokerClients:
     """Of the topics that ``topics`` gives; ``find`` looks for those that were made lately. ``error`` says why the
-    brokers do not answer."""
+    brokers do not answer, ``limited`` that they limit requests."""
 
     def __init__(
         self,
@@ -42,12 +42,15 @@ class BrokerClients:
         origin: str,
         topics: Callable[[], Mapping[str, TopicBridge]],
         find: Callable[[], Awaitable[None]],
+        *,
         error: Callable[[], str],
+        limited: Callable[[], str],
     ) -> None:
         self._engine = engine
         self._topics = topics
         self._find = find
         self._error = error
+        self._limited = limited
         self.origin = origin
         self._fence = Fence()
 
@@ -83,9 +86,10 @@ class BrokerClients:
                 await self._engine.remember("failover_barrier", operation)
         except TimeoutError:
             named = [text for each in waits if (text := each.in_the_way(consumers=not keep_consumers))]
+            why = "; ".join(named[:NAMED_MAX]) or self._error() or self._limited() or "the brokers are slow"
             raise ClientsRemain(
                 f"the clients of {self._engine.cluster}'s brokers could not be kept out within "
-                f"{SETTLE_SECONDS_MAX:g} s: {'; '.join(named[:NAMED_MAX]) or self._error() or 'the brokers are slow'}"
+                f"{SETTLE_SECONDS_MAX:g} s: {why}"
             ) from None
         except BridgeError as error:
             raise ClientsRemain(f"the brokers of {self._engine.cluster} do not answer: {error}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from replicator.engine.errors import EngineError
 
 
@@ -16,6 +18,17 @@ class AdminFailed(BridgeError):
         super().__init__(text)
         self.status = status
         """Of the answer; 0 if there was none."""
+
+
+class AdminLimited(AdminFailed):
+    """The admin API takes no more requests for now."""
+
+    def __init__(
+        self, text: str, status: int = HTTPStatus.TOO_MANY_REQUESTS, said_seconds: float | None = None
+    ) -> None:
+        super().__init__(text, status)
+        self.said_seconds = said_seconds
+        """When to come back, if the answer said so."""
 
 
 class ClientsRemain(EngineError):

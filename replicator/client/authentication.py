@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from replicator.client.errors import AuthenticationError, InvalidConfiguration
@@ -19,6 +18,8 @@ class Authentication:
 
     method = ""
     """The name that servers know the way by; empty for none."""
+    source = ""
+    """Where it comes from, for who reads an error: a setting, a file. Empty where the application knows."""
 
     def credentials(self) -> bytes:
         """What to show now. Raises :class:`AuthenticationError`."""
@@ -66,6 +67,19 @@ class AuthenticationTLS(Authentication):
         self.certificate_path = certificate_path
         self.private_key_path = private_key_path
 
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Raises :class:`AuthenticationError` for files that cannot be used, or that do not fit each other."""
+        try:
+            context.load_cert_chain(self.certificate_path, self.private_key_path, _no_passphrase)
+        except OSError as error:
+            named = self.source or f"{self.certificate_path}, {self.private_key_path}"
+            raise AuthenticationError(f"TLS: {error.strerror or error}: {named}") from error
+
+
+def _no_passphrase() -> str:
+    """OpenSSL would ask for it at the terminal, and wait."""
+    raise OSError("the key is encrypted; give one without a passphrase")
+
 
 @dataclass(frozen=True, slots=True)
 class Showing:
@@ -82,21 +96,22 @@ class Showing:
         """Raises :class:`AuthenticationError` for files that cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.trust_certs_file_path)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.check_hostname = self.validate_hostname and not self.allow_insecure_connection
-            if self.allow_insecure_connection:
-                context.verify_mode = ssl.CERT_NONE
-            if isinstance(self.authentication, AuthenticationTLS):
-                context.load_cert_chain(self.authentication.certificate_path, self.authentication.private_key_path)
         except OSError as error:
-            raise AuthenticationError(f"TLS: {error.strerror or error}: {self._files()}") from error
+            raise AuthenticationError(f"TLS: {error.strerror or error}: {self.trust_certs_file_path}") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.validate_hostname and not self.allow_insecure_connection
+        if self.allow_insecure_connection:
+            context.verify_mode = ssl.CERT_NONE
+        if isinstance(self.authentication, AuthenticationTLS):
+            self.authentication.load_into(context)
         return context
 
-    def _files(self) -> str:
-        files = [self.trust_certs_file_path]
+    def files(self) -> list[str]:
+        """Those that :meth:`ssl_context` reads."""
+        files = [] if self.trust_certs_file_path is None else [self.trust_certs_file_path]
         if isinstance(self.authentication, AuthenticationTLS):
             files += [self.authentication.certificate_path, self.authentication.private_key_path]
-        return ", ".join(str(Path(each)) for each in files if each is not None)
+        return files
 
 
 NOTHING: Final = Showing()

@@ -112,7 +112,7 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     """What keeps a worker beside Apache Pulsar from copying, a line each; at most :data:`TROUBLES_SHOWN_MAX`."""
     if apache is None:
         return []
-    troubles = [f"Apache Pulsar: {apache['error']}"] if apache["error"] else []
+    troubles = [f"Apache Pulsar: {each}" for each in (apache["error"], apache.get("limited")) if each]
     troubles += [f"not bridged {topic}: {reason}" for topic, reason in apache["refused"].items()]
     for topic in apache["topics"]:
         word = "halted" if topic["halted"] else "failing"

@@ -87,6 +87,16 @@ class ApacheSettings(Section):
     subscriptions: Patterns = ()
     """Patterns of the names of the subscriptions whose state is bridged; empty for all durable ones."""
 
+    @model_validator(mode="after")
+    def _certificate_needs_tls(self) -> ApacheSettings:
+        tls = self.service_url.startswith("pulsar+ssl://") and self.admin_url.startswith("https://")
+        if self.auth.certificate is not None and not tls:
+            raise ValueError(
+                "`auth.certificate` is shown by TLS alone: `service_url` must be pulsar+ssl://HOST:PORT and "
+                "`admin_url` https://HOST:PORT"
+            )
+        return self
+
     def bridges(self, topic: str) -> bool:
         """Whether the topic of that full name is copied out of the brokers and into them."""
         _, _, path = topic.partition("://")

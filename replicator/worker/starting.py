@@ -40,7 +40,6 @@ from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
 from replicator.api.verifying import add_mending
-from replicator.client.errors import AuthenticationError
 from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError, StoreUnusable
@@ -342,8 +341,8 @@ def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
     )
     try:
         return ApacheBridge(engine, cluster.apache, cluster.broker_origin)
-    except (BridgeError, AuthenticationError) as error:
-        raise WorkerError(f"clusters.{cluster.name}.apache: {error}") from None
+    except BridgeError as error:
+        raise WorkerError(f"clusters.{cluster.name}: {error}") from None
 
 
 async def _start_parts(parts: Parts, topology: Topology) -> None:

@@ -283,6 +283,11 @@ APACHE_TOPICS: Final = gauge("apache_topics", "Topics of the Apache Pulsar clust
 APACHE_REFUSED: Final = gauge(
     "apache_refused_topics", "Topics of the Apache Pulsar cluster that cannot be bridged.", unit="topics"
 )
+APACHE_REQUESTS_REFUSED: Final = counter(
+    "apache_requests_refused",
+    "Requests that the admin API of the Apache Pulsar cluster answered by telling the worker to wait (429, 503).",
+    unit="requests",
+)
 
 METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
@@ -299,7 +304,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(STAGED_BYTES, STAGED_ATTEMPTS, STAGED_PUBLISHING, *STAGING_COUNTERS.values()),
     *SYNC_COUNTERS.values(),
     *(TRACES_SPANS, TRACES_QUEUED, *TRACES_COUNTERS.values()),
-    *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED),
+    *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED, APACHE_REQUESTS_REFUSED),
 )
 
 PROCESS: Final[Sequence[Metric]] = tuple(

@@ -167,6 +167,7 @@ class StatusCollector(Collector):
         self._add(names.APACHE_UP, not apache["error"])
         self._add(names.APACHE_TOPICS, len(apache["topics"]))
         self._add(names.APACHE_REFUSED, len(apache["refused"]))
+        self._add(names.APACHE_REQUESTS_REFUSED, apache["requests_refused"])
 
     def _collect_traces(self) -> None:
         if (traces := self._status.get("traces")) is None:

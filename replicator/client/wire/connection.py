@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from replicator import __version__
-from replicator.client.authentication import Authentication
+from replicator.client.authentication import Authentication, AuthenticationTLS
 from replicator.client.errors import AuthenticationError, ConnectError, PulsarException, Timeout, from_server
 from replicator.protocol.client import Answered, ClientConnection
 from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
@@ -92,6 +93,10 @@ class Connection(asyncio.Protocol):
         """Why it is over; None while it is there."""
         self._on_over = on_over
         self._proxy_to = proxy_to
+        self._shown = (
+            "" if authentication is None or not authentication.source else f" (shown: {authentication.source})"
+        )
+        self._certified = isinstance(authentication, AuthenticationTLS)
         self._loop = asyncio.get_running_loop()
         self._state = ClientConnection(
             self._loop.time(),
@@ -202,8 +207,11 @@ class Connection(asyncio.Protocol):
             self._alarm.cancel()
         self._on_over(self)
         if self._transport is not None:
+            unsent = (
+                self._transport.get_write_buffer_size()
+            )  # first: asyncio's of TLS cannot say when it is closed twice
             self._transport.close()
-            if self._transport.get_write_buffer_size():  # it waits until they are sent, which may be for ever
+            if unsent:  # it waits until they are sent, which may be for ever
                 self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
         self._tell(self._messages_end)
         if not self._opened.done():
@@ -254,7 +262,7 @@ class Connection(asyncio.Protocol):
             self.end(error)
             return
         except NotAuthenticated as error:
-            self.end(AuthenticationError(f"{self.address}: {error}"))
+            self.end(AuthenticationError(f"{self.address}: {error}{self._shown}"))
             return
         except ProtocolError as error:
             self.end(ConnectError(f"{self.address}: {error}; is it the address of a cluster?"))
@@ -272,7 +280,13 @@ class Connection(asyncio.Protocol):
             self._tell(producer.on_writable)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.end(ConnectError(f"{self.address}: {error or 'the connection was closed'}"))
+        why = error or "the connection was closed"
+        if self._certified and not self._opened.done():
+            # By TLS 1.3 a broker says what it thinks of a certificate when the connection is there already, or closes.
+            kind = AuthenticationError if isinstance(error, ssl.SSLError) else ConnectError
+            self.end(kind(f"{self.address}: {why}, before the server answered{self._shown}"))
+            return
+        self.end(ConnectError(f"{self.address}: {why}"))
 
     def _tell(self, callback: Callable[..., None], *news: Any) -> None:
         """Who fails to hear it does not keep the others from hearing it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from replicator.apache.admin import showing_of
+from replicator.apache.credentials import showing_of
 from replicator.client.authentication import Showing
 from replicator.drills.errors import DrillError
 from replicator.drills.traffic import pulsar_client

@@ -40,7 +40,7 @@ STATUS: dict[str, Any] = {
     "links": [LINK],
     "staging": {"staged_bytes": 1, "attempts": 1, "publishing": [], **dict.fromkeys(STAGING_COUNTERS, 8)},
     "counters": dict.fromkeys(SYNC_COUNTERS, 9),
-    "apache": {"error": "", "topics": [], "refused": {}},
+    "apache": {"error": "", "topics": [], "refused": {}, "requests_refused": 0},
     "traces": {"exported": 1, "dropped": 0, "refused": 0, "queued": 2, **dict.fromkeys(TRACES_COUNTERS, 7)},
 }  # fmt: skip
 """Of a worker that has a bit of everything."""

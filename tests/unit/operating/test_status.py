@@ -80,5 +80,9 @@ def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None
     assert "halted orders, reading: gone" in shown
     assert "subscription work of orders: busy" in shown
     assert "payments" not in shown
+    limited = {**apache, "limited": "the admin API limits requests"}
+    assert "Apache Pulsar: the admin API limits" in text_of(
+        {"us-east": {**answer_with("orders"), "apache": limited}}, 200
+    )
     apache["topics"] = [topic] * 20
     assert "… and 31 more" in text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)

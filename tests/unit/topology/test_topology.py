@@ -244,6 +244,7 @@ def test_links_carry_what_is_published_at_the_brokers_of_their_source(tmp_path: 
         ("127.0.0.1:7102", _beside(admin_url="http://b:99999"), "admin_url: 'http://b:99999': Port out of range"),
         ("127.0.0.1:7102", _beside(topics="['(']"), "eu-west.apache.topics[0]: '(' is not a regex"),
         ("127.0.0.1:7102", _beside(auth="{certificate: x}"), "auth: `certificate` and `key` belong together"),
+        ("127.0.0.1:7102", _beside(auth="{certificate: x, key: y}"), "`auth.certificate` is shown by TLS alone"),
         ("127.0.0.1:7102", _beside(auth="{token_file: x, password_file: y}"), "auth: give one of `token_file`"),
         ("127.0.0.1:7102", _beside(topcis="[x]"), "9: clusters.eu-west.apache.topcis: unknown key; did you mean"),
         ("127.0.0.1:7102", _beside(tls="{ca: 7}"), "eu-west.apache.tls.ca: must be text, not a number"),

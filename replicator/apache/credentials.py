@@ -1,0 +1,106 @@
+"""What the worker shows to the brokers, and whom it trusts to be one: ``auth`` and ``tls`` of a cluster's ``apache``.
+
+Files are read when they are needed: for each connection, for each request to the admin API, and whenever a broker asks
+again. So they may be replaced at any time. An error names the field and the file, whether the file cannot be used or
+the brokers refuse what is in it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from replicator.client.authentication import Authentication, AuthenticationTLS, Showing
+from replicator.client.errors import AuthenticationError
+from replicator.topology.apache import ApacheSettings
+
+TOKEN: Final = "token"  # noqa: S105 - the name of a method
+BASIC: Final = "basic"
+
+
+class BrokerToken(Authentication):
+    """The token of a file."""
+
+    method = TOKEN
+
+    def __init__(self, file: Path) -> None:
+        self.source = f"apache.auth.token_file, {file}"
+        self._file = file
+
+    def credentials(self) -> bytes:
+        return _content(self._file, self.source)
+
+
+class BrokerPassword(Authentication):
+    """The name and the password of a file."""
+
+    method = BASIC
+
+    def __init__(self, file: Path) -> None:
+        self.source = f"apache.auth.password_file, {file}"
+        self._file = file
+
+    def credentials(self) -> bytes:
+        line = _content(self._file, self.source)
+        name, _, password = line.partition(b":")
+        if not name or not password or b"\n" in line:
+            raise AuthenticationError(f"{self.source}: it must be one line, NAME:PASSWORD")
+        return line
+
+
+class BrokerCertificate(AuthenticationTLS):
+    """The certificate of a file, and its key."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        super().__init__(str(certificate), str(key))
+        self.source = f"apache.auth.certificate and .key, {certificate}, {key}"
+
+
+def showing_of(settings: ApacheSettings) -> Showing:
+    """What the worker shows to the brokers. Files are read when something is shown."""
+    auth = settings.auth
+    shown = Authentication()
+    if auth.token_file is not None:
+        shown = BrokerToken(auth.token_file)
+    elif auth.password_file is not None:
+        shown = BrokerPassword(auth.password_file)
+    elif auth.certificate is not None and auth.key is not None:
+        shown = BrokerCertificate(auth.certificate, auth.key)
+    ca = None if settings.tls.ca is None else str(settings.tls.ca)
+    return Showing(shown, ca, validate_hostname=settings.tls.check_hostname)
+
+
+class TlsOfFiles:
+    """The TLS of ``showing``, made anew when one of its files is another one."""
+
+    def __init__(self, showing: Showing) -> None:
+        self._showing = showing
+        self._files = [Path(each) for each in showing.files()]
+        self._made_of: list[tuple[int, int, int]] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """As the files are now. Connections of another one are not used for it. Raises :class:`AuthenticationError`."""
+        found = _marks(self._files)
+        if self._context is None or found is None or found != self._made_of:
+            self._context, self._made_of = self._showing.ssl_context(), found
+        return self._context
+
+
+def _marks(files: list[Path]) -> list[tuple[int, int, int]] | None:
+    """What differs when a file was replaced; None if one cannot be looked at."""
+    try:
+        return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in (each.stat() for each in files)]
+    except OSError:
+        return None
+
+
+def _content(file: Path, source: str) -> bytes:
+    try:
+        found = file.read_bytes().strip()
+    except OSError as error:
+        raise AuthenticationError(f"{source}: cannot be read: {error.strerror or error}") from None
+    if not found:
+        raise AuthenticationError(f"{source}: it is empty")
+    return found

@@ -1,0 +1,132 @@
+"""Requests to the admin API, each when it is its turn: see :mod:`replicator.apache.request_pace`.
+
+A request waits for its turn, and is sent again where it was told to wait, for :data:`TURN_SECONDS_MAX` in all. Then it
+fails, and whoever asked asks again later, as after any failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from replicator.apache.errors import AdminFailed, AdminLimited
+from replicator.apache.request_pace import RequestPace
+from replicator.running.timeouts import timeout
+
+REQUESTS_AT_ONCE_MAX: Final = 8
+TURN_SECONDS_MAX: Final = 20.0
+"""A planned switch has less, and is refused; whatever else asks does so again."""
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class RequestTurns:
+    """Of the requests to one API."""
+
+    def __init__(self) -> None:
+        self._pace = RequestPace()
+        self._room = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+        self._alone = asyncio.Lock()
+        self._refusal = ""
+
+    @property
+    def refusals(self) -> int:
+        """Answers that told the worker to wait."""
+        return self._pace.refusals
+
+    def status(self) -> str:
+        """That requests are limited, and for how long still; empty if they are not."""
+        if not self._pace.limited:
+            return ""
+        wait = self._pace.wait_seconds(time.monotonic())
+        what = f"nothing is asked for {math.ceil(wait)} s" if wait else "one request is made at a time"
+        return f"the admin API limits requests, so {what}. The last refusal: {self._refusal}"
+
+    async def take(self, send: Callable[[], Awaitable[T]]) -> T:
+        """What ``send`` returns, which raises :class:`AdminLimited` where it is told to wait, and is called again then.
+
+        Raises :class:`AdminLimited` when that takes too long, and whatever else ``send`` raises.
+        """
+        deadline = time.monotonic() + TURN_SECONDS_MAX
+
+        def too_late(_: RetryCallState) -> bool:
+            now = time.monotonic()
+            return now + self._pace.wait_seconds(now) >= deadline
+
+        retrying = AsyncRetrying(retry=retry_if_exception_type(AdminLimited), stop=too_late, reraise=True)
+        async for attempt in retrying:
+            with attempt:
+                async with self._turn(deadline):
+                    return await self._sent(send)
+        raise AssertionError("tenacity ended without a result or an error")
+
+    @asynccontextmanager
+    async def _turn(self, deadline: float) -> AsyncIterator[None]:
+        """In it a request may go out. Raises :class:`AdminFailed`."""
+        async with AsyncExitStack() as held:
+            try:
+                async with timeout(deadline - time.monotonic()):
+                    await held.enter_async_context(self._room)
+                    if self._pace.limited:
+                        await held.enter_async_context(self._alone)
+            except TimeoutError:
+                raise self._too_long() from None
+            while wait := self._pace.wait_seconds(time.monotonic()):
+                if time.monotonic() + wait >= deadline:
+                    raise AdminLimited(self.status())
+                await asyncio.sleep(wait)
+            yield
+
+    def _too_long(self) -> AdminFailed:
+        if limited := self.status():
+            return AdminLimited(limited)
+        return AdminFailed(f"{REQUESTS_AT_ONCE_MAX} requests before it were not answered within {TURN_SECONDS_MAX:g} s")
+
+    async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
+        sent = time.monotonic()
+        try:
+            answer = await send()
+        except AdminLimited as error:
+            self._refusal = str(error)
+            if self._pace.refused(sent, time.monotonic(), error.said_seconds, random.random()):
+                log.warning("the brokers' admin API limits requests", answer=self._refusal)
+            raise
+        except AdminFailed as error:
+            if error.status:
+                self._answered(sent)
+            raise
+        self._answered(sent)
+        return answer
+
+    def _answered(self, sent: float) -> None:
+        if self._pace.answered(sent):
+            log.info("the brokers' admin API limits requests no more")
+
+
+def tells_to_wait(status: int, said_seconds: float | None) -> bool:
+    """Whether an answer is one to all requests, and not to this one alone."""
+    unavailable = status == HTTPStatus.SERVICE_UNAVAILABLE and said_seconds is not None
+    return status == HTTPStatus.TOO_MANY_REQUESTS or unavailable
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds that ``Retry-After`` says, as a number or as a date; None if it says nothing that is understood."""
+    said = headers.get("Retry-After", "").strip()
+    if said.isascii() and said.isdigit():
+        return float(said[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
