@@ -56,6 +56,7 @@ def check_places(store: Store) -> None:
 
 def check_no_segment_leaks(store: Store) -> None:
     """After a commit that freed something, and while nobody reads."""
+    store.segments.wait_for_deleted()
     space = store.segments.space
     directory = segments_of(store.path)
     there = {number for number, _ in files.listed(directory)} if directory.is_dir() else set()

@@ -3,7 +3,7 @@
 Usage: ``python crash_child.py DIRECTORY SEED LAYOUT``. Each line is written in one system call, after the
 confirmation: ``P topic position number`` for a publish, ``A subscription position`` for an individual ack, ``B
 subscription position index`` for one message of a batch, ``C position`` for a cumulative one. Meanwhile logs are
-trimmed, other topics are made and deleted, and segments are compacted.
+trimmed, other topics are made and deleted, and segments are compacted, each in several steps.
 
 By ``LAYOUT`` bodies lie in the store's table, or all of them in small segments.
 """
@@ -20,6 +20,7 @@ from typing import Final
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log import writer
+from replicator.engine.log.commit import compacting
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.policies import Retention, TopicPolicies
@@ -29,6 +30,8 @@ from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetad
 
 TOPICS = ("one", "two")
 BATCH = 3
+STEP_BYTES = 4 * 1024
+"""Of compaction: the kill comes between two steps of one segment, too."""
 LAYOUTS: Final = {
     "table": SegmentSettings(),
     "segments": SegmentSettings(
@@ -112,6 +115,7 @@ async def compact(engine: Engine) -> None:
 async def main(directory: Path, seed: int, layout: str) -> None:
     chance = random.Random(seed)
     writer.COMPACTION_PAUSE_SECONDS = 0.001  # type: ignore[misc]
+    compacting.MOVED_BYTES_MAX = STEP_BYTES  # type: ignore[misc]
     engine = await Engine.open(directory, cluster="us-east", settings=settings_of(layout))
     topics = {name: await engine.topic(name) for name in TOPICS}
     async with asyncio.TaskGroup() as group:

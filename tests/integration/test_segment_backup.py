@@ -194,6 +194,7 @@ def test_a_copy_that_is_under_way_keeps_what_it_reads_though_it_is_trimmed(tmp_p
             assert (await restored(written(pieces, tmp_path / "copy")))["a"] == expected
             await publish()
             await topic.trimming.trim(topic.log.last)
+            engine.store.segments.wait_for_deleted()
             assert len(list(listed(segments_of(tmp_path / "live")))) <= 4, "they are given back after it"
 
     asyncio.run(main())

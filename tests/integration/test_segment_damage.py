@@ -16,6 +16,7 @@ from segment_support import SMALL, check_places, segments_of, small_segments
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.commit import compacting
 from replicator.engine.log.gathering import gather_blocks
 from replicator.engine.log.segments.files import listed, segment_name
 from replicator.engine.log.segments.places import Place, read_placed
@@ -148,8 +149,9 @@ def test_what_is_damaged_is_named_and_never_served_and_the_rest_is(tmp_path: Pat
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("step_bytes", [1, compacting.MOVED_BYTES_MAX], ids=["block by block", "at once"])
 def test_a_damaged_block_is_not_moved_and_keeps_its_segment_and_others_of_it_are_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, step_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path, settings=small_segments()) as engine:
@@ -177,6 +179,7 @@ def test_a_damaged_block_is_not_moved_and_keeps_its_segment_and_others_of_it_are
             check_places(engine.store)
 
     monkeypatch.setattr("replicator.engine.log.writer.COMPACTION_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(compacting, "MOVED_BYTES_MAX", step_bytes)
     asyncio.run(main())
 
 

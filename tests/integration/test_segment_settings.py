@@ -67,6 +67,7 @@ def test_what_lies_in_segments_is_read_trimmed_and_compacted_whatever_they_are_f
                 kept.append(message(chance.randbytes(size)))
                 await topic.publish([kept[-1]])
             check_no_segment_leaks(engine.store)
+            engine.store.segments.wait_for_deleted()
             assert len(list(listed(segments_of(tmp_path)))) < len(before)
         async with opened(tmp_path, settings=LARGE) as engine:
             assert [entry for _, _, entry in logged(await engine.topic("kept"))] == kept

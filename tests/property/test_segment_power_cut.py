@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from segment_support import SMALL, CutPower, check_no_segment_leaks, check_places, faulty_disk
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.log.commit import compacting
 from replicator.engine.log.segments import segments
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.writer import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
 END = Position(2**62, 0)
+STEP_BYTES = 8 * 1024
+"""Of compaction: the cut comes between two steps of one segment, too."""
 groups = st.lists(
     st.tuples(st.sampled_from(["publish", "publish", "copy", "trim"]), st.integers(1, 6), st.integers(1, 40_000)),
     min_size=4,
@@ -135,10 +138,13 @@ def test_invariant_1_what_was_confirmed_is_there_after_the_power_was_cut(
                     power.cut()
 
         aside = segments.ASIDE_BYTES_MIN, segments.WRITE_BYTES
+        step = compacting.MOVED_BYTES_MAX
+        compacting.MOVED_BYTES_MAX = STEP_BYTES  # type: ignore[misc]
         segments.ASIDE_BYTES_MIN, segments.WRITE_BYTES = (4096, 8192) if large else aside  # type: ignore[misc]
         try:
             with faulty_disk(power):
                 asyncio.run(main())
         finally:
             segments.ASIDE_BYTES_MIN, segments.WRITE_BYTES = aside  # type: ignore[misc]
+            compacting.MOVED_BYTES_MAX = step  # type: ignore[misc]
         asyncio.run(check(copy, settings_, told))

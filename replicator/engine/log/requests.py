@@ -263,7 +263,8 @@ class ReplaceBlockRequest(Request):
 
 @dataclass(slots=True)
 class CompactSegmentsRequest(Request):
-    """Moves some of what lives in sparse segments, so that they become free."""
+    """Moves some of what lives in sparse segments, so that they become free. Its result is how many bytes; None where
+    nothing is left to move."""
 
     begins: bool = False
     """A pass begins,"""

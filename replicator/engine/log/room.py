@@ -25,7 +25,6 @@ from typing import Any, Final
 
 import structlog
 
-from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
 from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom, is_full
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
@@ -49,6 +48,8 @@ ROW_BYTES: Final = 2 * 4096
 """A row that is put or deleted: its page, and its part of those that are split from it or lie above it."""
 BOUNDED_BYTES: Final = 8 * 1024 * 1024
 """A transaction of those that delete or move a bounded number of rows. Seen: 3 MiB for a trim of 1,000 blocks."""
+MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
+"""What a step of compaction puts into the table where segments are off now: 2 MiB, or one block that has more."""
 
 APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
@@ -70,8 +71,8 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
         elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest)):
             total += BOUNDED_BYTES
-        elif isinstance(request, CompactSegmentsRequest):  # where segments are off now, bodies go to the table
-            total += BOUNDED_BYTES + 2 * MOVED_BYTES_MAX
+        elif isinstance(request, CompactSegmentsRequest):
+            total += BOUNDED_BYTES + 2 * MOVED_TO_TABLE_BYTES
     return total
 
 

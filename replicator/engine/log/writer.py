@@ -30,6 +30,7 @@ from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.latencies import Latencies
 from replicator.engine.log.block import BlockHeader, BlockKind
 from replicator.engine.log.commit.appending import ID_SALTS
+from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
 from replicator.engine.log.commit.group import CommitGroup
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
@@ -76,8 +77,9 @@ QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
 ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
-COMPACTION_PAUSE_SECONDS: Final = 0.25
-"""Between two steps of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most."""
+COMPACTION_PAUSE_SECONDS: Final = 1 / 16
+"""After a step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most. After a
+larger block it is longer."""
 
 
 class Writer:
@@ -271,12 +273,12 @@ class Writer:
         were deleted under the worker."""
         if not self._store.segments.space.segments:
             return
-        more = await self._submit(
+        moved: int | None = await self._submit(
             CompactSegmentsRequest(self._loop.create_future(), begins=True, quiet_only=quiet_only)
         )
-        while more:
-            await asyncio.sleep(COMPACTION_PAUSE_SECONDS)
-            more = await self._submit(CompactSegmentsRequest(self._loop.create_future()))
+        while moved is not None:
+            await asyncio.sleep(COMPACTION_PAUSE_SECONDS * max(1.0, moved / MOVED_BYTES_MAX))
+            moved = await self._submit(CompactSegmentsRequest(self._loop.create_future()))
 
     async def _submit(self, request: Request) -> Any:
         request.submitted = time.perf_counter()

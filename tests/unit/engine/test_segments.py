@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def test_a_segment_is_used_again_when_what_it_held_is_trimmed_and_not_before_its
             for number in range(50, 110):
                 positions = await publish(topic, [number])
                 await live.writer.trim(topic.topic_id, Position(positions[0].ledger, positions[0].entry - 5))
+            live.store.segments.wait_for_deleted()
             assert len(segments_of(tmp_path)) <= most
             last = topic.reading.entries(topic.reading.position_before(positions[0]), None, 9, 10**9)
             assert [bytes(each.entry) for each in last] == [message(body(109))]
@@ -140,10 +142,38 @@ def test_a_sparse_segment_is_compacted_and_what_lived_in_it_stays(tmp_path: Path
             assert len(segments_of(tmp_path)) == many, "what has just changed is left alone"
             await live.writer.compact_segments()
             await publish(kept, [30], KIB)
+            live.store.segments.wait_for_deleted()
             assert len(segments_of(tmp_path)) <= 3 + FREE_KEPT < many
             assert published(kept) == [message(body(number, KIB)) for number in range(31)]
         async with opened(tmp_path, settings=ENGINE) as live:
             assert published(await live.topic(TOPIC)) == [message(body(number, KIB)) for number in range(31)]
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_until_the_file_system_has_deleted_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_delete, deleting = threading.Event(), files.delete
+
+    def delete(path: Path) -> None:
+        assert may_delete.wait(30)
+        deleting(path)
+
+    monkeypatch.setattr(files, "delete", delete)
+
+    async def main() -> None:
+        async with opened(tmp_path, settings=ENGINE) as live:
+            topic = await live.topic(TOPIC)
+            await publish(topic, range(40))
+            many = len(segments_of(tmp_path))
+            await topic.trimming.trim(topic.log.last)
+            await publish(topic, range(40, 42))
+            assert len(segments_of(tmp_path)) >= many
+            may_delete.set()
+            live.store.segments.wait_for_deleted()
+            assert len(segments_of(tmp_path)) <= FREE_KEPT + 2 < many
+            assert published(topic)[-2:] == [message(body(number)) for number in (40, 41)]
 
     asyncio.run(main())
 

@@ -3,9 +3,11 @@
 Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to its new place, after its bytes are durable
 there; 11, one transaction moves a bounded number of bytes.
 
-A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost. It
-is reported, so that other clusters are asked for it. A block that is larger than segments are now, or when there are to
-be none, goes to the store's table.
+1. A step takes the next blocks of the sparsest segment, up to :data:`MOVED_BYTES_MAX`, and at least one. What clients
+   write goes between two steps. A crash between them leaves two segments that both hold live blocks, as rows say.
+2. A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost.
+   It is reported, so that other clusters are asked for it. The next step goes on behind it.
+3. A block that is larger than segments are now, or when there are to be none, goes to the store's table.
 """
 
 from __future__ import annotations
@@ -18,29 +20,26 @@ import structlog
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer, verify_block
 from replicator.engine.log.commit.bodies import GroupBodies
-from replicator.engine.log.segments.places import parse_row, read_placed
+from replicator.engine.log.segments.places import Place, parse_row, read_placed
+from replicator.engine.log.segments.space import Segment
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 from snapshots.position import Position
 
-MOVED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""By one transaction: some hundredths of a second, for which publishes wait."""
+MOVED_BYTES_MAX: Final = 2 * 1024 * 1024
+"""By one transaction: some milliseconds, for which publishes wait. Only a single block may have more."""
 
 log = structlog.get_logger(__name__)
 
 
-def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -> bool:
-    """Move a bounded number of blocks out of the sparsest segment; returns whether there may be more to move."""
+def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -> int | None:
+    """Move a bounded number of blocks out of the sparsest segment; returns how many bytes, None where nothing is left
+    to move."""
     segment = store.segments.space.sparse()
     if segment is None:
-        return False
-    taken = moved = 0
-    lying = []
-    for place, key in read_placed(txn, store.tables["placed"], segment.number):
-        lying.append((place, key))
-        taken += place.size
-        if taken >= MOVED_BYTES_MAX:
-            break
+        return None
+    lying = _next_blocks(txn, store, segment)
+    moved = 0
     for place, key in lying:
         value = txn.get(key, db=store.tables["blocks"])
         assert value is not None, f"a block at {place} has no row"
@@ -52,6 +51,7 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
             topic_id, ledger, first = BLOCK_KEY.unpack(key)
             named = store.damaged(error, topic_id, Position(ledger, first))
             log.error("a damaged block keeps its segment", segment=segment.number, reason=str(named))  # noqa: TRY400
+            segment.damaged_upto = place.offset
             continue
         bodies.leave(txn, value)
         prefix = value[: LOCAL_PREFIX.size]
@@ -60,7 +60,19 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
         else:
             after = b"".join((prefix, block))
         txn.put(key, after, db=store.tables["blocks"])
-        moved += 1
-    if not moved:
+        moved += len(block)
+    if not lying:
         segment.stuck = True
-    return True
+    return moved
+
+
+def _next_blocks(txn: lmdb.Transaction, store: Store, segment: Segment) -> list[tuple[Place, bytes]]:
+    """Those of one step, each with the key of its row in table ``blocks``."""
+    found: list[tuple[Place, bytes]] = []
+    taken = 0
+    for place, key in read_placed(txn, store.tables["placed"], segment.number, above=segment.damaged_upto):
+        taken += place.size
+        if found and taken > MOVED_BYTES_MAX:
+            break
+        found.append((place, key))
+    return found

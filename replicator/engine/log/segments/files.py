@@ -104,6 +104,12 @@ def preallocate(directory: Path, number: int, capacity: int) -> None:
         raise
 
 
+def delete(path: Path) -> None:
+    """If it cannot be deleted it is found, and free, at the next start."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def sync_directory(directory: Path) -> None:
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -162,8 +168,9 @@ class SegmentFile:
             return "deleted"
         return None if found == self._identity else "replaced"
 
-    def read(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer. Raises :class:`BlockCorrupt` where the disk does not give it."""
+    def read(self, offset: int, buffer: memoryview, *, ahead: bool = True) -> None:
+        """Fill the buffer; with ``ahead`` the kernel is asked for what follows. Raises :class:`BlockCorrupt` where the
+        disk does not give it."""
         size, done = len(buffer), 0
         try:
             while done < size:
@@ -171,7 +178,8 @@ class SegmentFile:
                 if not read:
                     raise BlockCorrupt(f"{self.path} is cut short: it ends before byte {offset + size}")
                 done += read
-            self._read_ahead(offset, offset + size)
+            if ahead:
+                self._read_ahead(offset, offset + size)
         except OSError as error:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
 

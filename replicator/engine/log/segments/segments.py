@@ -9,13 +9,14 @@ memory for what is written is bounded.
 3. The transaction commits: what was written lives. Or it fails: its room is used again.
 4. Segments are made before they are needed, on a thread: when half of the one before is used, or at once where they are
    filled so fast that one transaction goes on from one to the next. The first one is made when the first body comes.
+   Those that are of no use any more are deleted by that thread, too.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,7 @@ class Segments:
         self._on_their_way: deque[Future[None]] = deque()
         self._making: Future[Segment] | None = None
         self._maker: ThreadPoolExecutor | None = None
+        self._deleting: list[Future[None]] = []
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
@@ -242,16 +244,30 @@ class Segments:
         if self.space.reuse(now.capacity // 2) is not None:
             return
         with suppress(RuntimeError):  # no thread can be started: then it is made when it is needed
-            if self._maker is None:
-                self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
-            self._making = self._maker.submit(self._make, self._next_capacity(0))
+            self._making = self._background().submit(self._make, self._next_capacity(0))
 
     def _delete(self, segment: Segment) -> None:
         self.space.forget(segment)
         self.recent.forget(segment.number)
         self._files.forget(segment.number)
-        with suppress(OSError):  # it is found, and free, at the next start
-            (self._directory / files.segment_name(segment.number)).unlink(missing_ok=True)
+        path = self._directory / files.segment_name(segment.number)
+        self._deleting = [each for each in self._deleting if not each.done()]
+        try:
+            self._deleting.append(self._background().submit(files.delete, path))
+        except RuntimeError:  # no thread can be started
+            files.delete(path)
+
+    def wait_for_deleted(self) -> None:
+        """Returns when the files of all segments that are of no use are gone."""
+        wait(self._deleting)
+        self._deleting.clear()
+
+    def _background(self) -> ThreadPoolExecutor:
+        """Where files are made and deleted, one after another: the file system may take a quarter of a second for a
+        large one."""
+        if self._maker is None:
+            self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
+        return self._maker
 
     def look_for_gone(self) -> None:
         """Find segments whose files were deleted or replaced since they were made. What lives in them is to be moved,
@@ -265,34 +281,36 @@ class Segments:
 
     # Reading.
 
-    def read(self, place: Place, head: memoryview) -> memoryview:
+    def read(self, place: Place, head: memoryview, *, ahead: bool = True) -> memoryview:
         """The block at ``place``, which begins with ``head``. Raises :class:`BlockCorrupt`."""
-        block = self.read_unchecked(place)
+        block = self.read_unchecked(place, ahead=ahead)
         if block[: len(head)] != head:
             raise BlockCorrupt(
                 f"other bytes lie at {place.offset} of {self._directory / files.segment_name(place.segment)}"
             )
         return block
 
-    def read_unchecked(self, place: Place) -> memoryview:
-        """What lies at ``place``, whatever it is. Raises :class:`BlockCorrupt` where the disk does not give it."""
+    def read_unchecked(self, place: Place, *, ahead: bool = True) -> memoryview:
+        """What lies at ``place``, whatever it is. Raises :class:`BlockCorrupt` where the disk does not give it. What
+        follows is read next, if ``ahead``."""
         if (found := self.recent.find(place)) is not None:
             return found
         try:
             with self._files.using(place.segment, direct=self.medium.direct) as file:
                 block = self._buffers.take(place.size)
-                file.read(place.offset, block)
+                file.read(place.offset, block, ahead=ahead)
                 return block.toreadonly()
         except OSError as error:
             path = self._directory / files.segment_name(place.segment)
             raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None
 
     def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
-        """As :meth:`read`, on the writer's thread: what the running transaction has put is read too."""
+        """As :meth:`read`, on the writer's thread: what the running transaction has put is read too. Single blocks
+        are: what lies between them is mostly dead."""
         if self.recent.find(place) is None:
             while self._on_their_way:
                 self._wait_for_one()
-        return self.read(place, head)
+        return self.read(place, head, ahead=False)
 
     def status(self) -> dict[str, Any]:
         """What the segments hold, in bytes."""

@@ -46,6 +46,8 @@ class Segment:
     used: int = 0
     live: int = 0
     free_since: int | None = None
+    damaged_upto: int = -1
+    """Compaction leaves what lives up to that offset: it is damaged."""
     stuck: bool = False
     """It holds nothing that could be moved."""
     gone: bool = False
@@ -151,7 +153,7 @@ class SegmentSpace:
 
     def open_next(self, segment: Segment) -> None:
         """Bodies go to that one now; it is empty."""
-        segment.used, segment.free_since, segment.stuck = 0, None, False
+        segment.used, segment.free_since, segment.stuck, segment.damaged_upto = 0, None, False, -1
         self.segments[segment.number] = segment
         self._quiet.discard(segment.number)  # what comes there now was perhaps moved by this pass
         self.open = segment
@@ -196,7 +198,7 @@ class SegmentSpace:
 
     def note_gone(self, segment: Segment) -> None:
         """Its file was deleted under it: nothing is written there any more, and what lives there is moved first."""
-        segment.capacity, segment.gone, segment.stuck = 0, True, False
+        segment.capacity, segment.gone, segment.stuck, segment.damaged_upto = 0, True, False, -1
 
     def begin_pass(self, *, quiet_only: bool, pressure: float = 0.0) -> None:
         """Compact what has not changed since the last pass: of what is being trimmed there is less by itself.
