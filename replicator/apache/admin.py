@@ -338,12 +338,15 @@ def _place(first: Position) -> dict[str, Any]:
 
 
 def _reason(said: bytes, status_text: str | None) -> str:
-    """What an answer says, or what its status is called where it says nothing, or a page."""
+    """What an answer says: brokers give a ``reason``, what stands before them a ``message``, or a page of which nothing
+    is shown but what its status is called."""
+    text = said[:REASON_CHARS_MAX].decode(errors="replace").strip()
     try:
-        return str(json.loads(said)["reason"])[:REASON_CHARS_MAX]
-    except (ValueError, KeyError, TypeError):
-        text = said[:REASON_CHARS_MAX].decode(errors="replace").strip()
-        return status_text or "" if not text or text.startswith("<") else text
+        answer = json.loads(said)
+        text = str(answer.get("reason") or answer.get("message") or "")[:REASON_CHARS_MAX]
+    except (ValueError, AttributeError):
+        pass
+    return status_text or "" if not text or text.startswith("<") else text
 
 
 def _path(topic: str) -> str:

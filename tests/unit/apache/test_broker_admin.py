@@ -120,6 +120,29 @@ async def test_a_503_that_says_nothing_is_of_that_request_alone() -> None:
     assert seen[1] - seen[0] < 0.5
 
 
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ('{"reason": "no such topic"}', "409 no such topic"),
+        ('{"servlet": "x", "message": "Too Many", "status": "429"}', "409 Too Many"),
+        ("<html><h1>x</h1></html>", "409 Conflict"),
+        ("", "409 Conflict"),
+        ("{}", "409 Conflict"),
+        ("[1]", "409 [1]"),
+        ("in words", "409 in words"),
+    ],
+)
+@asynchronous
+async def test_a_refusal_is_told_in_the_words_of_the_answer(said: str, text: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=409, text=said)
+
+    async with answering(answer) as url, asked(url) as admin:
+        with pytest.raises(AdminFailed, match=r"GET .*/admin/v2/persistent/public/default: ") as refused:
+            await admin.topics("public/default")
+    assert str(refused.value).endswith(f": {text}")
+
+
 @asynchronous
 async def test_a_password_is_read_for_each_request_and_named_when_it_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "password"
