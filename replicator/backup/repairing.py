@@ -1,10 +1,13 @@
 """Mending damaged blocks of a worker's store by the copies that other clusters have.
 
 Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. So a copy takes the place of a damaged block only
-if its head is the same, with both checksums: then it is what lay there.
+if its head is the same, with both checksums: then it is what lay there. Where the head itself is damaged, the rest has
+to agree: the identity and counts that other rows have of it, its length, its body.
 
-1. The worker does not run. A head that is damaged is put back from the block's segment, or named
-   (:mod:`replicator.engine.log.damaged_heads`). Then each block is read; of a damaged one its head tells what it was.
+1. The worker does not run. Heads come first: without those at its end a topic cannot be loaded. One that is damaged is
+   put back from the block's segment (:mod:`replicator.engine.log.damaged_heads`). Of a block that lies in the table,
+   other rows tell what it was (:mod:`replicator.engine.log.headless_blocks`). Then each block is read; of a damaged one
+   its head tells that.
 2. Each other cluster is asked where it has those entries of that origin, and for the block there.
 3. The writer puts the copy in its place; its position, and all that refers to it, stays.
 """
@@ -18,16 +21,19 @@ from typing import Final
 
 from replicator.backup.errors import BackupError
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import verify_block
+from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.log.block import Buffer, verify_block
 from replicator.engine.log.block_heads import BlockHead, checksums_of
 from replicator.engine.log.damaged_heads import damaged_heads, row_by_segment
+from replicator.engine.log.headless_blocks import HeadlessBlock, headless_block
+from replicator.engine.log.store import Store
 from replicator.engine.log.store_check import BY_A_BACKUP, damaged_blocks
 from replicator.engine.log.store_files import check_there
+from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.security.asking import worker_url
-from replicator.topology import Topology
+from replicator.topology import Cluster, Topology
 from snapshots.position import Position
 
 ANSWER_SECONDS: Final = 10.0
@@ -59,17 +65,17 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> 
     if not peers:
         raise BackupError(f"{name} is the only cluster: nobody has copies of its blocks")
     check_there(cluster.data)
-    engine = await Engine.open(cluster.data, cluster=name, settings=settings)
     done = Repaired()
     asking = _Asking(peers, tell)
+    await asyncio.to_thread(_mend_heads, cluster, settings, asking, done)
+    try:
+        engine = await Engine.open(cluster.data, cluster=name, settings=settings)
+    except StoreUnusable:
+        if done.left:  # a topic with such a block may be one that cannot be loaded
+            return done
+        raise
     try:
         for record in engine.store.topics():
-            for head in damaged_heads(engine.store, record.topic_id):
-                if head.row is None:
-                    done.left.append(f"topic {record.name}: {head.reason}; {BY_A_BACKUP}")
-                    continue
-                await engine.writer.put("blocks", *head.row)
-                done.blocks += 1
             for damaged, reason in damaged_blocks(engine.store, record.topic_id):
                 if (row := row_by_segment(engine.store, record.topic_id, damaged.first)) is not None:
                     await engine.writer.put("blocks", *row)
@@ -84,6 +90,28 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> 
         return done
     finally:
         await engine.close()
+
+
+def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, done: Repaired) -> None:
+    """Before the engine is opened: it reads the heads at the end of each topic."""
+    store = Store(cluster.data, cluster=cluster.name, size_max=settings.store_bytes_max, segments=settings.segments)
+    try:
+        for record in store.topics():
+            for head in damaged_heads(store, record.topic_id):
+                row, why = head.row, ""
+                if row is None and (lost := headless_block(store, record, head.first)) is not None:
+                    block, why = asking.copy_of_headless(lost, record.name)
+                    if block is not None:
+                        row = BLOCK_KEY.pack(record.topic_id, *head.first), lost.prefix + block
+                if row is None:
+                    reasons = filter(None, (head.reason, why, BY_A_BACKUP))
+                    done.left.append(f"topic {record.name}: {'; '.join(reasons)}")
+                    continue
+                with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
+                    txn.put(*row)
+                done.blocks += 1
+    finally:
+        store.close()
 
 
 def copy_of(damaged: BlockHead, topic: str, peers: Mapping[str, str]) -> tuple[bytes | None, str]:
@@ -103,6 +131,24 @@ class _Asking:
 
     def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:
         """See :func:`copy_of`."""
+        header = damaged.header
+
+        def is_copy(block: Buffer) -> bool:
+            if len(block) != damaged.size_bytes or checksums_of(memoryview(block)) != damaged.checksums:
+                return False
+            verify_block(block)
+            return True
+
+        return self._ask(topic, header.origin, header.incarnation, header.origin_first, is_copy)
+
+    def copy_of_headless(self, lost: HeadlessBlock, topic: str) -> tuple[bytes | None, str]:
+        """The same for a block whose head is damaged."""
+        return self._ask(topic, lost.origin, lost.incarnation, lost.origin_first, lost.is_copy)
+
+    def _ask(
+        self, topic: str, origin: str, incarnation: int, origin_first: Position, is_copy: Callable[[Buffer], bool]
+    ) -> tuple[bytes | None, str]:
+        about = {"origin": origin, "incarnation": str(incarnation), "origin_position": str(origin_first)}
         reasons = []
         for name, url in self._peers.items():
             if name in self._away:
@@ -116,7 +162,7 @@ class _Asking:
                 )
             try:
                 with DataPlane(url, wait_seconds=ANSWER_SECONDS, silence_seconds=SILENCE_SECONDS) as plane:
-                    if (found := _block_there(plane, topic, damaged)) is not None:
+                    if (found := _block_there(plane, topic, about, is_copy)) is not None:
                         return found, ""
                 reasons.append(f"{name} does not have that block as it was")
             except PeerUnavailable as error:
@@ -128,17 +174,13 @@ class _Asking:
         return None, "; ".join(reasons)
 
 
-def _block_there(plane: DataPlane, topic: str, damaged: BlockHead) -> bytes | None:
-    header = damaged.header
-    about = {
-        "origin": header.origin,
-        "incarnation": str(header.incarnation),
-        "origin_position": str(header.origin_first),
-    }
+def _block_there(
+    plane: DataPlane, topic: str, about: Mapping[str, str], is_copy: Callable[[Buffer], bool]
+) -> bytes | None:
+    """The block of that cluster which begins with the entry that ``about`` names, if it is the one."""
     at = Position.parse(plane.call("GET", "/replication/v1/place", topic=topic, **about)["position"])
     for fetched in plane.blocks(topic, Position(at.ledger, at.entry - 1), at):
         block = bytes(fetched.block)
-        if len(block) == damaged.size_bytes and checksums_of(memoryview(block)) == damaged.checksums:
-            verify_block(block)
+        if is_copy(block):
             return block
     return None

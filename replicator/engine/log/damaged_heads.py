@@ -1,7 +1,8 @@
 """Blocks whose head in the store's table cannot be read: where they lie, and what their segment has of them.
 
 A head says what a block is: its origin, its entries, its checksums. Where it is damaged nobody can be asked for the
-block. But one that lies in a segment is whole there, head and all, and table ``placed`` says which row it belongs to.
+block by it. But one that lies in a segment is whole there, head and all, and table ``placed`` says which row it belongs
+to. Of one that lies in the table, other rows say what it is (:mod:`replicator.engine.log.headless_blocks`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class DamagedHead:
     reason: str
     row: tuple[bytes, bytes] | None
     """Key and value of its row in table ``blocks`` as it was; None where nothing has it."""
+    in_table: bool = False
+    """It lies in no segment."""
     after: Position = END
 
     @property
@@ -74,7 +77,8 @@ def _damaged(store: Store, txn: lmdb.Transaction, key: bytes, value: Buffer, err
     _, ledger, entry = BLOCK_KEY.unpack(key)
     first, reason = Position(ledger, entry), f"the head of the block at {ledger}:{entry} is damaged: {error}"
     try:
-        return DamagedHead(first, reason, _by_segment(store, txn, key, value))
+        row = _by_segment(store, txn, key, value)
+        return DamagedHead(first, reason, row, in_table=row is None)
     except BlockCorrupt as other:
         return DamagedHead(first, f"{reason}; and so is what its segment has of it: {other}", None)
 

@@ -20,6 +20,7 @@ from snapshots.position import BEFORE_ALL, Position
 PAGE_BYTES: Final = 8 * 1024 * 1024
 HEADS: Final = 1_000
 BY_ITS_SEGMENT: Final = "`replicator store repair` puts it back from its segment"
+BY_OTHERS: Final = "`replicator store repair` asks the other clusters for it"
 BY_A_BACKUP: Final = (
     "nobody can say what it was: restore the newest whole backup (docs/backup.md), and what came since comes back from "
     "the other clusters"
@@ -65,7 +66,8 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
                 break
             after = reached
         if head is not None:
-            found.others.append(f"topic {name}: {head.reason}; {BY_ITS_SEGMENT if head.row else BY_A_BACKUP}")
+            remedy = BY_ITS_SEGMENT if head.row else BY_OTHERS if head.in_table else BY_A_BACKUP
+            found.others.append(f"topic {name}: {head.reason}; {remedy}")
 
 
 def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position, DamagedHead | None]]:

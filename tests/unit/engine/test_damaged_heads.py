@@ -13,7 +13,7 @@ from segment_support import SMALL, check_places
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.damaged_heads import damaged_heads, row_by_segment
 from replicator.engine.log.segments.places import Place, place_in
-from replicator.engine.log.store_check import BY_A_BACKUP, BY_ITS_SEGMENT, check_store, damaged_blocks
+from replicator.engine.log.store_check import BY_A_BACKUP, BY_ITS_SEGMENT, BY_OTHERS, check_store, damaged_blocks
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 from replicator.engine.topic import Topic
 from snapshots.position import Position
@@ -118,7 +118,8 @@ def test_a_damaged_head_that_nothing_has_is_named_with_what_to_do_and_others_are
                 (in_segment, None),
             ]
             checked = check_store(engine.store)
-            assert [BY_A_BACKUP in text for text in checked.others if "head" in text] == [True, True]
+            assert [BY_A_BACKUP in text for text in checked.others if "head" in text] == [False, True]
+            assert BY_OTHERS in checked.others[0]
             assert f"block at {in_table} is damaged" in checked.others[0]
             assert "so is what its segment has of it" in checked.others[1]
             assert [each.first for each in checked.damaged] == [body_alone]

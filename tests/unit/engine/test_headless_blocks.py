@@ -1,0 +1,124 @@
+"""Which copy may take the place of a small block whose head is damaged: by what other rows say of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_support import logged, make_block, message, opened
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.block import verify_block
+from replicator.engine.log.damaged_heads import damaged_heads
+from replicator.engine.log.headless_blocks import HeadlessBlock, headless_block
+from replicator.engine.log.store_check import check_store
+from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+HEAD_AT, BODY_AT = LOCAL_PREFIX.size + 12, -3
+OWN, COPIED, LAST = 3, 5, 8
+
+
+async def filled(topic: Topic) -> list[tuple[Position, bytes]]:
+    """One block of this cluster and two of another one, in turn: the local position and bytes of each. The two have
+    one extent."""
+    for number in range(6):
+        if number % 2 == 0:
+            await topic.publish([message(b"own %d" % number)] * 2)
+        previous = BEFORE_ALL if not number else Position(7, 3 * number - 1)
+        copied = make_block(Position(7, 3 * number), [message(b"copied %d" % number)] * 3, origin="eu-west")
+        await topic.writing.copy([CopiedBlock(previous, copied)])
+    blocks, _ = topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)
+    assert len(blocks) == 9
+    return [(each.position, bytes(each.block)) for each in blocks]
+
+
+async def lost(engine: Engine, topic: Topic, position: Position, *flipped: int) -> HeadlessBlock | None:
+    """What is known of a block in whose row those bytes were flipped."""
+    key = BLOCK_KEY.pack(topic.topic_id, *position)
+    with engine.store.env.begin() as txn:
+        value = bytearray(txn.get(key, db=engine.store.tables["blocks"]))
+    for at in flipped:
+        value[at] ^= 0x10
+    await engine.writer.put("blocks", key, bytes(value))
+    (head,) = damaged_heads(engine.store, topic.topic_id)
+    assert (head.first, head.row, head.in_table) == (position, None, True)
+    (record,) = engine.store.topics()
+    return headless_block(engine.store, record, position)
+
+
+@pytest.mark.parametrize(
+    "flipped", [(HEAD_AT,), (HEAD_AT + 30,), (HEAD_AT, BODY_AT)], ids=["kind", "entry", "body too"]
+)
+@pytest.mark.parametrize("which", [0, OWN, COPIED - 1, COPIED])
+def test_a_block_is_known_by_the_rows_around_it_and_no_other_is_taken(
+    tmp_path: Path, which: int, flipped: tuple[int, ...]
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic("a")
+            blocks = await filled(topic)
+            before = logged(topic)
+            position, block = blocks[which]
+            found = await lost(engine, topic, position, *flipped)
+            assert found is not None
+            header = verify_block(block)
+            assert (found.origin, found.incarnation) == (header.origin, header.incarnation)
+            assert (found.origin_first, found.counts) == (header.origin_first, (header.entries, header.messages))
+            assert [found.is_copy(each) for _, each in blocks] == [each == block for _, each in blocks]
+            assert not found.is_copy(found.block), "it is not whole"
+            await engine.writer.put("blocks", BLOCK_KEY.pack(topic.topic_id, *position), found.prefix + block)
+            assert check_store(engine.store).problems == []
+            assert logged(topic) == before
+
+    asyncio.run(main())
+
+
+def test_of_the_last_block_nobody_counts_the_entries_so_its_body_has_to_be_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic("a")
+            blocks = await filled(topic)
+            position, block = blocks[LAST]
+            found = await lost(engine, topic, position, HEAD_AT)
+            assert found is not None
+            assert found.counts is None
+            assert found.is_copy(block)
+            assert not replace(found, block=found.block[:-1] + b"!").is_copy(block)
+
+    asyncio.run(main())
+
+
+def test_a_copy_with_other_contents_at_the_same_place_is_not_taken(tmp_path: Path) -> None:
+    """It is whole, and as long; but a block of which messages were left out differs from cluster to cluster."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic("a")
+            blocks = await filled(topic)
+            position, block = blocks[COPIED]
+            found = await lost(engine, topic, position, HEAD_AT)
+            assert found is not None
+            header = verify_block(block)
+            other = make_block(header.origin_first, [message(b"Copied 3")] * 3, origin="eu-west")
+            assert len(other) == len(block)
+            assert found.is_copy(block)
+            assert not replace(found, in_part=True).is_copy(block)
+            assert not replace(found, counts=(2, 2)).is_copy(block)
+            assert not replace(found, counts=None).is_copy(other)
+
+    asyncio.run(main())
+
+
+def test_a_row_that_contradicts_the_one_behind_it_names_no_block(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic("a")
+            blocks = await filled(topic)
+            assert await lost(engine, topic, blocks[COPIED][0], HEAD_AT, 0) is None
+
+    asyncio.run(main())
