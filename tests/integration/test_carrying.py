@@ -314,14 +314,16 @@ def test_lanes_in_shifts_carry_everything_once_and_in_order_under_load(
             await eventually(lambda: link.state != "connecting")
 
             async def publish() -> None:
-                for number in range(0, 60, 6):
+                number = 0
+                while number < 60 or shifts <= 15:  # a fast machine carries sixty in fewer
                     for name in names:
                         await made.publish("a", number, 6, name)
-                    await asyncio.sleep(0.01)
+                    number += 6
+                    await asyncio.sleep(0.01 if number < 60 else 0.1)
 
+            shifts = 0
             publishing = asyncio.create_task(publish())
             after: tuple[str, int] | None = None
-            shifts = 0
             while not publishing.done() or not all(copied(made, name) for name in names):
                 plan = await link.planner.plan("driver", lanes=3, bytes_max=400, wait_ms=500, after=after)
                 if not plan["session"]:
@@ -341,7 +343,6 @@ def test_lanes_in_shifts_carry_everything_once_and_in_order_under_load(
             await publishing
             link.planner.release("driver")
             await eventually(lambda: not lanes_carried())
-            assert shifts > 15
             for name in names:
                 assert made.entries("b", "a", name) == made.entries("a", "a", name)
 
