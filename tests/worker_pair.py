@@ -76,6 +76,13 @@ class Pair:
         assert "Traceback" not in done.stderr
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
+    async def translate_by_index(self, source: str, to: str, position: Position) -> tuple[int, Any]:
+        """The same as Postgres answers it. Until it was written there, the store does."""
+        async with asyncio.timeout(30):
+            while (found := await self.translate(source, to, position))[0] == 0 and found[1]["source"] != "postgres":
+                pass
+        return found
+
     def postmaster(self, name: str) -> int:
         return int((self.directory / name / "postgres" / "postmaster.pid").read_text().split()[0])
 

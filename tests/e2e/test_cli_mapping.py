@@ -19,7 +19,7 @@ def test_a_position_is_translated_there_and_back_and_what_cannot_be_says_why(dat
         async with pair(data_dir) as both:
             last = await both.published()
             for source, to in (NAMES, NAMES[::-1]):
-                status, found = await both.translate(source, to, last[source])
+                status, found = await both.translate_by_index(source, to, last[source])
                 assert status == 0, found
                 assert found["identity"]["origin"] == source
                 assert found["identity"]["position"] == found["from"]["position"] == str(last[source])
@@ -65,7 +65,7 @@ def test_while_postgres_is_away_the_workers_answer_from_their_stores(data_dir: P
     async def main() -> None:
         async with pair(data_dir) as both:
             last = await both.published()
-            _, before = await both.translate("us-east", "eu-west", last["us-east"])
+            _, before = await both.translate_by_index("us-east", "eu-west", last["us-east"])
 
             both.signal_server("eu-west", signal.SIGSTOP)
             try:
@@ -85,7 +85,7 @@ def test_a_rebuild_over_the_command_line_makes_an_emptied_index_whole(data_dir: 
             last = await both.published()
             topic = both.topic("us-east")
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-            _, before = await both.translate("us-east", "eu-west", last["us-east"])
+            _, before = await both.translate_by_index("us-east", "eu-west", last["us-east"])
             await asyncio.to_thread(empty, both.database("eu-west"))
             done = await both.cli("mapping", "rebuild", "--output", "json")
             assert done.returncode == 0, done.stderr
