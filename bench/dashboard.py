@@ -5,8 +5,8 @@ replicated subscription in each topic, and the dashboard asks it over HTTP as it
 CPU time of all of that together, five answers among it, of which a worker gives only its own: so it is above what a
 worker spends.
 
-* ``refresh``: one look at a page that somebody has open. The list of topics is looked at every two seconds, so that
-  20 ms are 1 % of a core; the others every second.
+* ``refresh``: one look at a page that somebody has open. The list of topics and a subscription are looked at
+  every two seconds, so that 20 ms are 1 % of a core; the others every second.
 * ``answer``: one cluster's answer alone, without HTTP.
 
 With real workers (:func:`_measure_workers`): five of them, each linked to each, all with the same 1,000 topics.

@@ -23,7 +23,6 @@ class AdminProxy:
     """The headers of what it refuses with; None while it passes all on."""
     status: int = http.client.TOO_MANY_REQUESTS
     refused_at: list[float] = field(default_factory=list)
-    passed: int = 0
     url: str = ""
 
     @contextmanager
@@ -52,7 +51,6 @@ def admin_proxy(port: int) -> Iterator[AdminProxy]:
                 proxy.refused_at.append(time.monotonic())
                 self.answer(proxy.status, refuses, b"")
                 return
-            proxy.passed += 1
             behind = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
             try:
                 kept = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}

@@ -34,7 +34,6 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all is collected
     build_commands_once()
     if not hasattr(config, "workerinput") and config.option.basetemp is None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
@@ -77,7 +76,6 @@ def _uses_spark(file: str) -> bool:
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays: the garbage collector need not look through it again and again."""
-    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -19,30 +19,40 @@ TOKEN: Final = "token"  # noqa: S105 - the name of a method
 BASIC: Final = "basic"
 
 
-class BrokerToken(Authentication):
+class _OfFile(Authentication):
+    """What stands in the file that a field of ``auth`` names."""
+
+    field = ""
+
+    def __init__(self, file: Path) -> None:
+        self.source = f"apache.auth.{self.field}, {file}"
+        self._file = file
+
+    def credentials(self) -> bytes:
+        try:
+            found = self._file.read_bytes().strip()
+        except OSError as error:
+            raise AuthenticationError(f"{self.source}: cannot be read: {error.strerror or error}") from None
+        if not found:
+            raise AuthenticationError(f"{self.source}: it is empty")
+        return found
+
+
+class BrokerToken(_OfFile):
     """The token of a file."""
 
     method = TOKEN
-
-    def __init__(self, file: Path) -> None:
-        self.source = f"apache.auth.token_file, {file}"
-        self._file = file
-
-    def credentials(self) -> bytes:
-        return _content(self._file, self.source)
+    field = "token_file"
 
 
-class BrokerPassword(Authentication):
+class BrokerPassword(_OfFile):
     """The name and the password of a file."""
 
     method = BASIC
-
-    def __init__(self, file: Path) -> None:
-        self.source = f"apache.auth.password_file, {file}"
-        self._file = file
+    field = "password_file"
 
     def credentials(self) -> bytes:
-        line = _content(self._file, self.source)
+        line = super().credentials()
         name, _, password = line.partition(b":")
         if not name or not password or b"\n" in line:
             raise AuthenticationError(f"{self.source}: it must be one line, NAME:PASSWORD")
@@ -94,13 +104,3 @@ def _marks(files: list[Path]) -> list[tuple[int, int, int]] | None:
         return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in (each.stat() for each in files)]
     except OSError:
         return None
-
-
-def _content(file: Path, source: str) -> bytes:
-    try:
-        found = file.read_bytes().strip()
-    except OSError as error:
-        raise AuthenticationError(f"{source}: cannot be read: {error.strerror or error}") from None
-    if not found:
-        raise AuthenticationError(f"{source}: it is empty")
-    return found

@@ -207,9 +207,8 @@ class Connection(asyncio.Protocol):
             self._alarm.cancel()
         self._on_over(self)
         if self._transport is not None:
-            unsent = (
-                self._transport.get_write_buffer_size()
-            )  # first: asyncio's of TLS cannot say when it is closed twice
+            # First: asyncio's transport of TLS cannot say it when it is closed twice.
+            unsent = self._transport.get_write_buffer_size()
             self._transport.close()
             if unsent:  # it waits until they are sent, which may be for ever
                 self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)

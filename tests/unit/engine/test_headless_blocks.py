@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from asynchronous import asynchronous
 from engine_support import logged, make_block, message, opened
 
 from replicator.engine.engine import Engine
@@ -51,74 +53,80 @@ async def lost(engine: Engine, topic: Topic, position: Position, *flipped: int) 
     return headless_block(engine.store, record, position)
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A topic of which one block has lost its head, and what is known of that."""
+
+    engine: Engine
+    topic: Topic
+    blocks: list[tuple[Position, bytes]]
+    logged: object
+    """Before."""
+    position: Position
+    block: bytes
+    found: HeadlessBlock | None
+
+    @property
+    def known(self) -> HeadlessBlock:
+        assert self.found is not None
+        return self.found
+
+
+@asynccontextmanager
+async def with_lost(path: Path, which: int, *flipped: int) -> AsyncIterator[Lost]:
+    """The one of that number among those of :func:`filled`."""
+    async with opened(path) as engine:
+        topic = await engine.topic("a")
+        blocks = await filled(topic)
+        before = logged(topic)
+        position, block = blocks[which]
+        yield Lost(engine, topic, blocks, before, position, block, await lost(engine, topic, position, *flipped))
+
+
 @pytest.mark.parametrize(
     "flipped", [(HEAD_AT,), (HEAD_AT + 30,), (HEAD_AT, BODY_AT)], ids=["kind", "entry", "body too"]
 )
 @pytest.mark.parametrize("which", [0, OWN, COPIED - 1, COPIED])
-def test_a_block_is_known_by_the_rows_around_it_and_no_other_is_taken(
+@asynchronous
+async def test_a_block_is_known_by_the_rows_around_it_and_no_other_is_taken(
     tmp_path: Path, which: int, flipped: tuple[int, ...]
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as engine:
-            topic = await engine.topic("a")
-            blocks = await filled(topic)
-            before = logged(topic)
-            position, block = blocks[which]
-            found = await lost(engine, topic, position, *flipped)
-            assert found is not None
-            header = verify_block(block)
-            assert (found.origin, found.incarnation) == (header.origin, header.incarnation)
-            assert (found.origin_first, found.counts) == (header.origin_first, (header.entries, header.messages))
-            assert [found.is_copy(each) for _, each in blocks] == [each == block for _, each in blocks]
-            assert not found.is_copy(found.block), "it is not whole"
-            await engine.writer.put("blocks", BLOCK_KEY.pack(topic.topic_id, *position), found.prefix + block)
-            assert check_store(engine.store).problems == []
-            assert logged(topic) == before
-
-    asyncio.run(main())
+    async with with_lost(tmp_path, which, *flipped) as made:
+        found, engine, topic = made.known, made.engine, made.topic
+        header = verify_block(made.block)
+        assert (found.origin, found.incarnation) == (header.origin, header.incarnation)
+        assert (found.origin_first, found.counts) == (header.origin_first, (header.entries, header.messages))
+        assert [found.is_copy(each) for _, each in made.blocks] == [each == made.block for _, each in made.blocks]
+        assert not found.is_copy(found.block), "it is not whole"
+        await engine.writer.put("blocks", BLOCK_KEY.pack(topic.topic_id, *made.position), found.prefix + made.block)
+        assert check_store(engine.store).problems == []
+        assert logged(topic) == made.logged
 
 
-def test_of_the_last_block_nobody_counts_the_entries_so_its_body_has_to_be_whole(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as engine:
-            topic = await engine.topic("a")
-            blocks = await filled(topic)
-            position, block = blocks[LAST]
-            found = await lost(engine, topic, position, HEAD_AT)
-            assert found is not None
-            assert found.counts is None
-            assert found.is_copy(block)
-            assert not replace(found, block=found.block[:-1] + b"!").is_copy(block)
-
-    asyncio.run(main())
+@asynchronous
+async def test_of_the_last_block_nobody_counts_the_entries_so_its_body_has_to_be_whole(tmp_path: Path) -> None:
+    async with with_lost(tmp_path, LAST, HEAD_AT) as made:
+        found, block = made.known, made.block
+        assert found.counts is None
+        assert found.is_copy(block)
+        assert not replace(found, block=found.block[:-1] + b"!").is_copy(block)
 
 
-def test_a_copy_with_other_contents_at_the_same_place_is_not_taken(tmp_path: Path) -> None:
+@asynchronous
+async def test_a_copy_with_other_contents_at_the_same_place_is_not_taken(tmp_path: Path) -> None:
     """It is whole, and as long; but a block of which messages were left out differs from cluster to cluster."""
-
-    async def main() -> None:
-        async with opened(tmp_path) as engine:
-            topic = await engine.topic("a")
-            blocks = await filled(topic)
-            position, block = blocks[COPIED]
-            found = await lost(engine, topic, position, HEAD_AT)
-            assert found is not None
-            header = verify_block(block)
-            other = make_block(header.origin_first, [message(b"Copied 3")] * 3, origin="eu-west")
-            assert len(other) == len(block)
-            assert found.is_copy(block)
-            assert not replace(found, in_part=True).is_copy(block)
-            assert not replace(found, counts=(2, 2)).is_copy(block)
-            assert not replace(found, counts=None).is_copy(other)
-
-    asyncio.run(main())
+    async with with_lost(tmp_path, COPIED, HEAD_AT) as made:
+        found, block = made.known, made.block
+        header = verify_block(block)
+        other = make_block(header.origin_first, [message(b"Copied 3")] * 3, origin="eu-west")
+        assert len(other) == len(block)
+        assert found.is_copy(block)
+        assert not replace(found, in_part=True).is_copy(block)
+        assert not replace(found, counts=(2, 2)).is_copy(block)
+        assert not replace(found, counts=None).is_copy(other)
 
 
-def test_a_row_that_contradicts_the_one_behind_it_names_no_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as engine:
-            topic = await engine.topic("a")
-            blocks = await filled(topic)
-            assert await lost(engine, topic, blocks[COPIED][0], HEAD_AT, 0) is None
-
-    asyncio.run(main())
+@asynchronous
+async def test_a_row_that_contradicts_the_one_behind_it_names_no_block(tmp_path: Path) -> None:
+    async with with_lost(tmp_path, COPIED, HEAD_AT, 0) as made:
+        assert made.found is None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,8 @@ class Segments:
         self._on_their_way: deque[Future[None]] = deque()
         self._making: Future[Segment] | None = None
         self._maker: ThreadPoolExecutor | None = None
-        self._deleting: list[Future[None]] = []
+        self._deleted: Future[None] | None = None
+        """The last file that is deleted; those before it went before."""
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
@@ -251,16 +252,15 @@ class Segments:
         self.recent.forget(segment.number)
         self._files.forget(segment.number)
         path = self._directory / files.segment_name(segment.number)
-        self._deleting = [each for each in self._deleting if not each.done()]
         try:
-            self._deleting.append(self._background().submit(files.delete, path))
+            self._deleted = self._background().submit(files.delete, path)
         except RuntimeError:  # no thread can be started
             files.delete(path)
 
     def wait_for_deleted(self) -> None:
         """Returns when the files of all segments that are of no use are gone."""
-        wait(self._deleting)
-        self._deleting.clear()
+        if self._deleted is not None:
+            self._deleted.result()
 
     def _background(self) -> ThreadPoolExecutor:
         """Where files are made and deleted, one after another: the file system may take a quarter of a second for a
