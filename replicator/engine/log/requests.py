@@ -25,6 +25,8 @@ class AppendedBlock:
 
     position: Position
     header: BlockHeader
+    size_bytes: int
+    """Of the block, wherever its body lies."""
     hole: bool = False
     """Whether the link that brought it may have left something out before it."""
     twins: Sequence[Pair] = ()

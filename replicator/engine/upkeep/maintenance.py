@@ -14,6 +14,9 @@ topic, in this order, so that what expires can go in the same pass:
 
 After all topics, segments of the store in which little lives are made free.
 
+Between two passes much can come: retention by size (4) looks at a topic again as soon as an eighth of what it may keep
+has been appended, so that the disk holds little more than that, however fast it grows.
+
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
 """
@@ -45,7 +48,11 @@ if TYPE_CHECKING:
     from replicator.engine.topic import Topic
 
 INTERVAL_SECONDS: Final = 60.0
-"""As upstream checks quotas; limits are kept to within what comes in this time."""
+"""As upstream checks quotas; their limits are kept to within what comes in this time."""
+LOOK_SHARE: Final = 8
+"""Retention by size looks again when that part of what is kept has come: within 12.5 % of the limit."""
+LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
+"""A topic that keeps little is looked at no more often than after these."""
 TOPICS_AT_ONCE: Final = 100
 """A topic without policies takes some microseconds; after so many of them others get their turn."""
 PAGE_BLOCKS: Final = 1_000
@@ -75,6 +82,11 @@ class Maintenance:
         self._sizes: dict[int, LogSizes] = {}
         self._compacting: Compaction | None = None
         self._moved: set[Topic] = set()
+        """Their quotas are checked next."""
+        self._grown: set[Topic] = set()
+        """What they keep is checked next."""
+        self._came_bytes: dict[int, int] = {}
+        """By topic id: since retention looked at it, where it limits bytes."""
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._task = supervisor.task("maintenance", "maintenance", self._run)
@@ -104,7 +116,14 @@ class Maintenance:
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        """Checked by the next pass."""
+        bytes_max = topic.policies.effective.retention.bytes_max
+        if bytes_max is None:
+            return
+        came = self._came_bytes.get(topic.topic_id, 0) + sum(block.size_bytes for block in blocks)
+        self._came_bytes[topic.topic_id] = came
+        if came >= max(bytes_max // LOOK_SHARE, LOOK_BYTES_MIN):
+            self._grown.add(topic)
+            self._wake.set()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Checked by the next pass."""
@@ -120,7 +139,9 @@ class Maintenance:
 
     def on_log_deleted(self, topic: Topic) -> None:
         self._sizes.pop(topic.topic_id, None)
+        self._came_bytes.pop(topic.topic_id, None)
         self._moved.discard(topic)
+        self._grown.discard(topic)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         """Partitions are topics like others."""
@@ -155,6 +176,9 @@ class Maintenance:
             moved, self._moved = self._moved, set()
             for topic in moved:
                 await self._guarded(self._watch_quotas, topic)
+            grown, self._grown = self._grown, set()
+            for topic in grown:
+                await self._guarded(self._retain, topic)
             if loop.time() >= due:
                 await self.run_once()
                 due = loop.time() + self._interval_seconds
@@ -269,6 +293,7 @@ class Maintenance:
         )
 
     async def _retain(self, topic: Topic) -> None:
+        self._came_bytes.pop(topic.topic_id, None)
         policy = topic.policies.effective.retention
         if policy.age_seconds_max is None and policy.bytes_max is None:
             return

@@ -17,6 +17,7 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, SubscriptionType
+from replicator.engine.upkeep.maintenance import LOOK_BYTES_MIN
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
@@ -548,6 +549,22 @@ def test_passes_come_by_themselves(tmp_path: Path) -> None:
             for _ in range(2):
                 positions = [(await topic.publish([message()]))[0] for _ in range(3)]
                 await eventually(lambda last=positions[-1]: topic.log.first == last, "the log to be trimmed")
+
+    asyncio.run(main())
+
+
+def test_what_comes_fast_is_trimmed_as_it_comes_though_no_pass_is_due(tmp_path: Path) -> None:
+    size = 4_000_000
+
+    async def main() -> None:
+        policies = TopicPolicies(retention=Retention(None, 3 * size))
+        async with opened(tmp_path, settings=EngineSettings(policies=policies, maintenance_seconds=3600)) as engine:
+            bench = Bench(engine, await engine.topic(TOPIC), Clock())
+            for _ in range(3):  # each time as much as a look waits for, and what is kept
+                await bench.publish(LOOK_BYTES_MIN // size + 1, size_bytes=size)
+                last = bench.topic.log.last
+                await eventually(lambda: len(bench.readable()) == 2, "only what is kept is there")
+                assert bench.readable()[-1] == last
 
     asyncio.run(main())
 

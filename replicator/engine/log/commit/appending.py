@@ -109,7 +109,10 @@ class LogAppender:
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        self._committed.appended.setdefault(tail.topic_id, []).append(AppendedBlock(first, header, hole, twins, partly))
+        size_bytes = len(block) - (tables.LOCAL_PREFIX.size if prefixed else 0)
+        self._committed.appended.setdefault(tail.topic_id, []).append(
+            AppendedBlock(first, header, size_bytes, hole, twins, partly)
+        )
 
     def _row(
         self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, block: Buffer, *, prefixed: bool
