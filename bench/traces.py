@@ -36,7 +36,7 @@ async def measure_traces(directory: Path, say: Callable[[str], None]) -> list[Me
         for case in CASES:
             if case.size_name == _SIZE:
                 say(f"traces: {case.name}")
-                measured += await _measure_case(case, directory / case.name.replace("/", "-"), endpoint)
+                measured += await _measure_case(case.of_copies(), directory / case.name.replace("/", "-"), endpoint)
     return measured
 
 
