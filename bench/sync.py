@@ -29,7 +29,7 @@ MESSAGES: Final = 3_000
 ACKS_A_SECOND: Final = 500
 TICK_SECONDS: Final = 0.005
 LOOK_EVERY_SECONDS: Final = 0.003
-"""Each look takes the destination a fraction of a millisecond; asked without a pause, it had little time for the rest."""
+"""Each look takes the destination's event loop up to a millisecond, so more of them would measure themselves."""
 RUNS: Final = 3
 SEEN_SECONDS_MAX: Final = 30.0
 
