@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import forked_commands
 import pulsar
 from failover_support import Deployment
 from peers_support import pulsar_peer
@@ -18,6 +21,7 @@ from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 WAIT_SECONDS: Final = 90.0
 NAMESPACE: Final = "public/default"
+DRILL_MESSAGES: Final = 500
 
 
 class Beside(Deployment):
@@ -166,3 +170,31 @@ def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.Cons
 
 def bodies(prefix: str, numbers: Iterable[int]) -> list[str]:
     return [f"{prefix}-{number}" for number in numbers]
+
+
+def drill_against(deployment: Beside, out: Path) -> subprocess.CompletedProcess[str]:
+    """A drill of clusters that run."""
+    options = ("--messages", str(DRILL_MESSAGES), "--rate", "100", "--out", str(out))
+    return forked_commands.run("drill", "--against", str(deployment.file), *options, cwd=deployment.path)
+
+
+def drill_of_running(deployment: Beside, out: Path) -> None:
+    """The same, in a namespace that it has at the brokers for itself: nothing is lost, and nothing is left."""
+    for broker in deployment.brokers.values():
+        broker.admin("PUT", "namespaces/public/canary")
+        broker.admin(
+            "POST", "namespaces/public/canary/retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9}
+        )
+    done = drill_against(deployment, out)
+    assert done.stdout, done.stderr
+    report = json.loads((out / "report.json").read_text())
+    # How fast acknowledgements travel is not asserted: see test_drills_beside.
+    assert [each for each in report["failures"] if "more than 1 s before the cut" not in each] == []
+    assert report["published"] == report["confirmed"] == report["consumed_unique"] == DRILL_MESSAGES
+    assert (report["lost"], report["out_of_order"]) == (0, 0)
+    assert [each["kind"] for each in report["failovers"]] == ["move"]
+    assert set(report["kinds"]) == set(deployment.ports)
+    for broker in deployment.brokers.values():
+        assert broker.admin("GET", "persistent/public/canary") == []
+    for name in deployment.ports:
+        assert not [each for each in deployment.topics(name) if "replicator-drill" in each]

@@ -16,7 +16,17 @@ from typing import Final
 
 import pytest
 from admin_proxy import AdminProxy, admin_proxy
-from peers.apache_support import NAMESPACE, Beside, backlog, bodies, drain, official, read_all, until
+from peers.apache_support import (
+    NAMESPACE,
+    Beside,
+    backlog,
+    bodies,
+    drain,
+    drill_of_running,
+    official,
+    read_all,
+    until,
+)
 from peers_support import pulsar_peer
 from postgres_support import databases_of, served_postgres
 from pulsar import ConsumerType, InitialPosition
@@ -240,6 +250,10 @@ def spoil_certificate(shown: Shown) -> None:
 def mend(shown: Shown) -> None:
     shown.password.write_text(PASSWORD)
     shown.certify(shown.authority)
+
+
+def test_a_drill_of_clusters_that_run_shows_what_their_workers_show(pair: Credentialed, tmp_path: Path) -> None:
+    drill_of_running(pair, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

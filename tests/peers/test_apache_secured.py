@@ -3,14 +3,11 @@ bring a schema. Some of the bridge's contract (``tests/bridge_contract.py``) run
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import forked_commands
 import pulsar
 import pytest
 from bridge_contract import (
@@ -23,7 +20,16 @@ from bridge_contract import (
     test_messages_with_schemas_are_read_with_them_at_the_other_broker,  # noqa: F401
 )
 from bridge_contract import test_invariants_2_3_5_and_6_hold_while_workers_are_killed_at_random_moments as killed
-from peers.apache_support import NAMESPACE, Beside, bodies, official, read_all, until
+from peers.apache_support import (
+    NAMESPACE,
+    Beside,
+    bodies,
+    drill_against,
+    drill_of_running,
+    official,
+    read_all,
+    until,
+)
 from peers_support import pulsar_peer
 from postgres_support import databases_of, served_postgres
 from pulsar.schema import AvroSchema
@@ -34,7 +40,6 @@ from replicator.drills.ports import free_ports
 from replicator.security.certificate_making import Authority
 
 TOKEN_SECONDS: Final = 15.0
-DRILL_MESSAGES: Final = 500
 _PACKAGE = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 
 
@@ -175,32 +180,10 @@ def test_a_namespace_that_wants_a_schema_of_each_producer_gets_the_topic_s_own(p
 def test_a_drill_of_clusters_that_run_uses_a_namespace_of_its_own_and_leaves_nothing(
     pair: Secured, tmp_path: Path
 ) -> None:
-    refused = run_drill_of(pair, tmp_path / "refused")
+    refused = drill_against(pair, tmp_path / "refused")
     assert refused.returncode == 2
     assert "the brokers of A have none of that name; make it there first" in refused.stderr
-    for broker in pair.brokers.values():
-        broker.admin("PUT", "namespaces/public/canary")
-        broker.admin(
-            "POST", "namespaces/public/canary/retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 9}
-        )
-    done = run_drill_of(pair, tmp_path / "out")
-    assert done.stdout, done.stderr
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    # How fast acknowledgements travel is not asserted: see test_drills_beside.
-    assert [each for each in report["failures"] if "more than 1 s before the cut" not in each] == []
-    assert report["published"] == report["confirmed"] == report["consumed_unique"] == DRILL_MESSAGES
-    assert (report["lost"], report["out_of_order"]) == (0, 0)
-    assert [each["kind"] for each in report["failovers"]] == ["move"]
-    assert set(report["kinds"]) == set("ABC")
-    for broker in pair.brokers.values():
-        assert broker.admin("GET", "persistent/public/canary") == []
-    for name in "ABC":
-        assert not [each for each in pair.topics(name) if "replicator-drill" in each]
-
-
-def run_drill_of(pair: Secured, out: Path) -> subprocess.CompletedProcess[str]:
-    options = ("--messages", str(DRILL_MESSAGES), "--rate", "100", "--out", str(out))
-    return forked_commands.run("drill", "--against", str(pair.file), *options, cwd=pair.path)
+    drill_of_running(pair, tmp_path / "out")
 
 
 def test_what_a_producer_sent_at_one_cluster_is_not_taken_again_at_the_other(pair: Secured) -> None:
