@@ -30,6 +30,7 @@ from replicator.links import copier
 from replicator.links import link as links
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
+from replicator.links.transport import SILENCE_SECONDS_MAX
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -333,8 +334,10 @@ def test_a_destination_that_was_full_gets_the_rest_when_it_has_room(tmp_path: Pa
                     async with opened(tmp_path / "eu-west", "eu-west") as roomy:
                         server.engine = roomy
                         await server.start()
+                        # A request that the former server accepted at its very end is answered by nobody.
                         await eventually(
-                            lambda: roomy.find(TOPIC) and entries_of(roomy.find(TOPIC), "us-east") == entries
+                            lambda: roomy.find(TOPIC) and entries_of(roomy.find(TOPIC), "us-east") == entries,
+                            seconds=2 * SILENCE_SECONDS_MAX,
                         )
                         await server.stop()
 

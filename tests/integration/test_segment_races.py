@@ -68,7 +68,10 @@ def test_invariant_1_what_readers_see_is_whole_while_segments_are_used_again(
                     stop.set()
                 assert min(await asyncio.gather(*reading)) > 0
             made = engine.store.segments._last_number
-            assert made < ROUNDS * 60_000 / (128 * 1024) / 2, "segments are used again"
+            for _ in range(ROUNDS):  # nobody reads any more: what is trimmed is free at once
+                await asyncio.gather(*(topic.publish([message(chance.randbytes(15_000))]) for _ in range(4)))
+                await topic.trimming.trim(topic.log.last)
+            assert engine.store.segments._last_number <= made + 2, "segments are used again"
             await topic.publish([message(b"x")])
             await topic.trimming.trim(topic.log.last)
             await engine.writer.put("meta", b"a", b"1")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tenacity import retry, retry_if_exception_message, stop_after_attempt
 from wire_worker import ScriptedTopic, WireWorker, single_entry
 
 from snapshots.position import Position
@@ -33,8 +34,16 @@ class Query:
     def __init__(self, spark: Any, path: Path, **options: Any) -> None:
         self._spark, self._path, self._options = spark, path, options
 
+    @retry(
+        retry=retry_if_exception_message(match=r"(?s).*Python worker failed to connect back"),
+        stop=stop_after_attempt(3),
+        reraise=True,
+    )
     def run(self, **options: Any) -> list[dict[str, Any]]:
-        """Read what there is; gives the progress of each batch that had rows."""
+        """Read what there is; gives the progress of each batch that had rows.
+
+        Spark gives a Python process ten seconds to begin, whatever else runs on the machine: then it is tried again.
+        """
         stream = (
             self._spark.readStream.format("replicator")
             .schema("topic string, payload binary")
