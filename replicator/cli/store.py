@@ -12,6 +12,7 @@ from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import StoreChecked, StoreCompacted, StoreUnknown
 from replicator.cli.output import Shown, tell
+from replicator.topology import rounded_size
 from replicator.worker.json_types import StoreStatus
 
 app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
@@ -29,7 +30,7 @@ def status(file: TopologyFile) -> Shown[dict[str, StoreStatus | StoreUnknown]]:
         cluster: {"error": answer["error"]} if "error" in answer else answer["store"]
         for cluster, answer in answers.items()
     }
-    columns = ("cluster", "bytes", "segments", "live", "free", "dead", "written", "disk")
+    columns = ("cluster", "used", "segments", "live in them", "free", "dead", "written", "free on the disk")
     table = rows_table(columns, [(cluster, *_cells(store)) for cluster, store in stores.items()])
     return Shown(stores, table, status=exit_status(answers))
 
@@ -40,13 +41,11 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
     found, disk = store["segments"], store.get("disk") or {}
     written = "past the page cache" if found["direct"] else f"through the page cache: {found['reason']}"
     return (
-        store["bytes"],
+        rounded_size(store["bytes"]),
         found["segments"],
-        found["live_bytes"],
-        found["free_bytes"],
-        found["dead_bytes"],
+        *(rounded_size(found[each]) for each in ("live_bytes", "free_bytes", "dead_bytes")),
         written if found["segments"] else "",
-        disk.get("full") or f"{disk.get('free_bytes', '')}",
+        disk.get("full") or (rounded_size(disk["free_bytes"]) if "free_bytes" in disk else ""),
     )
 
 

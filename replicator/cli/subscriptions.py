@@ -52,7 +52,7 @@ def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[di
 
     answer = worker.ask(work)
     rows = [
-        (name, each["type"], each["msgBacklog"], each["unackedMessages"], len(each["consumers"]), _yes(each))
+        (name, each["type"] or "–", each["msgBacklog"], each["unackedMessages"], len(each["consumers"]), _yes(each))
         for name, each in answer.items()
     ]
     columns = ("subscription", "type", "backlog", "unacked", "consumers", "replicated")

@@ -56,7 +56,7 @@ def state_column(cluster: str, name: str, states: Answer, mappings: Answer) -> S
     return StateColumn(
         cluster,
         "",
-        state["type"] or "never opened",
+        state["type"] or "nobody is connected",
         state["replicated"],
         state["generation"],
         state["mark_delete"],

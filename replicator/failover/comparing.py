@@ -93,7 +93,8 @@ def _compare_digests(
     if lacking:
         return False, f"acknowledgements of {', '.join(lacking)} differ"
     more = ("more of " + ", ".join(different) + " is acknowledged there",) if different else ()
-    return True, ", ".join([*(f"{each} {str(ours[each])[:8]}" for each in compared if each not in different), *more])
+    same_left = [f"{str(ours[each])[:8]} of {each}'s messages" for each in compared if each not in different]
+    return True, ", ".join([*(["what is left: " + ", ".join(same_left)] if same_left else ()), *more])
 
 
 def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:

@@ -17,7 +17,7 @@ from replicator.topology.fields import (
 )
 from replicator.topology.links import Link
 from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
-from replicator.topology.scalars import EMBEDDED, format_size, mask_password, parse_size
+from replicator.topology.scalars import EMBEDDED, format_size, mask_password, parse_size, rounded_size
 from replicator.topology.values import PROBLEMS_SHOWN_MAX, Topology, TopologyError, default_topology, dump
 
 __all__ = [
@@ -41,4 +41,5 @@ __all__ = [
     "load_topology",
     "mask_password",
     "parse_size",
+    "rounded_size",
 ]

@@ -82,6 +82,8 @@ _MISSING: Final = {
     "data": "add `data: DIRECTORY`, where this cluster's worker keeps its log",
     "service_url": "add `service_url: pulsar://HOST:PORT`, where the brokers speak the binary protocol",
     "admin_url": "add `admin_url: http://HOST:PORT`, where the brokers serve their admin API",
+    "certificate": "add `certificate: FILE`, with the certificates that the worker shows, in PEM",
+    "key": "add `key: FILE`, with the private key of the certificate, in PEM",
 }
 
 
@@ -414,7 +416,8 @@ def _explain(detail: ErrorDetails) -> str:
     limits = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
-            return f"missing; {_MISSING[str(detail['loc'][-1])]}"
+            field = str(detail["loc"][-1])
+            return f"missing; {_MISSING.get(field, f'add `{field}`: docs/reference/topology.md says what it is')}"
         case "value_error":
             return str(limits["error"])
         case "string_type" | "path_type" | "is_instance_of" | "literal_error":

@@ -178,6 +178,11 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def rounded_size(size_bytes: int) -> str:
+    """For people: ``1.3 GB``, ``0.2 MB``."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
+
+
 def parse_duration(value: object) -> object:
     """Seconds of ``7d``, ``90s`` or a plain number; raises ValueError. Other types are left to the caller."""
     if not isinstance(value, str):

@@ -40,4 +40,4 @@ def test_the_tutorial_loses_nothing_and_repeats_nothing(folder: Path) -> None:
 def test_the_tutorial_has_its_files_and_its_steps() -> None:
     tutorial = tutorial_support.steps(PAGE.read_text())
     assert [step.file for step in tutorial if step.file] == ["topology.yaml", "shop.py", "billing.py"]
-    assert [step.number for step in tutorial if step.kind == COMMANDS] == [1, 3, 4, 5, 6, 7, 8, 8, 9, 9, 10]
+    assert [step.number for step in tutorial if step.kind == COMMANDS] == [1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 9, 10]

@@ -76,13 +76,19 @@ def test_a_machine_on_which_nothing_was_ever_started(tmp_path: Path) -> None:
 def test_beside_a_running_worker_its_port_is_its_own_and_its_clock_is_ours(
     worker: ServedWorker, tmp_path: Path
 ) -> None:
-    found = examined(topology(tmp_path, address=f"127.0.0.1:{worker.port}"))
+    found = examined(topology(tmp_path, address=f"127.0.0.1:{worker.port}", data=str(worker.data)))
     assert "is the running worker's" in found["port"][0]["text"]
     assert found["worker"][0]["text"].startswith("answers, version ")
     (clock,) = found["clock"]
     offset, bound = float(clock["text"].split()[0]), float(clock["text"].split("± ")[1].split()[0])
     assert clock["level"] == "ok"
     assert abs(offset) <= bound + 0.002 <= 3
+
+
+def test_the_worker_of_another_topology_is_not_taken_for_this_one_s(worker: ServedWorker, tmp_path: Path) -> None:
+    said = wrong(examined(topology(tmp_path, address=f"127.0.0.1:{worker.port}"), status=1), "port")
+    assert said.startswith(f"error: 127.0.0.1:{worker.port} (address) is another worker's")
+    assert str(tmp_path / "solo") in said
 
 
 def test_the_worker_of_another_cluster_is_an_error(worker: ServedWorker, tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def lock_directory(path: Path) -> IO[bytes]:
     return lock
 
 
+def is_in_use(path: Path) -> bool:
+    """Whether a process holds that directory. Nothing is made or changed."""
+    try:
+        with (path / "worker.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it is not there, or of another user
+        return False
+    return False
+
+
 def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environment:
     """The environment below ``path``, made if there is none. Raises :class:`StoreUnusable`."""
     try:

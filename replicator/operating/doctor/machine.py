@@ -15,9 +15,10 @@ from typing import Final
 import psutil
 
 from replicator.engine.log.segments.files import probe
+from replicator.engine.log.store_files import is_in_use
 from replicator.operating.doctor.findings import MACHINE, Finding, Level
 from replicator.running.extras import PACKAGE_OF_EXTRA, ExtraMissing, is_installed
-from replicator.topology import SPARK, Cluster, Topology, format_size
+from replicator.topology import SPARK, Cluster, Topology, rounded_size
 from replicator.topology.extras import check_extras
 
 PYTHON_MIN: Final = (3, 11)
@@ -89,7 +90,7 @@ def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
         level = Level.ERROR
     elif usage.free < FREE_BYTES_FEW or usage.free < usage.total * FREE_SHARE_FEW:
         level = Level.WARNING
-    text = f"{_gigabytes(usage.free)} of {_gigabytes(usage.total)} are free at {there}"
+    text = f"{rounded_size(usage.free)} of {rounded_size(usage.total)} are free at {there}"
     remedy = "" if level is Level.OK else "make room, or give `data` a larger disk: a full one takes no messages"
     yield Finding("disk", name, level, text, remedy)
     yield _file_system(name, there)
@@ -112,6 +113,10 @@ def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
                 yield Finding("port", cluster.name, Level.OK, f"{text}: the worker that answers is elsewhere")
             else:
                 yield Finding("port", cluster.name, Level.OK, text)
+        elif problem.errno == errno.EADDRINUSE and runs and not is_in_use(cluster.data):
+            text = f"{where} is another worker's: no worker that runs has its data in {cluster.data}"
+            remedy = f"choose another port for `clusters.{cluster.name}`, or end the worker that answers there"
+            yield Finding("port", cluster.name, Level.ERROR, text, remedy)
         elif problem.errno == errno.EADDRINUSE and runs:
             yield Finding("port", cluster.name, Level.OK, f"{where} is the running worker's")
         else:
@@ -169,10 +174,6 @@ def _file_system(name: str, directory: Path) -> Finding:
         remedy = "choose a disk for `data`, unless this is a test"
         return Finding("file-system", name, Level.WARNING, f"{kind}: it is gone when the machine starts anew", remedy)
     return Finding("file-system", name, Level.OK, kind)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else format_size(size)
 
 
 def _user() -> str:

@@ -70,7 +70,7 @@ def test_equal_digests_are_equal_and_name_their_evidence() -> None:
     report = compared(topic(held=2), topic(), digests=(digests("abc"), digests("abc")))
     (subscription,) = report.subscriptions
     assert subscription.equal is True
-    assert "A abc" in subscription.evidence
+    assert "abc of A's messages" in subscription.evidence
     assert (subscription.may_be_repeated, subscription.held_entries) == (0, 2)
 
 

@@ -371,6 +371,23 @@ def test_a_bomb_of_aliases_is_refused_before_it_expands(tmp_path: Path) -> None:
     assert "aliases" in problems(tmp_path, "\n".join(rows))[0]
 
 
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("tls: {certificate: c.pem}", "clusters.a.tls.key: missing; add `key: FILE`"),
+        ("tls: {key: c.pem}", "clusters.a.tls.certificate: missing; add `certificate: FILE`"),
+        ("kind: pulsar, apache: {service_url: 'pulsar://b'}", "clusters.a.apache.admin_url: missing; add `admin_url: "),
+        ("kind: pulsar, apache: {admin_url: 'http://b'}", "clusters.a.apache.service_url: missing; add `service_url: "),
+    ],
+)
+def test_each_field_that_is_missing_is_named_with_what_to_add(tmp_path: Path, section: str, line: str) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text(f"clusters:\n  a: {{address: '127.0.0.1:7101', data: a, {section}}}\n")
+    with pytest.raises(TopologyError) as refused:
+        load_topology(file)
+    assert line in str(refused.value)
+
+
 def test_a_missing_unreadable_or_oversized_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match=r"absent\.yaml: no such file"):
         load_topology(tmp_path / "absent.yaml")
