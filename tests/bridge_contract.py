@@ -12,8 +12,10 @@ import os
 import random
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pulsar
@@ -33,9 +35,19 @@ from peers.apache_support import (
 from pulsar import ConsumerType, InitialPosition
 from pulsar.schema import AvroSchema, Integer, Record, StringSchema
 
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.stamps import Identity, marks_of, stamped
+from replicator.apache.topic_reader import read_topic
 from replicator.client import Client, NotAllowedError
 from replicator.client import ConsumerType as OurConsumerType
 from replicator.client import InitialPosition as OurInitialPosition
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire.connector import BrokerConnector
+from replicator.drills.peers.pulsar.broker import PulsarBroker
+from replicator.engine.types import Delivery
+from replicator.running.timeouts import timeout
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
 
 LINKS: Final = "[{between: [A, B], forward: true}, {between: [A, C], forward: true}]"
 KILLS: Final = 50 if os.environ.get("SOAK") else 6
@@ -430,6 +442,155 @@ def test_a_topic_that_is_made_anew_at_a_broker_takes_no_subscription_away_elsewh
         lambda: bridged(pair, topic),
     )
     assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == bodies("m", range(5))
+
+
+async def _publish_stamped(broker: PulsarBroker, topic: str, entries: list[tuple[bytes, Identity]]) -> None:
+    """As a bridge does, behind the back of the one that is there."""
+    connector = BrokerConnector(broker.url, connection_timeout_seconds=30, operation_timeout_seconds=30)
+    try:
+        channel = await connector.open_producer(ProducerSettings(topic, "behind-its-back", batching=None))
+        done = asyncio.Event()
+        events = SimpleNamespace(on_receipts=lambda ids, _: ids[-1] == len(entries) and done.set())
+        channel.start(events)  # type: ignore[arg-type]
+        channel.own_numbers = True
+        for number, (entry, identity) in enumerate(entries, 1):
+            channel.publish(number, stamped(entry, identity, b""))
+        async with timeout(WAIT_SECONDS):
+            await done.wait()
+        await channel.close()
+    finally:
+        await connector.close()
+
+
+def read_entries(broker: PulsarBroker, topic: str) -> list[Delivery]:
+    """All that a topic holds, as it lies there."""
+    found: list[Delivery] = []
+
+    async def take(arrived: Sequence[Delivery]) -> None:
+        found.extend(arrived)
+
+    async def read() -> None:
+        settings = ApacheSettings(service_url=broker.url, admin_url=broker.admin_url)
+        admin = BrokerAdmin(settings)
+        connector = BrokerConnector(broker.url, connection_timeout_seconds=30, operation_timeout_seconds=30)
+        try:
+            await read_topic(connector, admin, topic, (await admin.internals(topic)).last, take)
+        finally:
+            await connector.close()
+            await admin.close()
+
+    asyncio.run(read())
+    return found
+
+
+def verified(made: Beside, topic: str, status: int = 0, settle: str = "10s") -> Any:
+    return made.report("verify", "--brokers", "--topic", topic, "--settle", settle, status=status)
+
+
+FAULTS: Final = ("missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "gaps")
+
+
+def faults(report: Any) -> dict[str, int]:
+    return {name: report[name] for name in FAULTS if report[name]}
+
+
+def test_verify_reads_the_brokers_while_they_are_used_and_changes_nothing_there(pair: Beside) -> None:
+    topic = next(_topics)
+    stop = threading.Event()
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("a", range(60)), batched=True)
+        publish(pair, "B", topic, bodies("b", range(40)))
+        for _ in range(50):
+            consumer.acknowledge(consumer.receive(60_000))
+
+        def traffic() -> None:
+            with official(pair.brokers["B"]) as other:
+                producer = other.create_producer(topic, batching_enabled=False)
+                while not stop.is_set():
+                    producer.send(b"more")
+                    stop.wait(0.02)
+
+        thread = threading.Thread(target=traffic)
+        thread.start()
+        try:
+            report = verified(pair, topic)
+        finally:
+            stop.set()
+            thread.join()
+        assert faults(report) == {}, report
+    known = {name: set(cursors(pair.brokers[name], topic)) for name in "AB"}
+    marks = {name: cursors(pair.brokers[name], topic)["work"]["markDeletePosition"] for name in "AB"}
+    report = verified(pair, topic)
+    assert faults(report) == {}, report
+    assert report["unreachable"] == {}
+    assert report["behind"] == 0
+    assert {name: counts["gone"] for name, counts in report["brokers"].items()} == {"A": 0, "B": 0}
+    assert report["brokers"]["A"]["messages"] == report["brokers"]["B"]["messages"] > 100
+    assert report["subscriptions"] >= 2
+    assert {name: set(cursors(pair.brokers[name], topic)) for name in "AB"} == known
+    assert {name: cursors(pair.brokers[name], topic)["work"]["markDeletePosition"] for name in "AB"} == marks
+
+
+def test_verify_names_what_was_lost_doubled_changed_and_forged_behind_the_bridges_back(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("a", range(10)))
+    assert read_all(pair.brokers["B"], topic, 10) == bodies("a", range(10))
+    until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("B"))
+    assert faults(verified(pair, topic)) == {}
+    pair.kill("B")
+    publish(pair, "A", topic, bodies("a", range(10, 13)))
+    at_a, at_b = (read_entries(pair.brokers[name], topic) for name in "AB")
+    first = marks_of(at_b[3].entry).identity
+    assert first is not None
+
+    def of_a(index: int) -> Identity:
+        return first._replace(position=at_a[index].position)
+
+    never = first._replace(position=Position(at_a[12].position.ledger, at_a[12].position.entry + 7))
+    forged = [
+        (at_a[3].entry, of_a(3)),  # doubled
+        (at_a[9].entry, of_a(10)),  # changed
+        (at_a[12].entry, of_a(12)),  # and so 11 is lost
+        (at_a[12].entry, never),
+    ]
+    asyncio.run(_publish_stamped(pair.brokers["B"], topic, forged))
+    pair.start("B")
+    until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("B"))
+    report = verified(pair, topic, status=1)
+    assert faults(report) == {"missing": 2, "duplicated": 1, "corrupted": 1}, report
+    found = report["topics"][topic]
+    lost, unknown = sorted(found["missing"]["examples"])
+    assert f"A.pulsar {at_a[11].position} (the brokers of A at {at_a[11].position}" in lost
+    assert "not in the brokers of B" in lost
+    assert f"A.pulsar {never.position}" in unknown
+    assert "not in the brokers of A" in unknown
+    (doubled,) = found["duplicated"]["examples"]
+    assert f"A.pulsar {at_a[3].position}" in doubled
+    assert f"and at {at_b[3].position} before" in doubled
+    (changed,) = found["corrupted"]["examples"]
+    assert f"A.pulsar {at_a[10].position}" in changed
+    assert "other content in the brokers of B" in changed
+    left = pair.report("verify", "--brokers", "--fix", "--topic", topic, status=1)["fix"]
+    assert any("brokers" in line and "nothing" in line for line in left), left
+
+
+def test_verify_names_acknowledgements_that_the_other_broker_lacks(pair: Beside) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client, official(pair.brokers["B"]) as other:
+        consumer = client.subscribe(topic, "alone", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("a", range(6)))
+        until(lambda: backlog(pair.brokers["B"], topic, "alone") == 6, lambda: bridged(pair, topic))
+        holder = other.subscribe(topic, "alone", ConsumerType.Exclusive)  # lets nobody else in
+        for _ in range(4):
+            consumer.acknowledge(consumer.receive(60_000))
+        until(lambda: backlog(pair.brokers["A"], topic, "alone") == 2, lambda: bridged(pair, topic))
+        report = verified(pair, topic, status=1, settle="3s")
+        assert faults(report) == {"ack_mismatch": 4}, report
+        assert "alone: acknowledged in the brokers of A, not in the brokers of B" in str(report["topics"][topic])
+        holder.close()
+        until(lambda: backlog(pair.brokers["B"], topic, "alone") == 2, lambda: bridged(pair, topic))
+        assert faults(verified(pair, topic)) == {}
 
 
 def test_a_broker_that_is_killed_and_comes_back_gets_what_it_missed_once(pair: Beside) -> None:

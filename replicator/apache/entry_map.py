@@ -85,6 +85,14 @@ class EntryMap:
         """The last position of the brokers at which an entry of the bridge's own was found."""
         return max((table.last.local_last for table in self._published.values() if table.last), default=BEFORE_ALL)
 
+    def published_ends(self) -> dict[str, tuple[int, Extent, Extent]]:
+        """By origin: its incarnation, and the first and the last run of it that is known to lie at the brokers."""
+        return {
+            origin: (self._incarnations[origin], table.first, table.last)
+            for origin, table in self._published.items()
+            if table.first is not None and table.last is not None
+        }
+
     def publish_from(self, origin: str) -> Position:
         """A position in the engine's log up to which nothing of an origin is left to be published."""
         return self.copied_to(origin, self.published_through(origin))

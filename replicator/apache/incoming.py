@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final
 
+from replicator.apache.arrivals import Arrivals, Permits
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
 from replicator.apache.published import write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import marks_of, with_schema_version
-from replicator.client.errors import ConnectError, PulsarException
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
@@ -38,14 +37,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
-READ_BYTES_MAX: Final = 16 * 1024 * 1024
-"""About as much of a topic is under way from the broker."""
-PERMITS_MAX: Final = 2_000
-PERMITS_FIRST: Final = 50
-"""Until the size of its messages is known."""
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
-QUEUE_ENTRIES_MAX: Final = 100_000
-"""More than a broker sends for :data:`PERMITS_MAX`; one that does all the same is left."""
 
 
 class Incoming:
@@ -74,12 +66,10 @@ class Incoming:
         self.reached = reached
         """All up to there is stored here, as a position of the brokers."""
         self.messages = 0
-        self._permits = 0
-        self._bytes_per_message = 0.0
 
     async def read(self) -> None:
         """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
-        events = _Events()
+        events = Arrivals()
         channel = await self._connector.open_consumer(
             ConsumerSettings(
                 topic=self._topic.name,
@@ -98,23 +88,14 @@ class Incoming:
         finally:
             await channel.close()
 
-    async def _read(self, channel: ConsumerChannel, events: _Events) -> None:
+    async def _read(self, channel: ConsumerChannel, events: Arrivals) -> None:
         requests = count(1)
-        self._permits = PERMITS_FIRST
-        channel.flow(PERMITS_FIRST)
+        permits = Permits(channel)
         while True:
             arrived = await events.take()
             await self._store(arrived)
             channel.acknowledge_cumulative(next(requests), arrived[-1].position, None)
-            used = sum(delivery.batch_size for delivery in arrived)
-            size = sum(len(delivery.entry) for delivery in arrived) / max(used, 1)
-            self._bytes_per_message = max(size, 0.9 * self._bytes_per_message + 0.1 * size)
-            self._permits -= used
-            wanted = max(1, min(PERMITS_MAX, int(READ_BYTES_MAX / max(self._bytes_per_message, 1))))
-            if self._permits <= wanted // 2:
-                granted = wanted - self._permits
-                self._permits += granted
-                channel.flow(granted)
+            permits.used(arrived)
 
     async def _store(self, arrived: Sequence[Delivery]) -> None:
         """All of it is durable when it returns."""
@@ -170,52 +151,3 @@ class Incoming:
             entries=[delivery.entry for delivery in run],
             batch_sizes=[delivery.batch_size for delivery in run],
         )
-
-
-class _Events:
-    """What came of one channel and was not taken yet."""
-
-    def __init__(self) -> None:
-        self._arrived: deque[Delivery] = deque()
-        self._news = asyncio.Event()
-        self._lost: PulsarException | None = None
-
-    async def take(self) -> list[Delivery]:
-        """All that came; raises why the channel is over."""
-        while not self._arrived:
-            if self._lost is not None:
-                raise self._lost
-            self._news.clear()
-            await self._news.wait()
-        taken = list(self._arrived)
-        self._arrived.clear()
-        return taken
-
-    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
-        self._arrived += deliveries
-        if len(self._arrived) > QUEUE_ENTRIES_MAX:
-            self._arrived.clear()
-            self.on_lost(ConnectError("the broker sent far more than it was asked for"))
-        self._news.set()
-
-    def on_redelivery_started(self) -> None:
-        """Nobody asks for one."""
-
-    def on_restarted(self) -> None:
-        """Only the bridge could seek, and does not."""
-
-    def on_active_change(self, active: bool) -> None:
-        """An Exclusive consumer is the only one."""
-
-    def on_reached_end(self) -> None:
-        """The topic takes nothing more; what is in it stays."""
-
-    def on_ack_confirmed(self, request_id: int) -> None:
-        """The broker's cursor has moved, if only in its memory."""
-
-    def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
-        self.on_lost(error)
-
-    def on_lost(self, error: PulsarException) -> None:
-        self._lost = self._lost or error
-        self._news.set()

@@ -213,6 +213,14 @@ class TopicBridge:
             "read_through": None if incoming is None else str(incoming.reached),
             "messages_read": 0 if incoming is None else incoming.messages,
             "messages_published": self._outgoing.messages,
+            "published": {
+                origin: {
+                    "incarnation": incarnation,
+                    "first": [str(first.origin_first), str(first.local_first)],
+                    "last": [str(last.origin_last), str(last.local_last)],
+                }
+                for origin, (incarnation, first, last) in self._entries.published_ends().items()
+            },
             "publishing_waits": self._outgoing.waiting(),
             "doubled": self._entries.doubled,
             "state": self._states.status(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +47,13 @@ Fix = Annotated[
         "--fix", help="Do what is safe, say what was done and what is left, and verify again. Deletes nothing."
     ),
 ]
+Brokers = Annotated[
+    bool,
+    typer.Option(
+        "--brokers",
+        help="Compare also what lies at the brokers of clusters of kind pulsar: read all of it, and change nothing.",
+    ),
+]
 Parquet = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write all differences there, as rows: an empty or new directory.")
 ]
@@ -67,6 +75,7 @@ def verify(
     since: Since = None,
     sample: Sample = None,
     fix: Fix = False,
+    brokers: Brokers = False,
     parquet: Parquet = None,
     master: Master = None,
     settle: Settle = "10s",
@@ -85,13 +94,18 @@ def verify(
     from replicator.pipeline.errors import BadOption
     from replicator.pipeline.spark.session import spark_session
     from replicator.pipeline.verify.blocks import Selection
-    from replicator.pipeline.verify.cluster_state import topic_filter
+    from replicator.pipeline.verify.brokers.found import not_read
+    from replicator.pipeline.verify.brokers.verification import verify_brokers
+    from replicator.pipeline.verify.cluster_state import named_filter, topic_filter
     from replicator.pipeline.verify.difference_files import DifferenceFiles
     from replicator.pipeline.verify.fix import fix_and_verify
     from replicator.pipeline.verify.verify import VerifySettings, format_report
     from replicator.pipeline.verify.verify import verify as run_verify
 
     topology = opened_topology(file)
+    beside = [cluster.name for cluster in topology.clusters if cluster.apache is not None]
+    if brokers and not beside:
+        raise BadOption("brokers", "no cluster of the topology is of kind pulsar")
     urls = {cluster.name: cluster.url for cluster in topology.clusters}
     started: list[SparkSession] = []
 
@@ -110,6 +124,12 @@ def verify(
             report = fix_and_verify(spark, urls, topology.links, topics or None, wanted, settings, file)
         else:
             report = run_verify(spark, urls, topology.links, topics or None, wanted=wanted, settings=settings)
+        if brokers:
+            chosen = named_filter(topics) if topics else wanted or (lambda _: True)
+            found = verify_brokers(topology, chosen, settle_seconds=settle_seconds, since_ms=since_ms)
+            report = found.joined(report, fix=fix)
+        elif beside:
+            report = replace(report, remarks=(*report.remarks, not_read(beside)))
     finally:
         for session in started:
             session.stop()

@@ -31,6 +31,14 @@ class UnreadableBlock(TypedDict):
     reason: Annotated[str, "what is wrong with it"]
 
 
+class BrokersRead(TypedDict):
+    """What `verify --brokers` read from the Apache Pulsar brokers of one cluster."""
+
+    entries: Annotated[int, "that were read", "entries"]
+    messages: Annotated[int, "in these", "messages"]
+    gone: Annotated[int, "older than all of their origin there: deleted by retention, or never there", "messages"]
+
+
 class VerifyAnswer(TypedDict):
     """Whether the clusters agree: all counts of faults are 0 if they do."""
 
@@ -46,6 +54,7 @@ class VerifyAnswer(TypedDict):
     subscriptions: Annotated[int, "replicated subscriptions that were compared", "subscriptions"]
     clusters: Annotated[dict[str, ClusterRead], "by cluster, what was read"]
     topics: Annotated[dict[str, dict[str, FaultFound]], "by topic and fault; empty for a topic that is clean"]
+    brokers: Annotated[dict[str, BrokersRead], "by cluster whose brokers were read, with `--brokers`"]
     behind: Annotated[int, "on their way to a destination", "messages"]
     unreachable: Annotated[dict[str, str], "by cluster that was not compared, why"]
     remarks: Annotated[list[str], "what else there is to know, in words"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,6 +68,16 @@ class ClusterCounts:
     markers: Mapping[str, int]
 
 
+@dataclass(slots=True)
+class BrokerCounts:
+    """What was read from the Apache Pulsar brokers of one cluster."""
+
+    entries: int = 0
+    messages: int = 0
+    gone: int = 0
+    """Messages of other places that are older than all of their origin that these brokers have."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """The outcome. ``messages`` counts distinct messages over all clusters; ``findings`` is empty if all is well."""
@@ -96,6 +106,8 @@ class VerifyReport:
     """What else there is to know: what a sample can miss, links that are paused, what was not compared."""
     damaged: tuple[DamagedBlock, ...] = ()
     """Blocks that a cluster cannot read, or whose checksum is wrong. They are among what is ``corrupted``."""
+    brokers: Mapping[str, BrokerCounts] = field(default_factory=dict)
+    """By cluster, where brokers were read."""
     steps: tuple[str, ...] = ()
     """What ``--fix`` did, and what it leaves to an operator."""
 
@@ -135,6 +147,10 @@ class VerifyReport:
                 }
                 for topic in self.topics
             },
+            "brokers": {
+                name: {"entries": counts.entries, "messages": counts.messages, "gone": counts.gone}
+                for name, counts in self.brokers.items()
+            },
             "behind": self.behind,
             "unreachable": dict(self.unreachable),
             "remarks": list(self.remarks),
@@ -145,6 +161,23 @@ class VerifyReport:
             "fix": list(self.steps),
             "seconds": round(self.seconds, 3),
         }
+
+
+def joined_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One for each kind and topic, with as many examples as are shown; in the order of reports."""
+    of_each: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        of_each.setdefault((finding.fault, finding.topic), []).append(finding)
+    joined = (
+        Finding(
+            fault,
+            topic,
+            sum(finding.count for finding in each),
+            tuple(example for finding in each for example in finding.examples)[:EXAMPLES_MAX],
+        )
+        for (fault, topic), each in of_each.items()
+    )
+    return tuple(sorted(joined, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic)))
 
 
 def format_report(report: VerifyReport) -> Table:
@@ -170,6 +203,11 @@ def format_report(report: VerifyReport) -> Table:
         table.add_row("damaged block", "", Text(text), style="red")
     if (more := len(report.damaged) - EXAMPLES_MAX) > 0:
         table.add_row("damaged block", f"{more:,}", "more: --output json names them all", style="red")
+    for name, counts in report.brokers.items():
+        text = f"of {name}: {counts.entries:,} entries with {counts.messages:,} messages were read"
+        if counts.gone:
+            text += f"; {counts.gone:,} messages are older than all of their origin there: retention, or never there"
+        table.add_row("brokers", "", Text(text))
     if report.behind:
         table.add_row("behind", f"{report.behind:,}", "on their way: no fault")
     for cluster, reason in report.unreachable.items():

@@ -34,19 +34,19 @@ from replicator.pipeline.verify.cluster_state import (
 )
 from replicator.pipeline.verify.comparison.order import out_of_order
 from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, PROBE, READ, Found
-from replicator.pipeline.verify.comparison.scope import Scope
+from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
 from replicator.pipeline.verify.reachability import reachability_of
 from replicator.pipeline.verify.report import (
-    EXAMPLES_MAX,
     FAULTS,
     ClusterCounts,
     DamagedBlock,
     Finding,
     VerifyReport,
     format_report,
+    joined_findings,
 )
 from replicator.topology import Link
 from snapshots.position import Position
@@ -152,7 +152,7 @@ class _Verification:
             self.files.finish(
                 came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
             )
-        findings = _joined([*_findings(tallies), *map(_finding, more)])
+        findings = joined_findings([*_findings(tallies), *map(_finding, more)])
         self._remark(picture)
         subscriptions = sum(len(topic.subscriptions) for topic in scope.topics)
         counts: dict[str, Any] = {
@@ -343,7 +343,7 @@ def _is_held(link: LinkState) -> bool:
 def _mark(standings: Mapping[str, object], tally: Tally) -> object:
     standing = standings.get(tally.topic)
     marks = getattr(standing, "high_water", None)
-    return None if marks is None else marks.get(tally.other)
+    return None if marks is None else [mark for origin, mark in marks.items() if home_of(origin) == tally.other]
 
 
 def _pair(tally: Tally) -> Pair:
@@ -374,22 +374,6 @@ def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
             yield Finding("mismapped", tally.topic, len(details), tuple(details))
         elif tally.kind in FAULTS:
             yield Finding(tally.kind, tally.topic, tally.count, tuple(tally.examples))
-
-
-def _joined(findings: Iterable[Finding]) -> list[Finding]:
-    """One for each kind and topic, with as many examples as are shown."""
-    of_each: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        of_each.setdefault((finding.fault, finding.topic), []).append(finding)
-    return [
-        Finding(
-            fault,
-            topic,
-            sum(finding.count for finding in each),
-            tuple(example for finding in each for example in finding.examples)[:EXAMPLES_MAX],
-        )
-        for (fault, topic), each in of_each.items()
-    ]
 
 
 def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:

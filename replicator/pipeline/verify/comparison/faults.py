@@ -29,7 +29,14 @@ from replicator.pipeline.verify.comparison.acked import Runs, only_acked
 from replicator.pipeline.verify.comparison.contents import ReadEntries, differing_messages
 from replicator.pipeline.verify.comparison.overlaps import Bools, Int64s, Overlaps, Pieces, messages_in, overlaps
 from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, MESSAGES, NOTE, PROBE, Found
-from replicator.pipeline.verify.comparison.scope import ENTRY_ABOVE_ALL, Scope, Standing, TopicScope, within
+from replicator.pipeline.verify.comparison.scope import (
+    ENTRY_ABOVE_ALL,
+    Scope,
+    Standing,
+    TopicScope,
+    home_of,
+    within,
+)
 
 EXAMPLES_SHOWN: Final = 10
 """Of each kind and topic that one task marks as examples."""
@@ -178,7 +185,7 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
     ways = {number: scope.topics[number].reachability.messages for number in np.unique(topic_of).tolist()}
     for pair in sorted({pair for pairs in ways.values() for pair in pairs}):
         origin, other = (scope.clusters.index(name) for name in pair)
-        of_origin = np.array([name == pair[0] for name in cells.origins], bool)
+        of_origin = np.array([home_of(name) == pair[0] for name in cells.origins], bool)
         carried = np.array([pair in ways[number] for number in cells.topics.tolist()], bool)
         compared = (of_origin & carried)[cut.group]
         for lacking, having in ((other, origin), (origin, other)):
@@ -368,7 +375,7 @@ class _Text:
         """Whether the contents of an interval are to be the same in all clusters that have it."""
         if not self._scope.rewritten:
             return True
-        origin = self._cells.origins[int(self._cells.cut.group[index])]
+        origin = home_of(self._cells.origins[int(self._cells.cut.group[index])])
         having = np.flatnonzero(self._cells.cut.first_cover[index] >= 0).tolist()
         return not any((origin, self._scope.clusters[cluster]) in self._scope.rewritten for cluster in having)
 

@@ -18,6 +18,7 @@ from typing import Final
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.promises import Promises
 from replicator.pipeline.verify.reachability import Reachability
+from replicator.topology.apache import BROKER_SUFFIX
 from snapshots.position import BEFORE_ALL, Position
 
 ENTRY_ABOVE_ALL: Final = 1 << 33
@@ -88,6 +89,11 @@ class Scope:
 
 
 _NO_WAYS: Final = Reachability(frozenset(), frozenset())
+
+
+def home_of(origin: str) -> str:
+    """Of which cluster an origin's messages are: published at its worker, or at the brokers that this runs beside."""
+    return origin.removesuffix(BROKER_SUFFIX)
 
 
 def within(ledger: int, position: Position) -> int:

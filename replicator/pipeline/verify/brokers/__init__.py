@@ -1,0 +1,1 @@
+"""What lies at Apache Pulsar's brokers, compared with what lies elsewhere."""

@@ -1,0 +1,87 @@
+"""What subscriptions have acknowledged of the entries that two copies of a topic both have. Pure; by whole columns.
+
+Brokers show which entries are acknowledged, and not which messages of a batch: so whole entries are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from replicator.apache.broker_cursor import BrokerCursor
+from replicator.pipeline.data_plane import SubscriptionState
+from replicator.pipeline.verify.brokers.comparison import EXAMPLES_MAX, Difference
+from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
+from replicator.pipeline.verify.comparison.acked import Acked
+from snapshots.position import Position
+
+_CODE_BITS = 33
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The entries that both of two copies have: where in each log they are first."""
+
+    source: EntryLog
+    destination: EntryLog
+    at_source: Int64s
+    at_destination: Int64s
+
+
+def common_of(source: EntryLog, destination: EntryLog) -> Common:
+    """Both columns in the order of lives, and of each life in that of its entries."""
+    here: list[Int64s] = [np.zeros(0, np.int64)]
+    there: list[Int64s] = [np.zeros(0, np.int64)]
+    ledgers = np.unique(np.concatenate([np.unique(source.origin_ledger), np.unique(destination.origin_ledger)]))
+    for number, life in enumerate(source.lives):
+        if life not in destination.lives:
+            continue
+        rows = np.flatnonzero(source.life == number), np.flatnonzero(destination.life == destination.lives.index(life))
+        codes = _codes(source, rows[0], ledgers), _codes(destination, rows[1], ledgers)
+        _, first, second = np.intersect1d(*codes, return_indices=True)
+        here.append(rows[0][first])
+        there.append(rows[1][second])
+    return Common(source, destination, np.concatenate(here), np.concatenate(there))
+
+
+def _codes(log: EntryLog, rows: npt.NDArray[np.intp], ledgers: Int64s) -> Int64s:
+    codes: Int64s = np.searchsorted(ledgers, log.origin_ledger[rows]) << _CODE_BITS | log.origin_entry[rows]
+    return codes
+
+
+def acked_at_broker(name: str, cursor: BrokerCursor) -> Acked:
+    ranges = tuple((first, last) for first, last in cursor.beyond.runs())
+    return Acked.of(SubscriptionState(name, True, 0, cursor.mark_delete, ranges, {}))
+
+
+def only_acked_at_source(common: Common, source: Acked, destination: Acked | None) -> Int64s:
+    """Indexes in ``common`` of what is acknowledged at the source, and not at the destination, or has no subscription
+    there."""
+    acked = source.contains(common.source.ledger[common.at_source], common.source.entry[common.at_source])
+    if destination is not None:
+        log, at = common.destination, common.at_destination
+        acked &= ~destination.contains(log.ledger[at], log.entry[at])
+    return np.flatnonzero(acked)
+
+
+def difference(common: Common, found: Int64s, subscription: str, source: str, destination: str) -> Difference:
+    """The entries at indexes ``found`` of ``common``; copies by their names."""
+
+    def examples() -> Iterator[str]:
+        log = common.source
+        for index in found[:EXAMPLES_MAX].tolist():
+            row, other = int(common.at_source[index]), int(common.at_destination[index])
+            origin = log.lives[int(log.life[row])].origin
+            identity = Position(int(log.origin_ledger[row]), int(log.origin_entry[row]))
+            here = Position(int(log.ledger[row]), int(log.entry[row]))
+            there = Position(int(common.destination.ledger[other]), int(common.destination.entry[other]))
+            yield (
+                f"{origin} {identity} ({source} at {here}, {destination} at {there}) {subscription}: acknowledged in "
+                f"{source}, not in {destination}"
+            )
+
+    messages = int(common.source.messages[common.at_source[found]].sum(dtype=np.int64))
+    return Difference("ack_mismatch", destination, len(found), messages, tuple(examples()))

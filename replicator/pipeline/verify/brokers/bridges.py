@@ -1,0 +1,74 @@
+"""What workers beside Apache Pulsar's brokers say of their bridges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from replicator.pipeline.data_plane import _promised
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify.brokers.entry_log import Life
+from replicator.pipeline.verify.plane import VerifyPlane
+from snapshots.position import BEFORE_ALL, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a bridge has published of one life, and found again at the brokers."""
+
+    first: Position
+    first_at: Position
+    """Where it lies at the brokers."""
+    last: Position
+    last_at: Position
+
+
+@dataclass(frozen=True, slots=True)
+class BridgedTopic:
+    """One topic at the brokers of one cluster, as the worker beside them sees it."""
+
+    read_through: Position
+    published: Mapping[Life, Published]
+    waits: bool
+    """Whether something is to be published."""
+    halted: str
+    """Why it does not go on; empty if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeState:
+    """The bridge of one cluster."""
+
+    topics: Mapping[str, BridgedTopic]
+    refused: Mapping[str, str]
+    """Topics that cannot be bridged, and why."""
+
+
+def read_bridge(url: str) -> BridgeState:
+    """Ask a worker. Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`."""
+    with VerifyPlane(url) as worker:
+        answer = worker.call("GET", "/replication/v1/status", topics="false")
+        with _promised(url, "status"):
+            shown = answer.get("apache")
+            if not shown:
+                raise UnexpectedAnswer(f"worker at {url} runs beside no Apache Pulsar brokers")
+            return BridgeState(
+                {str(each["topic"]): _topic(each) for each in shown["topics"]},
+                {str(topic): str(reason) for topic, reason in shown["refused"].items()},
+            )
+
+
+def _topic(shown: Mapping[str, Any]) -> BridgedTopic:
+    read_through = shown["read_through"]
+    return BridgedTopic(
+        BEFORE_ALL if read_through is None else Position.parse(read_through),
+        {
+            Life(str(origin), int(each["incarnation"])): Published(
+                *(Position.parse(each[end][side]) for end in ("first", "last") for side in (0, 1))
+            )
+            for origin, each in shown["published"].items()
+        },
+        bool(shown["publishing_waits"]),
+        "; ".join(f"{part}: {why}" for part, why in shown["errors"].items()) if shown["halted"] else "",
+    )

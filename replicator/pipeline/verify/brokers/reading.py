@@ -1,0 +1,152 @@
+"""Reading one topic where it lies: at brokers, to which the same is shown as by their worker, or in a worker's log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import parse_cursor
+from replicator.apache.credentials import showing_of
+from replicator.apache.errors import AdminFailed
+from replicator.apache.names import is_reserved
+from replicator.apache.stamps import Identity
+from replicator.apache.topic_reader import read_topic
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.log.block import BlockKind, BlockView, read_header
+from replicator.engine.types import Delivery
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify.brokers.acknowledged import acked_at_broker
+from replicator.pipeline.verify.brokers.entry_log import EntryLog, EntryRows, Life, content_of, schema_version_of
+from replicator.pipeline.verify.comparison.acked import Acked
+from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.plane import VerifyPlane
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
+
+CONNECTION_SECONDS_MAX: Final = 10.0
+OPERATION_SECONDS_MAX: Final = 30.0
+ENTRIES_MAX: Final = 20_000_000
+"""Of one topic in one place: 1 GB of memory. Past it the topic is not compared; ``--since`` takes a part of it."""
+
+
+class TooManyEntries(UnexpectedAnswer):
+    """A topic that is too large to be compared at once."""
+
+
+class Brokers:
+    """The brokers of one cluster, for one event loop. Nothing that it asks for changes them."""
+
+    def __init__(self, cluster: str, settings: ApacheSettings) -> None:
+        """Raises :class:`AdminFailed` for files that cannot be used."""
+        self.cluster = cluster
+        self.settings = settings
+        self._admin = BrokerAdmin(settings)
+        self._connector = BrokerConnector(
+            settings.service_url,
+            connection_timeout_seconds=CONNECTION_SECONDS_MAX,
+            operation_timeout_seconds=OPERATION_SECONDS_MAX,
+            showing=showing_of(settings),
+        )
+
+    async def close(self) -> None:
+        await self._connector.close()
+        await self._admin.close()
+
+    async def internals(self, topic: str) -> TopicInternals | None:
+        """None if the topic is not there. Raises :class:`AdminFailed`."""
+        try:
+            return await self._admin.internals(topic)
+        except AdminFailed as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def acknowledged(self, topic: str) -> dict[str, Acked]:
+        """By subscription whose state travels; none if the topic is not there. Raises :class:`BridgeError`."""
+        internals = await self.internals(topic)
+        if internals is None:
+            return {}
+        lasting = await self._admin.durable_subscriptions(topic)
+        return {
+            name: acked_at_broker(name, parse_cursor(internals.cursors[name], internals.last_entries))
+            for name in lasting
+            if name in internals.cursors and not is_reserved(name) and self.settings.bridges_subscription(name)
+        }
+
+    async def read(self, topic: str, upto: Position, own: Life, since_ms: int) -> tuple[EntryLog, Position | None]:
+        """What they have up to a position, and where that begins, if there is anything. ``own`` is whose those are
+        that bear no stamp.
+
+        Raises :class:`BridgeError`, :class:`PulsarException`, :class:`TooManyEntries`.
+        """
+        reading = _BrokerLog(self._connector, topic, own, since_ms)
+        await read_topic(self._connector, self._admin, topic, upto, reading.take)
+        return reading.rows.log(), reading.begin
+
+
+class _BrokerLog:
+    """Entries of one topic on their way into columns."""
+
+    def __init__(self, connector: BrokerConnector, topic: str, own: Life, since_ms: int) -> None:
+        self.rows = EntryRows()
+        self.begin: Position | None = None
+        self._connector = connector
+        self._topic = topic
+        self._own = own
+        self._since_ms = since_ms
+        self._versions: dict[bytes, bytes] = {b"": b""}
+        """The versions that follow from the content of schemas, by those of the brokers."""
+
+    async def take(self, arrived: Sequence[Delivery]) -> None:
+        if self.begin is None and arrived:
+            self.begin = arrived[0].position
+        for delivery in arrived:
+            try:
+                content = content_of(delivery.entry, self._versions)
+            except KeyError:
+                await self._fetch(schema_version_of(delivery.entry))
+                content = content_of(delivery.entry, self._versions)
+            if content.publish_time_ms < self._since_ms:
+                continue
+            identity = content.identity or Identity(*self._own, delivery.position)
+            self.rows.add(identity, delivery.position, content.checksum, content.messages)
+        _check_size(self._topic, self.rows)
+
+    async def _fetch(self, version: bytes) -> None:
+        schema = await self._connector.schema(self._topic, version)
+        self._versions[version] = b"" if schema is None else schema.version
+
+
+def read_worker(url: str, topic: str, standing: Standing, since_ms: int) -> EntryLog:
+    """What lies in a worker's log up to where it ended when it said so. Blocks.
+
+    Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`, :class:`BlockUnreadable`, :class:`TooManyEntries`.
+    """
+    rows = EntryRows()
+    with VerifyPlane(url) as worker:
+        for ledger, first, last in standing.runs:
+            for fetched in worker.raw_blocks(topic, Position(ledger, first - 1), Position(ledger, last)):
+                _take_block(rows, fetched.first, fetched.block, last, since_ms)
+                _check_size(topic, rows)
+    return rows.log()
+
+
+def _take_block(rows: EntryRows, at: Position, block: memoryview, last: int, since_ms: int) -> None:
+    header = read_header(block)
+    if header.kind is not BlockKind.MESSAGES:
+        return
+    view = BlockView(block, header)
+    first = header.origin_first
+    for index in range(min(header.entries, last - at.entry + 1)):
+        content = content_of(view.entry(index))
+        if content.publish_time_ms < since_ms:
+            continue
+        identity = Identity(header.origin, header.incarnation, Position(first.ledger, first.entry + index))
+        place = Position(at.ledger, at.entry + index)
+        rows.add(identity, place, content.checksum, content.messages, for_some=header.only is not None)
+
+
+def _check_size(topic: str, rows: EntryRows) -> None:
+    if len(rows) > ENTRIES_MAX:
+        raise TooManyEntries(f"{topic} has more than {ENTRIES_MAX:,} entries: --since takes a part of them")
