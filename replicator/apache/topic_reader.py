@@ -17,7 +17,7 @@ from replicator.apache.names import RESERVED
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
-from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+from replicator.engine.types import Delivery, SubscriptionType
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
@@ -45,8 +45,8 @@ async def read_topic(
             subscription=name,
             consumer_name=name,
             consumer_type=SubscriptionType.EXCLUSIVE,
-            initial_position=InitialPosition.EARLIEST,
             durable=False,
+            start=BEFORE_ALL,
             create_topic=False,
         )
     )

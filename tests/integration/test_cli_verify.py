@@ -79,6 +79,7 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
         (("--settle", "soon"), "--settle:"),
         (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
         (("--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml'"),
+        (("--brokers",), "no cluster of the topology is of kind pulsar"),
         (("--master", "laptop"), "--master: 'laptop' is not a Spark master"),
     ],
 )
@@ -102,6 +103,49 @@ def test_a_pattern_that_is_wrong_or_matches_nothing_is_named(file: Path, pattern
     result = verify(file, "--topics", pattern)
     assert result.exit_code == 2
     assert pattern in result.stderr
+
+
+def beside(path: Path, us: str, eu: str) -> Path:
+    """The same where one cluster runs beside brokers, at whose ports nobody answers."""
+    file = topology(path, us, eu)
+    brokers = "kind: pulsar, apache: {service_url: 'pulsar://127.0.0.1:1', admin_url: 'http://127.0.0.1:1'}"
+    file.write_text(file.read_text().replace("data: ./a", f"data: ./a, {brokers}"))
+    return file
+
+
+def test_what_lies_at_brokers_is_said_to_be_left_out_where_it_is_not_asked_for(
+    tmp_path: Path, workers: tuple[WireWorker, WireWorker]
+) -> None:
+    file = beside(tmp_path, *(urlsplit(worker.url).netloc for worker in workers))
+    result = verify(file, "--output", "json")
+    assert result.exit_code == 0, result.output
+    (remark,) = [each for each in json.loads(result.stdout)["remarks"] if "brokers" in each]
+    assert remark == "what lies at the brokers of us-east was not compared: --brokers reads it"
+    result = verify(file, "--brokers", "--output", "json")  # a worker that says nothing of a bridge
+    assert result.exit_code == 3, result.output
+    assert "the brokers of us-east" in json.loads(result.stdout)["unreachable"]
+
+
+def test_what_the_brokers_of_a_cluster_published_is_missed_where_links_lead(
+    tmp_path: Path, workers: tuple[WireWorker, WireWorker]
+) -> None:
+    """Its origin is not the cluster's name."""
+    us, eu = workers
+    topic, copy = us.topic("persistent://shop/eu/bridged"), eu.topic("persistent://shop/eu/bridged")
+    topic.cluster = "us-east.pulsar"
+    for body in (b"1", b"2", b"3"):
+        block = topic.publish(single_entry(body))
+        if body != b"2":
+            copy.store(block)
+    copy.cut = {"high_water": {"us-east.pulsar": [topic.incarnation, "3:2"]}}
+    file = topology(tmp_path, *(urlsplit(worker.url).netloc for worker in workers))
+    result = verify(file, "--output", "json", "--settle", "0")
+    assert result.exit_code == 1, result.output
+    report = json.loads(result.stdout)
+    assert (report["missing"], report["behind"]) == (1, 0)
+    assert "us-east.pulsar 3:1" in str(report["topics"])
+    copy.cut = {"high_water": {"us-east.pulsar": [topic.incarnation, "3:0"]}}
+    assert json.loads(verify(file, "--output", "json", "--settle", "0").stdout)["missing"] == 1  # it never came
 
 
 def test_a_cluster_that_is_away_makes_the_status_3_and_all_that_are_away_one_line(

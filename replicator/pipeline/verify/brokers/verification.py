@@ -22,7 +22,7 @@ from typing import Final
 
 from replicator.apache.admin import TopicInternals
 from replicator.apache.errors import BridgeError
-from replicator.client.errors import PulsarException
+from replicator.client.errors import ConnectError, PulsarException, Timeout
 from replicator.pipeline.data_plane import SubscriptionState
 from replicator.pipeline.errors import PeerUnavailable, PipelineError
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
@@ -266,8 +266,11 @@ class _Verification:
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
             log, begin = await brokers.read(topic, end, own, self._since_ms)
-        except (BridgeError, PulsarException, PipelineError) as error:
+        except (ConnectError, Timeout) as error:
             self._lose(name, error)
+            return None
+        except (BridgeError, PulsarException, PipelineError) as error:
+            self._found.unreachable[f"{brokers_of(name)} in {topic}"] = str(error)
             return None
         counts = self._found.brokers.setdefault(name, BrokerCounts())
         counts.entries += len(log)
@@ -310,22 +313,19 @@ class _Verification:
 
     def _pairs(self, ways: Reachability, names: Sequence[str]) -> list[Pair]:
         """Which copies are compared in which origin's entries."""
-        wanted: list[tuple[str, str, str, bool]] = []
-        for name in self._settings:
-            own = self._topology.origin_of_clients(name)
-            brokers, spool = brokers_of(name), spool_of(name)
-            wanted += [(brokers, spool, own, True), (spool, brokers, own, False)]
-            wanted += [
-                (spool, brokers, self._topology.origin_of_clients(home), True)
-                for home, reached in ways.messages
-                if reached == name
-            ]
         changed = {(link.source, link.destination) for link in self._topology.links if link.select}
-        for home, reached in ways.messages:
+        wanted: list[tuple[str, str, str, bool]] = []
+        for home, reached in sorted(ways.messages):
             if self._settings.keys() & {home, reached}:
                 origin = self._topology.origin_of_clients(home)
                 there, here = self._served_at(home), self._served_at(reached)
                 wanted += [(there, here, origin, not changed), (here, there, origin, False)]
+                if reached in self._settings:  # the spool may have what was deleted where it comes from
+                    wanted.append((spool_of(reached), brokers_of(reached), origin, True))
+        for name in self._settings:
+            own = self._topology.origin_of_clients(name)
+            brokers, spool = brokers_of(name), spool_of(name)
+            wanted += [(brokers, spool, own, True), (spool, brokers, own, False)]
         number = {name: index for index, name in enumerate(names)}
         return [
             Pair(number[having], number[lacking], origin, contents)
