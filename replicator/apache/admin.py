@@ -41,6 +41,14 @@ _REDIRECTS: Final = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIREC
 _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
+class _Unreachable(Exception):
+    """A host was sent nothing."""
+
+
+class _Broken(Exception):
+    """A host took a request, and did not answer."""
+
+
 class _Answer(NamedTuple):
     headers: Mapping[str, str]
     said: bytes
@@ -80,14 +88,17 @@ class ConsumersShown:
 
 
 class BrokerAdmin(ClosedAtExit):
-    """Asks the admin API at ``settings.admin_url``. To be used on one event loop, and closed."""
+    """Asks the admin API at ``settings.admin_url``, whichever of its hosts answers. To be used on one event loop, and
+    closed."""
 
     def __init__(self, settings: ApacheSettings) -> None:
         """Raises :class:`AdminFailed` for files that cannot be used."""
-        self._url = settings.admin_url
+        self._urls = settings.admin_urls
+        self._asked = 0
+        """The number of the host that answered last."""
         showing = showing_of(settings)
         self._shown = showing.authentication
-        self._tls = TlsOfFiles(showing) if self._url.startswith("https") else None
+        self._tls = TlsOfFiles(showing) if settings.admin_url.startswith("https") else None
         self._turns = RequestTurns()
         try:
             self._headers()
@@ -261,16 +272,38 @@ class BrokerAdmin(ClosedAtExit):
         try:
             return json.loads(said) if said else None
         except ValueError:
-            raise AdminFailed(f"{method} {self._url}/admin/v2/{path}: the answer is no JSON") from None
+            raise AdminFailed(f"{method} /admin/v2/{path}: the answer is no JSON") from None
 
     async def _request(self, method: str, path: str, body: Any) -> _Answer:
         return await self._turns.take(lambda: self._send(method, path, body))
 
     async def _send(self, method: str, path: str, body: Any) -> _Answer:
+        """Ask the host that answered last. Where it cannot be reached, ask the others in turn. Where it took the
+        request and fails, the next one is asked from now on: what the request did is not known, and whoever made it
+        makes it again."""
+        errors: list[str] = []
+        first, count = self._asked, len(self._urls)
+        for number in range(first, first + count):
+            try:
+                answer = await self._send_to(self._urls[number % count], method, path, body)
+            except _Unreachable as error:
+                errors.append(str(error))
+            except _Broken as error:
+                self._asked = (number + 1) % count
+                raise AdminFailed(str(error)) from None
+            else:
+                self._asked = number % count
+                return answer
+        raise AdminFailed("; ".join(errors))
+
+    async def _send_to(self, base: str, method: str, path: str, body: Any) -> _Answer:
         """Each broker on the way is shown the same: a client that follows by itself leaves that out for another one."""
-        url = f"{self._url}/admin/v2/{path}"
+        url = f"{base}/admin/v2/{path}"
         what = f"{method} {url}"
-        for _ in range(REDIRECTS_MAX + 1):
+        for sent_on in range(REDIRECTS_MAX + 1):
+            by = f"{what} (sent on to {url})" if sent_on else what
+            # Another host would send on to the same one.
+            over: type[Exception] = AdminFailed if sent_on else _Broken
             try:
                 async with self._session.request(
                     method,
@@ -286,9 +319,12 @@ class BrokerAdmin(ClosedAtExit):
             except AuthenticationError as error:
                 raise AdminFailed(f"{what}: {error}") from None
             except TimeoutError:
-                raise AdminFailed(f"{what}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
+                raise over(f"{by}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
             except aiohttp.ClientError as error:
-                raise AdminFailed(f"{what}: {error or type(error).__name__}{self._refused_by_tls(error)}") from None
+                text = f"{by}: {error or type(error).__name__}{self._refused_by_tls(error)}"
+                if isinstance(error, aiohttp.ClientConnectorError) and not sent_on:
+                    raise _Unreachable(text) from None
+                raise over(text) from None
             if urlsplit(sent_to).scheme != urlsplit(url).scheme:
                 raise AdminFailed(f"{what}: sent on to {sent_to}, which is not asked: it has another scheme")
             url = sent_to

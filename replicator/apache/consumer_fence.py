@@ -113,9 +113,15 @@ class ConsumerFence:
                     pass
                 if self.held < len(self._holders):
                     self.closed.clear()
-        finally:
+        except (BridgeError, PulsarException):
+            # What is held stays so, and is looked at again soon: brokers that are away for a moment, or a topic that
+            # moves from one to another, let nobody in on the subscriptions that are there.
+            self.closed.clear()
+            raise
+        except BaseException:
             self.closed.clear()
             await self._release_all()
+            raise
 
     async def _release_all(self) -> None:
         for subscription in list(self._holders):

@@ -29,7 +29,7 @@ from typing import Final
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer, reading_subscription
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, marks_of, stamped
@@ -49,6 +49,8 @@ IN_FLIGHT_ENTRIES_MAX: Final = 1_000
 """A broker holds more than that back, by its default of ``maxPendingPublishRequestsPerConnection``."""
 READ_BYTES: Final = 4 * 1024 * 1024
 BARRIER_POLL_SECONDS: Final = 0.05
+ADMIN_POLL_SECONDS: Final = 0.5
+"""Where it did not answer."""
 SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
 """So long publishing waits for the brokers to have the subscriptions that links brought."""
 BARRIER_SECONDS_MAX: Final = 60.0
@@ -68,10 +70,12 @@ class Outgoing:
         registry: SchemaRegistry,
         *,
         begins: Callable[[], None],
+        fails: Callable[[BridgeError], None],
         waits: Callable[[], bool],
     ) -> None:
-        """``begins`` is called when publishing has begun, or there is nothing to publish; ``waits`` says whether the
-        brokers lack subscriptions that are to be made before."""
+        """``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for
+        what the admin API does not answer; ``waits`` says whether the brokers lack subscriptions that are to be made
+        before."""
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
@@ -79,6 +83,7 @@ class Outgoing:
         self._entries = entries
         self._registry = registry
         self._begins = begins
+        self._fails = fails
         self._waits = waits
         self._news = asyncio.Event()
         self._fencing = False
@@ -171,8 +176,16 @@ class Outgoing:
         target: Position | None = None
         while True:
             flight.check()
-            alone = alone and await self._admin.producers(self._topic.name) != [publishing_producer(self._cluster)]
-            internals = await self._admin.internals(self._topic.name)
+            try:
+                alone = alone and await self._admin.producers(self._topic.name) != [publishing_producer(self._cluster)]
+                internals = await self._admin.internals(self._topic.name)
+            except AdminFailed as error:
+                # The producer is there, and stays: where it is a fence, others would get in without it.
+                if loop.time() > deadline:
+                    raise
+                self._fails(error)
+                await asyncio.sleep(ADMIN_POLL_SECONDS)
+                continue
             if not alone and target is None and internals.pending == 0:
                 target = internals.last
             if target is not None and self._read_through(internals) >= target:

@@ -96,6 +96,7 @@ class TopicBridge:
             self._entries,
             engine.schemas,
             begins=lambda: self._well("publishing"),
+            fails=lambda error: self._fails("publishing", error),
             waits=self._states.missing_at_brokers,
         )
         self._compare_now = asyncio.Event()
@@ -240,17 +241,15 @@ class TopicBridge:
         def failed(state: RetryCallState) -> None:
             assert state.outcome is not None
             error = state.outcome.exception()
-            text = f"{type(error).__name__}: {error}"
-            if self._errors.get(what) != text:
-                log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
-            self._errors[what] = text
+            assert error is not None
+            self._fails(what, error)
             self._failures[what] += 1
             if isinstance(error, BridgeHalted):
                 self._halted.add(what)
 
         def pause(state: RetryCallState) -> float:
             """By how often it failed since it was well last: a fence is closed again soon."""
-            hurried = self._producers_out and what == "publishing"
+            hurried = self._producers_out and what in ("publishing", "fencing")
             return min(
                 PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[what], 20) + random.random()),
                 PAUSE_FENCED_SECONDS if hurried else PAUSE_MAX_SECONDS,
@@ -265,6 +264,12 @@ class TopicBridge:
         async for attempt in retrying:
             with attempt:
                 await work()
+
+    def _fails(self, what: str, error: BaseException) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if self._errors.get(what) != text:
+            log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
+        self._errors[what] = text
 
     def _well(self, what: str) -> None:
         self._errors.pop(what, None)

@@ -95,8 +95,9 @@ class Client(ClosedAtExit):
     """A client of one cluster.
 
     ``service_url`` is ``pulsar://host:port`` (or ``pulsar+ssl://``) of a cluster, or ``embedded:PATH`` for an engine in
-    this process, whose cluster is named ``cluster``. With ``reconnect=False`` the loss of a connection is not healed:
-    sends fail with :class:`ConnectError`, ``receive`` raises it.
+    this process, whose cluster is named ``cluster``. Several brokers of one cluster of Apache Pulsar are
+    ``pulsar://host:port,host:port``: whichever answers is asked. With ``reconnect=False`` the loss of a connection is
+    not healed: sends fail with :class:`ConnectError`, ``receive`` raises it.
 
     With a ``service_url_provider`` (``http://host:port/failover/v1/service-url?cluster=HOME`` of a worker, or a list of
     them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that

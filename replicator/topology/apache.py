@@ -18,33 +18,49 @@ BROKER_SUFFIX: Final = ".pulsar"
 """Behind a cluster's name it names the origin of what producers publish at that cluster's brokers. No cluster's name
 has a dot, so it is nobody else's."""
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+HOSTS_MAX: Final = 32
+"""In one URL. They are tried one after the other."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 
 
 def _checked_url(text: str, ports: dict[str, int]) -> str:
-    scheme, separator, place = text.partition("://")
+    scheme, separator, places = text.partition("://")
     schemes = " or ".join(f"{each}://HOST:PORT" for each in ports)
     if not separator or scheme not in ports:
         raise ValueError(f"{text[:80]!r} must be {schemes}")
+    named = places.split(",")
+    if len(named) > HOSTS_MAX:
+        raise ValueError(f"names {len(named)} hosts; {HOSTS_MAX} at most")
+    checked = dict.fromkeys(_checked_place(f"{scheme}://{place.strip()}", ports[scheme], schemes) for place in named)
+    return f"{scheme}://{','.join(checked)}"
+
+
+def _checked_place(url: str, port_by_default: int, schemes: str) -> str:
+    """``HOST:PORT`` of the URL of one host."""
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"{text[:80]!r}: {error}; it must be {schemes}") from None
-    if "@" in place or "," in place or parts.path.strip("/") or parts.query or not host:
-        raise ValueError(f"must be {schemes} and nothing else: one address, no path, no credentials")
+        raise ValueError(f"{url[:80]!r}: {error}; it must be {schemes}") from None
+    if "@" in url or parts.path.strip("/") or parts.query or not host:
+        raise ValueError(f"must be {schemes} and nothing else: hosts of one cluster, no path, no credentials")
     named = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{check_address(f'{named}:{port or ports[scheme]}')}"
+    return check_address(f"{named}:{port or port_by_default}")
+
+
+def _one_by_one(url: str) -> tuple[str, ...]:
+    scheme, _, places = url.partition("://")
+    return tuple(f"{scheme}://{place}" for place in places.split(","))
 
 
 def check_service_url(text: str) -> str:
-    """Where the brokers, or their proxy, speak the binary protocol."""
+    """Where the brokers, or their proxies, speak the binary protocol: one host of the cluster, or several."""
     return _checked_url(text, _SERVICE_PORTS)
 
 
 def check_admin_url(text: str) -> str:
-    """Where the brokers, or their proxy, serve the admin REST API."""
+    """Where the brokers, or their proxies, serve the admin REST API: one host of the cluster, or several."""
     return _checked_url(text, _ADMIN_PORTS)
 
 
@@ -96,6 +112,11 @@ class ApacheSettings(Section):
                 "`admin_url` https://HOST:PORT"
             )
         return self
+
+    @property
+    def admin_urls(self) -> tuple[str, ...]:
+        """One for each host of ``admin_url``."""
+        return _one_by_one(self.admin_url)
 
     def bridges(self, topic: str) -> bool:
         """Whether the topic of that full name is copied out of the brokers and into them."""

@@ -1,9 +1,11 @@
-"""A connector to a cluster by Pulsar's binary protocol: ``pulsar://host:port``.
+"""A connector to a cluster by Pulsar's binary protocol: ``pulsar://host:port``, or ``pulsar://host:port,host:port``.
 
 1. Connections are shared: one for each address, or more if it has more than :data:`SESSIONS_PER_CONNECTION`. It is
    opened with the first thing that is to go over it; those who want the same one at once wait for the same opening.
 2. A cluster of ours is one worker, which serves all topics where it is reached. Of others it is asked which broker
    serves a topic, each time that something is opened, and what is opened goes there.
+3. Of several addresses, which are brokers or proxies of one cluster, the one that answered last is asked. Where it
+   cannot be reached, the others are tried in turn.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from replicator.client.authentication import NOTHING, Showing
 from replicator.client.errors import (
@@ -25,6 +26,7 @@ from replicator.client.errors import (
     from_server,
 )
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.client.wire.address import Address, parse_addresses, written
 from replicator.client.wire.connection import Connection
 from replicator.client.wire.consumer_channel import BrokerConsumerChannel
 from replicator.client.wire.producer_channel import BrokerProducerChannel, open_producer
@@ -43,9 +45,6 @@ from replicator.protocol.schemas import schema_from, schema_on_the_wire
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 
-PLAIN: Final = "pulsar"
-TLS: Final = "pulsar+ssl"
-_PORTS: Final = {PLAIN: 6650, TLS: 6651}
 SESSIONS_PER_CONNECTION: Final = 5_000
 """Half of what a worker allows for each kind."""
 REDIRECTS_MAX: Final = 20
@@ -53,43 +52,6 @@ LEAVE_SECONDS_MAX: Final = 2.0
 """How long who moves to another cluster waits for answers to what it has sent; the rest is sent again."""
 
 T = BaseCommand.Type
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a broker listens."""
-
-    host: str
-    port: int
-    tls: bool
-    proxy_to: str = ""
-    """The broker that a proxy there is to connect to, as ``host:port``."""
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Of ``pulsar://host:port`` or ``pulsar+ssl://host:port``; raises :class:`InvalidUrl`."""
-        if not isinstance(url, str):
-            raise InvalidUrl(f"{url!r:.80} is not a str")
-        if "," in url:
-            raise InvalidUrl(f"{url!r}: give one address; a list of addresses is not a failover")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise InvalidUrl(f"{url!r}: {error}") from None
-        if parts.scheme in ("http", "https") and parts.hostname and port != 0:
-            scheme = PLAIN if parts.scheme == "http" else TLS
-            raise InvalidUrl(f"{url!r}: this client speaks Pulsar's binary protocol; use {scheme}://{parts.netloc}")
-        if parts.scheme not in _PORTS or not parts.hostname or port == 0:
-            raise InvalidUrl(f"{url!r}: expected pulsar://host:port, pulsar+ssl://host:port or embedded:PATH")
-        return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == TLS)
-
-    @property
-    def host_and_port(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{TLS if self.tls else PLAIN}://{self.host_and_port}"
 
 
 class BrokerConnector:
@@ -103,7 +65,11 @@ class BrokerConnector:
         operation_timeout_seconds: float,
         showing: Showing = NOTHING,
     ) -> None:
-        self._address = Address.parse(url)
+        self._addresses = parse_addresses(url)
+        self._asked = 0
+        """The number of the address that answered last."""
+        self._url = written(self._addresses)
+        self._cluster: str | None = None
         self._operation_timeout_seconds = operation_timeout_seconds
         self._connections = _Connections(connection_timeout_seconds, showing)
 
@@ -114,13 +80,13 @@ class BrokerConnector:
     async def open_consumer(self, settings: ConsumerSettings) -> BrokerConsumerChannel:
         connection = await self._serving(settings.topic)
         # The cluster of others by its address: a position means something there only.
-        cluster = connection.cluster or str(self._address)
+        cluster = connection.cluster or self._url
         channel = BrokerConsumerChannel(connection, settings, cluster, self._operation_timeout_seconds)
         await channel.subscribe()
         return channel
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        connection = await self._connections.get(self._address)
+        _, connection = await self._entrance()
 
         def make(request_id: int) -> BaseCommand:
             wanted = CommandPartitionedTopicMetadata(
@@ -170,7 +136,7 @@ class BrokerConnector:
         return bytes(answer.schema_version)
 
     async def open_topic_watch(self, pattern: str, known_hash: str) -> BrokerTopicWatchChannel:
-        connection = await self._connections.get(self._address)
+        _, connection = await self._entrance()
         channel = BrokerTopicWatchChannel(connection, pattern, self._operation_timeout_seconds)
         await channel.open(known_hash)
         return channel
@@ -191,9 +157,36 @@ class BrokerConnector:
     async def close(self) -> None:
         await self._connections.close()
 
+    async def _entrance(self) -> tuple[Address, Connection]:
+        """A connection to one of the addresses; raises :class:`ConnectError` if none can be reached."""
+        error: ConnectError | None = None
+        first, count = self._asked, len(self._addresses)
+        for number in range(first, first + count):
+            address = self._addresses[number % count]
+            try:
+                connection = await self._connections.get(address)
+            except ConnectError as refused:
+                error = refused if error is None else ConnectError(f"{error}; {refused}")
+                continue
+            self._asked = number % count
+            self._check_cluster(address, connection)
+            return address, connection
+        assert error is not None
+        raise error
+
+    def _check_cluster(self, address: Address, connection: Connection) -> None:
+        """Addresses of two clusters in one URL would be a failover that nobody decided."""
+        if self._cluster is None:
+            self._cluster = connection.cluster
+        elif self._cluster != connection.cluster and len(self._addresses) > 1:
+            raise InvalidUrl(
+                f"{self._url}: {address} is of the cluster {connection.cluster or 'of brokers'!r}, another address of "
+                f"{self._cluster or 'of brokers'!r}; a list of addresses is not a failover: give those of one cluster"
+            )
+
     async def _serving(self, topic: str) -> Connection:
         """A connection to the broker that serves a topic."""
-        connection = await self._connections.get(self._address)
+        entrance, connection = await self._entrance()
         if connection.cluster:
             return connection
         authoritative = False
@@ -206,18 +199,18 @@ class BrokerConnector:
             answer = await self._ask(connection, make, f"lookup of {topic}")
             if answer.response == CommandLookupTopicResponse.LookupType.Failed:
                 raise from_server(answer.error, answer.message)
-            url = answer.brokerServiceUrlTls if self._address.tls else answer.brokerServiceUrl
+            url = answer.brokerServiceUrlTls if entrance.tls else answer.brokerServiceUrl
             broker = Address.parse(url)
-            if answer.proxy_through_service_url and broker != self._address:
-                broker = replace(self._address, proxy_to=broker.host_and_port)
+            if answer.proxy_through_service_url and broker not in self._addresses:
+                broker = replace(entrance, proxy_to=broker.host_and_port)
             connection = await self._connections.get(broker)
             if answer.response == CommandLookupTopicResponse.LookupType.Connect:
                 return connection
             authoritative = answer.authoritative
-        raise ConnectError(f"{self._address}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it")
+        raise ConnectError(f"{self._url}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it")
 
     async def _ask(self, connection: Connection, make: Callable[[int], BaseCommand], what: str) -> Any:
-        return await connection.request(make, f"{self._address}: {what}", self._operation_timeout_seconds)
+        return await connection.request(make, f"{connection.address}: {what}", self._operation_timeout_seconds)
 
 
 class _Connections:

@@ -21,8 +21,8 @@ import aiohttp
 from replicator.client.errors import AlreadyClosed, ClusterFenced, ConnectError, InvalidUrl, PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.tasks import client_supervisor
+from replicator.client.wire.address import parse_addresses, written
 from replicator.client.wire.channel import Connector, ConsumerChannel, ProducerChannel, TopicWatchChannel
-from replicator.client.wire.connector import Address
 from replicator.running.supervisor import SupervisedTask
 from replicator.running.timeouts import timeout
 
@@ -188,7 +188,7 @@ class FollowingConnector:
             _log.debug("%s: %s", provider, error or type(error).__name__)
             return None
         try:
-            url = str(Address.parse(url))
+            url = written(parse_addresses(url))
         except InvalidUrl as error:
             _log.warning("%s: %s", provider, error)
             return None

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from answering_admin import Answering, answering, asked
 from asynchronous import asynchronous
 from engine_support import eventually
 
 from replicator.apache import request_turns
-from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed, AdminLimited
-from replicator.topology.apache import ApacheSettings
-
-Answering = Callable[[web.Request], Awaitable[web.Response]]
-
-
-@asynccontextmanager
-async def answering(answer: Answering) -> AsyncIterator[str]:
-    """The URL of a server that answers so."""
-    server = web.Server(answer)
-    runner = web.ServerRunner(server, shutdown_timeout=0.2)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-def asked(url: str, **auth: str) -> BrokerAdmin:
-    places = {"service_url": "pulsar://127.0.0.1:1", "admin_url": url}
-    return BrokerAdmin(ApacheSettings.model_validate({**places, "auth": auth}))
+from replicator.drills.ports import free_ports
 
 
 def refusing(times: int, status: int, **headers: str) -> tuple[Answering, list[float]]:
@@ -195,6 +172,63 @@ async def test_nobody_is_followed_for_ever_or_to_another_scheme(to: str, text: s
 
     async with answering(answer) as url, asked(url) as admin:
         with pytest.raises(AdminFailed, match=text):
+            await admin.topics("public/default")
+
+
+@asynchronous
+async def test_whichever_of_several_hosts_answers_is_asked() -> None:
+    asked_there = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked_there
+        asked_there += 1
+        return web.json_response([])
+
+    (dead,) = free_ports(1)
+    async with answering(answer) as url, asked(f"http://127.0.0.1:{dead},{url.partition('://')[2]}") as admin:
+        assert await admin.topics("public/default") == []
+        assert await admin.topics("public/default") == []
+    assert asked_there == 2
+
+
+@asynchronous
+async def test_a_host_that_takes_a_request_and_does_not_answer_is_left_for_another_one() -> None:
+    async def cut(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response([])
+
+    async with (
+        answering(cut) as broken,
+        answering(answer) as whole,
+        asked(f"{broken},{whole.partition('://')[2]}") as admin,
+    ):
+        # What it did is not known: so the request is not made again by itself.
+        with pytest.raises(AdminFailed, match=broken):
+            await admin.topics("public/default")
+        assert await admin.topics("public/default") == []
+
+
+@asynchronous
+async def test_where_no_host_can_be_reached_the_error_names_each() -> None:
+    first, second = free_ports(2)
+    async with asked(f"http://127.0.0.1:{first},127.0.0.1:{second}") as admin:
+        with pytest.raises(AdminFailed, match=f"127.0.0.1:{first}.*127.0.0.1:{second}"):
+            await admin.topics("public/default")
+
+
+@asynchronous
+async def test_a_broker_to_which_another_one_sends_on_and_that_is_gone_is_named() -> None:
+    (dead,) = free_ports(1)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": f"http://127.0.0.1:{dead}{request.path}"})
+
+    async with answering(answer) as url, asked(url) as admin:
+        with pytest.raises(AdminFailed, match=f"sent on to http://127.0.0.1:{dead}"):
             await admin.topics("public/default")
 
 

@@ -198,6 +198,18 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
     assert load_topology(again) == topology
 
 
+def test_the_brokers_may_be_named_by_several_hosts_in_one_url(tmp_path: Path) -> None:
+    becomes = _beside(service_url="'pulsar://a, b:1,a:6650'", admin_url="'http://a,[::1]:81'")
+    topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", becomes))
+    cluster = topology.cluster("eu-west")
+    assert cluster.apache is not None
+    assert cluster.pulsar_url == "pulsar://a:6650,b:1"
+    assert cluster.apache.admin_urls == ("http://a:8080", "http://[::1]:81")
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(topology))
+    assert load_topology(again) == topology
+
+
 def test_links_carry_what_is_published_at_the_brokers_of_their_source(tmp_path: Path) -> None:
     topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", _beside()))
     over = {link.key: topology.origins_over(link) for link in topology.links}
@@ -239,8 +251,8 @@ def test_links_carry_what_is_published_at_the_brokers_of_their_source(tmp_path: 
         ("127.0.0.1:7102", f"h:7102\n    kind: pulsar\n    pulsar: h:6\n    apache: {APACHE}", "has no use with `kind"),
         ("127.0.0.1:7102", _beside("{admin_url: http://b}"), "eu-west.apache.service_url: missing; add `service_url:"),
         ("127.0.0.1:7102", _beside(service_url="http://b:1"), "apache.service_url: 'http://b:1' must be pulsar://"),
-        ("127.0.0.1:7102", _beside(service_url="'pulsar://a,b'"), "one address, no path, no credentials"),
-        ("127.0.0.1:7102", _beside(admin_url="http://u:p@b:1"), "one address, no path, no credentials"),
+        ("127.0.0.1:7102", _beside(service_url="'pulsar://a,pulsar://b'"), "hosts of one cluster, no path"),
+        ("127.0.0.1:7102", _beside(admin_url="http://u:p@b:1"), "hosts of one cluster, no path"),
         ("127.0.0.1:7102", _beside(admin_url="http://b:99999"), "admin_url: 'http://b:99999': Port out of range"),
         ("127.0.0.1:7102", _beside(topics="['(']"), "eu-west.apache.topics[0]: '(' is not a regex"),
         ("127.0.0.1:7102", _beside(auth="{certificate: x}"), "auth: `certificate` and `key` belong together"),
