@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-JARS: Final = ("pulsar", "kafka")
+JARS: Final = ("pulsar", "pulsar_proxy", "kafka")
 """Each has a folder here, with a ``pom.xml`` that names its jars."""
 JAVA_VERSION_MIN: Final = 17
 END_SECONDS_MAX: Final = 30.0

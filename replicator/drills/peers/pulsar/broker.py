@@ -6,30 +6,17 @@ answers. It takes about 8 s to be ready, and 1 GB of memory.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from replicator.drills.peers.jvm import (
-    PeerFailed,
-    PeerMissing,
-    PeerProcess,
-    find_java,
-    jars_missing,
-    jars_of,
-    version_of,
-)
+from replicator.drills.peers.jvm import PeerMissing, jars_missing, version_of
+from replicator.drills.peers.pulsar.process import PulsarProcess, ask_admin
 from replicator.drills.ports import free_ports
 
 TITLE: Final = "Apache Pulsar"
-READY_SECONDS_MAX: Final = 240.0
-"""On a machine that does nothing else it is ready after 7 s."""
+HEAP: Final = ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
 SETTINGS: Final[Mapping[str, str]] = {
     "managedLedgerDefaultEnsembleSize": "1",
@@ -51,27 +38,6 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """What differs from the broker's defaults; ``pulsar_broker`` takes more."""
 
-_LOG: Final = """<Configuration>
-  <Appenders>
-    <RollingFile name="file" fileName="{directory}/broker.log" filePattern="{directory}/broker.%i.log">
-      <PatternLayout pattern="%d{{HH:mm:ss.SSS}} %-5level [%t] %c{{1}} - %m%n"/>
-      <Policies><SizeBasedTriggeringPolicy size="20 MB"/></Policies>
-      <DefaultRolloverStrategy max="2"/>
-    </RollingFile>
-  </Appenders>
-  <Loggers><Root level="${{sys:level:-warn}}"><AppenderRef ref="file"/></Root></Loggers>
-</Configuration>
-"""
-_OPENED: Final = (
-    "java.base/sun.net",
-    "java.base/java.lang",
-    "java.base/java.nio",
-    "java.base/jdk.internal.misc",
-    "java.base/jdk.internal.platform",
-    "java.management/sun.management",
-    "jdk.management/com.sun.management.internal",
-)
-
 
 def _docker_answers() -> bool:
     try:
@@ -91,7 +57,7 @@ def missing() -> str | None:
     return None if why is None or _docker_answers() else why
 
 
-class PulsarBroker(PeerProcess):
+class PulsarBroker(PulsarProcess):
     """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
     def __init__(
@@ -102,14 +68,12 @@ class PulsarBroker(PeerProcess):
         java: Sequence[str] = (),
         token: str | None = None,
     ) -> None:
-        super().__init__()
-        self.directory = directory
+        super().__init__(directory, java)
         self.cluster = cluster
         self.port, self.web_port = free_ports(2)
         self.url = f"pulsar://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
         self.settings: Mapping[str, str] = {**SETTINGS, **(settings or {})}
-        self._java = tuple(java)
         self.token = token
         self._container: Any = None
 
@@ -138,54 +102,12 @@ class PulsarBroker(PeerProcess):
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH``, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
-        shown = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(  # nosec B310 - its own address
-            f"{self.admin_url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **shown},
-        )
-        with urllib.request.urlopen(request, timeout=30) as response:  # nosec B310
-            said = response.read()
-        return json.loads(said) if said else None
-
-    def log_tail(self, lines: int = 40) -> str:
-        """The end of what it said."""
-        said = ""
-        for name in ("out", "broker.log"):
-            file = self.directory / name
-            if file.exists():
-                said += "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) + "\n"
-        return said
+        return ask_admin(self.admin_url, self.token, method, path, body)
 
     def _start_process(self) -> None:
-        java = find_java()
-        assert java is not None
-        log, conf = self.directory / "log4j2.xml", self._write_configuration(self.directory, "127.0.0.1")
-        log.write_text(_LOG.format(directory=self.directory))
-        with (self.directory / "out").open("wb") as out:
-            self._process = subprocess.Popen(
-                [
-                    java,
-                    "-Xms512m",
-                    "-Xmx1g",
-                    "-XX:MaxDirectMemorySize=1g",
-                    f"-Dlog4j2.configurationFile={log}",
-                    "-Dio.netty.tryReflectionSetAccessible=true",
-                    "--add-exports=java.management/sun.management=ALL-UNNAMED",
-                    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
-                    *self._java,
-                    "-cp",
-                    f"{jars_of('pulsar')}/*",
-                    "org.apache.pulsar.PulsarStandaloneStarter",
-                    *("--config", str(conf)),
-                    *_arguments(str(self.directory)),
-                ],
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+        conf = self._write_configuration(self.directory, "127.0.0.1")
+        arguments = ("--config", str(conf), *_arguments(str(self.directory)))
+        self.run_java("org.apache.pulsar.PulsarStandaloneStarter", *arguments, heap=HEAP)
 
     def _start_container(self) -> None:
         from testcontainers.core.container import DockerContainer
@@ -215,18 +137,7 @@ class PulsarBroker(PeerProcess):
 
     def _wait_until_ready(self) -> None:
         """Its namespace ``public/default`` is made last; other calls are answered before it is."""
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while True:
-            try:
-                if "public/default" in self.admin("GET", "namespaces/public"):
-                    return
-            except (OSError, ValueError):  # not listening yet, or not far enough
-                pass
-            if self._process is not None and self._process.poll() is not None:
-                raise PeerFailed(f"the broker ended by itself:\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise PeerFailed(f"the broker was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
-            time.sleep(0.1)
+        self.wait_until(lambda: "public/default" in self.admin("GET", "namespaces/public"), "the broker")
 
 
 def _arguments(data: str) -> tuple[str, ...]:
