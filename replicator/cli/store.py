@@ -12,7 +12,6 @@ from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import StoreChecked, StoreCompacted, StoreUnknown
 from replicator.cli.output import Shown, tell
-from replicator.topology import rounded_size
 from replicator.worker.json_types import StoreStatus
 
 app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
@@ -36,6 +35,8 @@ def status(file: TopologyFile) -> Shown[dict[str, StoreStatus | StoreUnknown]]:
 
 
 def _cells(store: dict[str, Any]) -> tuple[object, ...]:
+    from replicator.topology import rounded_size
+
     if "error" in store:
         return (store["error"], "", "", "", "", "", "")
     found, disk = store["segments"], store.get("disk") or {}
