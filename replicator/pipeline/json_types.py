@@ -104,6 +104,7 @@ class BackfillAnswer(TypedDict):
     topics: Annotated[list[BackfilledTopic], "all topics"]
     not_transferred: Annotated[list[SubscriptionLeft], "replicated subscriptions whose state is not there"]
     not_replicated: Annotated[list[SubscriptionLeft], "subscriptions that are not to be replicated: no fault"]
+    beside_brokers: Annotated[list[str], "which of the two run beside Apache Pulsar: what their workers have counts"]
 
 
 class ReportTables(TypedDict):

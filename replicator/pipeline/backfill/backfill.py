@@ -399,6 +399,9 @@ class BackfillRun:
                 for name, goal in sorted(self._goals.items())
                 for each in goal.unreplicated
             ),
+            beside_brokers=tuple(
+                each.name for each in (self._source, self._destination) if each.broker_origin is not None
+            ),
         )
 
     def _not_transferred(self) -> dict[str, dict[str, str]]:

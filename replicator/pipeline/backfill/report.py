@@ -64,6 +64,8 @@ class BackfillReport:
     lacking: tuple[LackingState, ...]
     unreplicated: tuple[LackingState, ...] = ()
     """Subscriptions that nobody asked to be the same everywhere: that is no fault."""
+    beside_brokers: tuple[str, ...] = ()
+    """Those of the two clusters that run beside Apache Pulsar: what is compared is what their workers have."""
 
     @property
     def done(self) -> bool:
@@ -95,6 +97,7 @@ class BackfillReport:
             "topics": topics,
             "not_transferred": lacking,
             "not_replicated": unreplicated,
+            "beside_brokers": list(self.beside_brokers),
         }
 
     def render(self) -> Group:
@@ -125,6 +128,13 @@ class BackfillReport:
         ]
         remarks += [
             Text(f"stays behind: {each.subscription} of {each.topic}: {each.reason}") for each in self.unreplicated
+        ]
+        remarks += [
+            Text(
+                f"{cluster} runs beside Apache Pulsar: what its worker has was carried and compared; it goes on "
+                "reading from the brokers and publishing there; `replicator verify --brokers` compares what lies there"
+            )
+            for cluster in self.beside_brokers
         ]
         return remarks
 
