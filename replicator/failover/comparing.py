@@ -5,7 +5,8 @@ missing. Two states are equal by identity if the digests of what they have left 
 no message that was acknowledged at the source is delivered by the target. As good is a target that has less left: its
 own consumers acknowledged more, of which a source hears only if a link leads back. What links left out at the source
 may be left at the target: nobody at the source can have consumed it. Only origins of which both have as much can be
-compared so; the source's always can, once the target has drained it. Without digests, backlogs are compared.
+compared so; the source's always can, once the target has drained it, unless there is nothing of it. Without digests,
+backlogs are compared.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def _compare_digests(
     if here is None or there is None or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return None
     marks, their_marks = here["high_water"], there["high_water"]
-    same = {each for each in marks if marks[each] == their_marks.get(each)} | {origin}
+    # Of an origin without a mark the source has nothing but markers that stay where they are: nobody can have consumed
+    # that, and the target never gets it.
+    same = {each for each in marks if each == origin or marks[each] == their_marks.get(each)}
     compared = sorted(each for each in same if each in ours or each in theirs)
     different = [each for each in compared if ours.get(each) != theirs.get(each)]
     left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))

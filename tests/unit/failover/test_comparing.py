@@ -139,6 +139,18 @@ def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None
     assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is False
 
 
+def test_a_source_without_messages_of_its_own_has_none_that_could_differ() -> None:
+    """It wrote markers that no link carries, so its state names its origin, and the target's does not."""
+    here, there = digests("nothing is left"), digests("")
+    del here[NAME]["high_water"]["A"], there[NAME]["high_water"]["A"]
+    del there[NAME]["subscriptions"]["s"]["digest"]["A"]
+    (subscription,) = compared(topic(), topic(), digests=(here, there)).subscriptions
+    assert subscription.equal is True
+    here[NAME]["high_water"]["A"] = "1:9"
+    (subscription,) = compared(topic(), topic(), digests=(here, there)).subscriptions
+    assert subscription.equal is False
+
+
 @pytest.mark.parametrize(
     ("here", "there", "missing", "repeated"),
     [(0, 5, 0, 5), (5, 5, 0, 0), (10, 5, 5, 0), (10, 7, 5, 2)],
