@@ -115,7 +115,10 @@ class BrokerClients:
 
     def state_lags(self, topic: Topic, subscription: str) -> str:
         bridged = self._topics().get(topic.name)
-        return "the topic is not at the brokers" if bridged is None else bridged.state_lags(subscription)
+        if bridged is not None:
+            return bridged.state_lags(subscription)
+        # Brokers get a topic with its first message: until then there is nothing to be acknowledged.
+        return "the topic is not at the brokers" if topic.origins.message_vector() else ""
 
     def unknown(self) -> str:
         if error := self._error():

@@ -1,9 +1,10 @@
-"""A failback of a cluster beside brokers, which workers of ours play, with a topic that has only a subscription."""
+"""Failover and failback beside brokers, which workers of ours play, with a topic that has only a subscription."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from gateway_broker import gateways_of
 from peers.apache_support import backlog, beside, official, until
 from pulsar import ConsumerType, InitialPosition
@@ -11,20 +12,21 @@ from pulsar import ConsumerType, InitialPosition
 EMPTY = "persistent://public/default/empty"
 
 
-def test_a_topic_that_only_has_a_subscription_is_in_nobodys_way(tmp_path: Path) -> None:
-    """C, which serves, writes markers into it that no link carries: nothing that A could lack."""
+@pytest.mark.parametrize("beside_brokers", ["A", "AC"], ids=["to an embedded cluster", "to brokers"])
+def test_a_topic_that_only_has_a_subscription_is_in_nobodys_way(tmp_path: Path, beside_brokers: str) -> None:
+    """C, which serves, writes markers into it that no link carries: nothing that A could lack. Where C is beside
+    brokers, these get the topic with its first message."""
     links = "[{between: [A, C], forward: true}]"
-    with gateways_of(tmp_path, "A") as brokers, beside(tmp_path, "AC", brokers, links) as made:
+    with gateways_of(tmp_path, *beside_brokers) as brokers, beside(tmp_path, "AC", brokers, links) as made:
         with official(brokers["A"]) as client:
             client.subscribe(EMPTY, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
 
-        def at_c() -> list[str]:
+        def at_c() -> bool:
             topics: list[str] = made.get("C", "/admin/v2/persistent/public/default")
-            return [topic for topic in topics if topic == EMPTY]
+            return EMPTY in topics
 
         until(at_c, lambda: made.apache("A"))
-        assert made.report("failover", "--from", "A", "--to", "C")["outcome"] == "done"
-        report = made.report("failback", "--to", "A")
-        assert report["outcome"] == "done"
-        assert [each["equal"] for topic in report["topics"] for each in topic["subscriptions"]] == [True]
+        for report in (made.report("failover", "--from", "A", "--to", "C"), made.report("failback", "--to", "A")):
+            assert report["outcome"] == "done"
+            assert [each["equal"] for topic in report["topics"] for each in topic["subscriptions"]] == [True]
         assert backlog(brokers["A"], EMPTY, "work") == 0
