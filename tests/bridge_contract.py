@@ -511,6 +511,7 @@ def test_verify_reads_the_brokers_while_they_are_used_and_changes_nothing_there(
                     producer.send(b"more")
                     stop.wait(0.02)
 
+        until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("B"))
         thread = threading.Thread(target=traffic)
         thread.start()
         try:
@@ -573,6 +574,30 @@ def test_verify_names_what_was_lost_doubled_changed_and_forged_behind_the_bridge
     assert "other content in the brokers of B" in changed
     left = pair.report("verify", "--brokers", "--fix", "--topic", topic, status=1)["fix"]
     assert any("brokers" in line and "nothing" in line for line in left), left
+
+
+def test_what_brokers_have_deleted_is_not_missing_and_is_counted_where_nobody_can_tell(pair: Beside) -> None:
+    topic = next(_topics)
+    for first in (0, 6):
+        publish(pair, "A", topic, bodies("a", range(first, first + 6)))
+        assert read_all(pair.brokers["B"], topic, first + 6) == bodies("a", range(first + 6))
+    until(lambda: all(not each["publishing_waits"] for each in bridged(pair, topic)), lambda: bridged(pair, topic))
+    gone = {"A": 0, "B": 0}
+
+    def left(name: str) -> int:
+        shown = pair.brokers[name].admin("GET", f"{topic.replace('://', '/')}/internalStats")
+        return int(shown["numberOfEntries"])
+
+    for name in "AB":
+        pair.brokers[name].admin("PUT", f"{topic.replace('://', '/')}/unload")  # a broker goes on in another ledger
+        pair.brokers[name].admin("DELETE", f"{topic.replace('://', '/')}/truncate")
+        until(lambda name=name: left(name) <= 6, lambda: "nothing is deleted")  # workers of ours keep the last block
+        report = verified(pair, topic)
+        gone["B"] = 12 - left("B")
+        assert (faults(report), report["unreachable"]) == ({}, {}), report
+        assert {each: counts["gone"] for each, counts in report["brokers"].items()} == gone
+        assert report["brokers"][name]["entries"] == left(name)
+    assert gone["B"] >= 6
 
 
 def test_verify_names_acknowledgements_that_the_other_broker_lacks(pair: Beside) -> None:

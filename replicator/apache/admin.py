@@ -67,6 +67,8 @@ class TopicInternals:
     cursors: Mapping[str, Mapping[str, Any]]
     last_entries: Mapping[int, int]
     """By ledger, its last entry."""
+    entries: int = 1
+    """That are stored: 0 where all were deleted, though there is a last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ class BrokerAdmin(ClosedAtExit):
             last_entries[last.ledger] = max(last.entry, last_entries.get(last.ledger, -1))
             # A topic that is loaded opens a ledger of its own: so its creation tells one loading from another.
             load = f"{answer['lastLedgerCreatedTimestamp']}"
-            return TopicInternals(last, int(answer["pendingAddEntriesCount"]), load, answer["cursors"], last_entries)
+            pending, entries = int(answer["pendingAddEntriesCount"]), int(answer["numberOfEntries"])
+            return TopicInternals(last, pending, load, answer["cursors"], last_entries, entries)
         except (KeyError, TypeError, ValueError) as error:
             raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
 

@@ -81,7 +81,8 @@ class Brokers:
         Raises :class:`BridgeError`, :class:`PulsarException`, :class:`TooManyEntries`.
         """
         reading = _BrokerLog(self._connector, topic, own, since_ms)
-        await read_topic(self._connector, self._admin, topic, upto, reading.take)
+        if upto.entry >= 0:
+            await read_topic(self._connector, self._admin, topic, upto, reading.take)
         return reading.rows.log(), reading.begin
 
 

@@ -265,7 +265,8 @@ class _Verification:
         # What others had published of it by then is not above the end, unless nobody ever published it here.
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
-            log, begin = await brokers.read(topic, end, own, self._since_ms)
+            stored = end if internals is not None and internals.entries else BEFORE_ALL
+            log, begin = await brokers.read(topic, stored, own, self._since_ms)
         except (ConnectError, Timeout) as error:
             self._lose(name, error)
             return None
