@@ -4,7 +4,7 @@ Owns the promise that nothing else is touched: a namespace that holds topics of 
 cluster before anything is made, and what is removed afterwards are the drill's own topic and what remained of it.
 
 Beside brokers the topic lies at these too. It is made there without partitions, whatever brokers make by themselves;
-and removed there first, then at the workers, until neither makes it again for the other.
+and removed there first, then at the workers.
 """
 
 from __future__ import annotations
@@ -82,20 +82,26 @@ async def make_topic(topology: Topology, topic: str) -> None:
 
 
 async def remove_topic(topology: Topology, topic: str) -> list[str]:
-    """Remove the drill's topic from every cluster; returns what could not be removed, in words."""
+    """Remove the drill's topic from every cluster; returns what could not be removed, in words.
+
+    What a link had on its way while one cluster removed it brings it back there: it is removed until nobody has it.
+    """
     left: list[str] = []
-    for removals in range(REMOVALS if any(cluster.apache is not None for cluster in topology.clusters) else 1):
+    found: list[str] = []
+    beside_brokers = any(cluster.apache is not None for cluster in topology.clusters)
+    for removals in range(REMOVALS):
         if removals:
             await asyncio.sleep(REMOVAL_SECONDS)
-        left, found = [], False
+        left, found = [], []
         for cluster in topology.clusters:
             try:
-                found |= await _removed(cluster, topic)
+                if await _removed(cluster, topic):
+                    found.append(cluster.name)
             except (AdminError, BridgeError) as error:
                 left.append(f"{cluster.name}: {error}")
-        if not found and not left:
-            return []
-    return left
+        if not found and not (left and beside_brokers):
+            return left
+    return [*left, *(f"{name}: it comes back" for name in found)]
 
 
 async def _removed(cluster: Cluster, topic: str) -> bool:

@@ -1,0 +1,58 @@
+"""A drill's topic is removed from clusters that run until none has it, though links bring it back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from asynchronous import asynchronous
+
+from replicator.drills import canary
+from replicator.topology import default_topology
+
+TOPIC = canary.canary_topic("public/canary", "move-1")
+
+
+@asynccontextmanager
+async def cluster_that_has_it(times: int) -> AsyncIterator[tuple[int, list[str]]]:
+    """Its port, and what it was asked: so many times the topic is there again."""
+    asked: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        if len(asked) <= times:
+            return web.Response(status=204)
+        return web.json_response({"error": "topic_not_found", "reason": "none"}, status=canary.NOT_FOUND)
+
+    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.2)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner.addresses[0][1], asked
+    finally:
+        await runner.cleanup()
+
+
+@asynchronous
+async def test_a_topic_that_a_link_brings_back_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary, "REMOVAL_SECONDS", 0.01)
+    async with cluster_that_has_it(2) as (first, asked), cluster_that_has_it(1) as (second, asked_too):
+        assert await canary.remove_topic(default_topology(tmp_path, (first, second)), TOPIC) == []
+    assert len(asked) == len(asked_too) == 3
+    assert set(asked) == {"DELETE /admin/v2/persistent/public/canary/replicator-drill-move-1"}
+
+
+@asynchronous
+async def test_one_that_comes_back_for_ever_is_named_with_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary, "REMOVAL_SECONDS", 0.01)
+    async with cluster_that_has_it(1_000) as (first, asked), cluster_that_has_it(0) as (second, _):
+        left = await canary.remove_topic(default_topology(tmp_path, (first, second)), TOPIC)
+    assert left == ["us-east: it comes back"]
+    assert len(asked) == canary.REMOVALS
