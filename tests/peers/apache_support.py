@@ -48,6 +48,10 @@ class Beside(Deployment):
         """What the status of a worker says of its bridge."""
         return self.get(name, "/replication/v1/status")["apache"]
 
+    def topics(self, name: str) -> list[str]:
+        """The topics that a worker has."""
+        return [each["name"] for each in self.get(name, "/replication/v1/status")["topics"]]
+
     def log(self, name: str) -> str:
         return (self.path / f"{name}.log").read_text()[-6000:]
 

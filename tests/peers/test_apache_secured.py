@@ -69,10 +69,6 @@ class Secured(Beside):
             f", auth: {{token_file: '{self._tokens[name]}'}}, tls: {{ca: '{self._authority.file}'}}}}"
         )
 
-    def topics(self, name: str) -> list[str]:
-        """The topics that a worker has."""
-        return [each["name"] for each in self.get(name, "/replication/v1/status")["topics"]]
-
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
