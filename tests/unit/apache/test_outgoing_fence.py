@@ -28,6 +28,7 @@ INTERNALS = {
     "pendingAddEntriesCount": 0,
     "lastLedgerCreatedTimestamp": "",
     "ledgers": [],
+    "numberOfEntries": 0,
     "cursors": {},
 }
 
@@ -69,7 +70,7 @@ async def test_producers_are_kept_out_while_it_is_not_known_what_they_published(
         with pytest.raises(PulsarException, match=publishing_producer("a")):
             await connector.open_producer(ProducerSettings(TOPIC, "application", batching=None))
         broken = False
-        await outgoing.fenced.wait()
+        await eventually(outgoing.fenced.is_set)
         await eventually(lambda: not failures)
         publishing.cancel()
         with suppress(asyncio.CancelledError):
