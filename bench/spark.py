@@ -25,6 +25,7 @@ from bench.clusters import DESTINATION, SOURCE, TwoClusters
 from bench.lag import measure_lag_between
 from bench.measurement import Measurement
 from bench.network import publish_rates
+from bench.sync import measure_acknowledgements
 from replicator.topology.fields import SPARK
 from replicator.topology.scalars import EMBEDDED
 
@@ -34,14 +35,16 @@ STARTED_SECONDS_MAX: Final = 90.0
 
 
 async def measure_spark(directory: Path) -> list[Measurement]:
-    """MB of payload a second of 100 B messages in producer batches, by both engines; and Spark's lag in ms."""
+    """MB of payload a second of 100 B messages in producer batches, by both engines; with Spark also the lag, and how soon
+    what is acknowledged is seen there, in ms."""
     embedded = await _copy_rates(directory / EMBEDDED, EMBEDDED)
     spark = await _copy_rates(directory / SPARK, SPARK)
     async with _clusters(directory / "lag", SPARK) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         async with _driver(clusters):
             lag = await measure_lag_between(clusters, "spark/100B/batched/lag")
-    return [Measurement("spark/100B/batched/copy", "MB/s", spark, "embedded engine", embedded), *lag]
+            acknowledged = await measure_acknowledgements(clusters, "spark")
+    return [Measurement("spark/100B/batched/copy", "MB/s", spark, "embedded engine", embedded), *lag, *acknowledged]
 
 
 async def _copy_rates(directory: Path, engine: str) -> tuple[float, ...]:

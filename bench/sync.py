@@ -36,40 +36,45 @@ SEEN_SECONDS_MAX: Final = 30.0
 
 async def measure_sync(directory: Path) -> list[Measurement]:
     """p50 and p99 from acknowledgement to sight, and update markers in a second, with :data:`ACKS_A_SECOND`."""
-    async with TwoClusters(directory) as clusters, aiohttp.ClientSession() as session:
+    async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
-        async with Client(clusters.client_url(SOURCE)) as client:
-            producer = await client.create_producer(TOPIC, batching_enabled=False)
-            consumer = await client.subscribe(
-                TOPIC,
-                SUBSCRIPTION,
-                ConsumerType.Shared,
-                initial_position=InitialPosition.Earliest,
-                replicate_subscription_state_enabled=True,
-                receiver_queue_size=2 * MESSAGES,
-                acknowledgement_group_time_ms=0,
-            )
-            lags: list[list[float]] = []
-            updates: list[float] = []
-            for run in range(RUNS):
-                await publish(producer, bytes(MESSAGE_BYTES), MESSAGES)
-                messages: list[Message] = []
-                while len(messages) < MESSAGES:
-                    messages += await consumer.receive_many()
-                await _backlog_is(session, clusters.url(DESTINATION), MESSAGES)
-                random.Random(run).shuffle(messages)
-                before = await _updates_sent(session, clusters.url(SOURCE))
-                with without_collector():
-                    acknowledged, seen = await asyncio.gather(
-                        _acknowledge(consumer, messages), _watch(session, clusters.url(DESTINATION))
-                    )
-                seconds = acknowledged[-1] - acknowledged[0]
-                updates.append((await _updates_sent(session, clusters.url(SOURCE)) - before) / seconds)
-                lags.append([(there - here) * 1000 for here, there in zip(acknowledged, seen, strict=True)])
+        return await measure_acknowledgements(clusters, "sync")
+
+
+async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Measurement]:
+    """The same between clusters that run, whoever copies."""
+    async with aiohttp.ClientSession() as session, Client(clusters.client_url(SOURCE)) as client:
+        producer = await client.create_producer(TOPIC, batching_enabled=False)
+        consumer = await client.subscribe(
+            TOPIC,
+            SUBSCRIPTION,
+            ConsumerType.Shared,
+            initial_position=InitialPosition.Earliest,
+            replicate_subscription_state_enabled=True,
+            receiver_queue_size=2 * MESSAGES,
+            acknowledgement_group_time_ms=0,
+        )
+        lags: list[list[float]] = []
+        updates: list[float] = []
+        for run in range(RUNS):
+            await publish(producer, bytes(MESSAGE_BYTES), MESSAGES)
+            messages: list[Message] = []
+            while len(messages) < MESSAGES:
+                messages += await consumer.receive_many()
+            await _backlog_is(session, clusters.url(DESTINATION), MESSAGES)
+            random.Random(run).shuffle(messages)
+            before = await _updates_sent(session, clusters.url(SOURCE))
+            with without_collector():
+                acknowledged, seen = await asyncio.gather(
+                    _acknowledge(consumer, messages), _watch(session, clusters.url(DESTINATION))
+                )
+            seconds = acknowledged[-1] - acknowledged[0]
+            updates.append((await _updates_sent(session, clusters.url(SOURCE)) - before) / seconds)
+            lags.append([(there - here) * 1000 for here, there in zip(acknowledged, seen, strict=True)])
     return [
-        Measurement("sync/acknowledgement/p50", "ms", tuple(percentile(run, 50) for run in lags)),
-        Measurement("sync/acknowledgement/p99", "ms", tuple(percentile(run, 99) for run in lags)),
-        Measurement("sync/updates", "updates/s", tuple(updates)),
+        Measurement(f"{name}/acknowledgement/p50", "ms", tuple(percentile(run, 50) for run in lags)),
+        Measurement(f"{name}/acknowledgement/p99", "ms", tuple(percentile(run, 99) for run in lags)),
+        Measurement(f"{name}/updates", "updates/s", tuple(updates)),
     ]
 
 
