@@ -35,8 +35,8 @@ STARTED_SECONDS_MAX: Final = 90.0
 
 
 async def measure_spark(directory: Path) -> list[Measurement]:
-    """MB of payload a second of 100 B messages in producer batches, by both engines; with Spark also the lag, and how soon
-    what is acknowledged is seen there, in ms."""
+    """MB of payload a second of 100 B messages in producer batches, by both engines; with Spark also the lag, and how
+    soon what is acknowledged is seen there, in ms."""
     embedded = await _copy_rates(directory / EMBEDDED, EMBEDDED)
     spark = await _copy_rates(directory / SPARK, SPARK)
     async with _clusters(directory / "lag", SPARK) as clusters:
