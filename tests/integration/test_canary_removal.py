@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
+from answering_admin import answering
 from asynchronous import asynchronous
 
 from replicator.drills import canary
@@ -21,19 +23,14 @@ async def cluster_that_has_it(times: int) -> AsyncIterator[tuple[int, list[str]]
     """Its port, and what it was asked: so many times the topic is there again."""
     asked: list[str] = []
 
-    async def answer(request: web.BaseRequest) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
         asked.append(f"{request.method} {request.path}")
         if len(asked) <= times:
             return web.Response(status=204)
         return web.json_response({"error": "topic_not_found", "reason": "none"}, status=canary.NOT_FOUND)
 
-    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.2)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield runner.addresses[0][1], asked
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as url:
+        yield urlsplit(url).port or 0, asked
 
 
 @asynchronous
