@@ -25,25 +25,36 @@ QUEUE_ENTRIES_MAX: Final = 100_000
 
 class Permits:
     """Grants a channel that has begun as many messages as fit into :data:`READ_BYTES_MAX`, by the size of those that
-    came."""
+    came. It begins with :data:`PERMITS_FIRST`, and grants twice as many each time."""
 
     def __init__(self, channel: ConsumerChannel) -> None:
         self._channel = channel
         self._left = PERMITS_FIRST
+        self._wanted = PERMITS_FIRST
         self._bytes_per_message = 0.0
         channel.flow(PERMITS_FIRST)
 
     def used(self, arrived: Sequence[Delivery]) -> None:
         """These came, and are handled."""
+        if not arrived:
+            return
         used = sum(delivery.batch_size for delivery in arrived)
         size = sum(len(delivery.entry) for delivery in arrived) / max(used, 1)
         self._bytes_per_message = max(size, 0.9 * self._bytes_per_message + 0.1 * size)
         self._left -= used
-        wanted = max(1, min(PERMITS_MAX, int(READ_BYTES_MAX / max(self._bytes_per_message, 1))))
-        if self._left <= wanted // 2:
-            granted = wanted - self._left
-            self._left += granted
-            self._channel.flow(granted)
+
+    def grant(self) -> None:
+        """More may come."""
+        if self._left > self._wanted // 2:
+            return
+        fitting = max(1, min(PERMITS_MAX, int(READ_BYTES_MAX / max(self._bytes_per_message, 1))))
+        self._wanted = min(2 * self._wanted, fitting)
+        self._channel.flow(self._wanted - self._left)
+        self._left = self._wanted
+
+    def hold(self) -> None:
+        """Nothing more need come for now; what was granted still may."""
+        self._wanted = PERMITS_FIRST
 
 
 class Arrivals:
@@ -52,18 +63,25 @@ class Arrivals:
     def __init__(self) -> None:
         self._arrived: deque[Delivery] = deque()
         self._news = asyncio.Event()
+        self._woken = False
         self._lost: PulsarException | None = None
 
     async def take(self) -> list[Delivery]:
-        """All that came; raises why the channel is over."""
-        while not self._arrived:
+        """All that came, nothing only after :meth:`wake`; raises why the channel is over."""
+        while not (self._arrived or self._woken):
             if self._lost is not None:
                 raise self._lost
             self._news.clear()
             await self._news.wait()
         taken = list(self._arrived)
         self._arrived.clear()
+        self._woken = False
         return taken
+
+    def wake(self) -> None:
+        """Whoever takes what came has something else to look at."""
+        self._woken = True
+        self._news.set()
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         self._arrived += deliveries

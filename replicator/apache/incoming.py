@@ -2,13 +2,14 @@
 
 Invariants (DESIGN §3): 1 and 2, the brokers' cursor moves only after what it passes is durable here, and what comes
 again then is dropped by the high-water mark, which was committed with the blocks; 3, entries are appended in the order
-in which the broker stores them; 4, what the bridge itself published is recognised by its stamp and not appended again;
-11, what is read and not yet stored is bounded by permits.
+in which the broker stores them; 4, what the bridge itself published is recognised by its stamp, or by the broker's
+confirmation, and not appended again; 11, what is read and not yet stored is bounded by permits.
 
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
 2. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
-3. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well.
+3. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
+   is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
 4. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
 5. When all is durable, the broker's cursor is moved, cumulatively.
 """
@@ -22,11 +23,12 @@ from itertools import count
 from typing import Final
 
 from replicator.apache.arrivals import Arrivals, Permits
+from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
 from replicator.apache.published import write_of
 from replicator.apache.schemas import BrokerSchemas
-from replicator.apache.stamps import marks_of, with_schema_version
+from replicator.apache.stamps import Identity, marks_of, with_schema_version
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
@@ -35,9 +37,13 @@ from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
+from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+HOLD_SECONDS_MAX: Final = 0.1
+"""So long the bridge waits for a confirmation before it reads on. What an application published is late by that at
+most."""
 
 
 class Incoming:
@@ -51,6 +57,7 @@ class Incoming:
         topic: Topic,
         entries: EntryMap,
         schemas: BrokerSchemas,
+        confirmed: Confirmed,
         *,
         incarnation: int,
         reached: Position,
@@ -61,11 +68,14 @@ class Incoming:
         self._topic = topic
         self._entries = entries
         self._schemas = schemas
+        self._confirmed = confirmed
         self._incarnation = incarnation
         self._stored = stored
         self.reached = reached
         """All up to there is stored here, as a position of the brokers."""
         self.messages = 0
+        self.messages_confirmed = 0
+        """Of them: those of the bridge's own that did not have to be read."""
 
     async def read(self) -> None:
         """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
@@ -83,26 +93,53 @@ class Incoming:
             )
         )
         channel.start(events)
+        self._confirmed.open(events.wake)
         try:
             await self._read(channel, events)
         finally:
+            self._confirmed.close()
             await channel.close()
 
     async def _read(self, channel: ConsumerChannel, events: Arrivals) -> None:
         requests = count(1)
         permits = Permits(channel)
+        acknowledged = BEFORE_ALL
+        held = False
         while True:
-            arrived = await events.take()
-            await self._store(arrived)
-            channel.acknowledge_cumulative(next(requests), arrived[-1].position, None)
+            try:
+                async with timeout(HOLD_SECONDS_MAX if held else None):
+                    arrived = await events.take()
+            except TimeoutError:
+                permits.grant()
+                held = False
+                continue
+            others = await self._store(arrived)
+            if self.reached > acknowledged:
+                acknowledged = self.reached
+                channel.acknowledge_cumulative(next(requests), acknowledged, None)
             permits.used(arrived)
+            held = self._confirmed.expected() and not others
+            if held:
+                permits.hold()
+            else:
+                permits.grant()
 
-    async def _store(self, arrived: Sequence[Delivery]) -> None:
-        """All of it is durable when it returns."""
+    async def _store(self, arrived: Sequence[Delivery]) -> bool:
+        """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Returns whether
+        something of it was not the bridge's own."""
         marks = [marks_of(delivery.entry) for delivery in arrived]
         await self._schemas.fetch(version for identity, version in marks if identity is None)
         blocks: list[CopiedBlock] = []
         writes: dict[bytes, RowWrite] = {}
+        others = False
+        confirmed = 0
+
+        def found(identity: Identity, position: Position) -> None:
+            seen = self._entries.seen_at_broker(identity, position)
+            if seen is not None:
+                write = write_of(self._topic.topic_id, identity, seen)
+                writes[write[1]] = write
+
         run: list[Delivery] = []
         run_bytes = 0
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
@@ -112,11 +149,9 @@ class Incoming:
                 continue  # it came again, as its acknowledgement was lost
             self.reached = delivery.position
             if identity is not None:
-                seen = self._entries.seen_at_broker(identity, delivery.position)
-                if seen is not None:
-                    write = write_of(self._topic.topic_id, identity, seen)
-                    writes[write[1]] = write
+                found(identity, delivery.position)
                 continue
+            others = True
             if run and (
                 delivery.position != Position(run[-1].position.ledger, run[-1].position.entry + 1)
                 or run_bytes + len(delivery.entry) > BLOCK_BYTES_MAX
@@ -131,15 +166,21 @@ class Incoming:
             run_bytes += len(delivery.entry)
         if run:
             blocks.append(CopiedBlock(previous, self._block(run)))
+        for position, identity, batch_size in self._confirmed.after(self.reached):
+            self.reached = position
+            found(identity, position)
+            confirmed += batch_size
         storing: list[Awaitable[object]] = []
         if blocks:
             storing.append(self._topic.writing.copy(blocks))
         if writes:
             storing.append(self._topic.writer.put_many(list(writes.values())))
         await asyncio.gather(*storing)
-        self.messages += sum(delivery.batch_size for delivery in arrived)
+        self.messages += sum(delivery.batch_size for delivery in arrived) + confirmed
+        self.messages_confirmed += confirmed
         if writes:
             self._stored()
+        return others
 
     def _block(self, run: Sequence[Delivery]) -> bytes:
         return build_block(

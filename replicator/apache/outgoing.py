@@ -10,7 +10,8 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
    former one, so that what the former one sent is stored or on its way to be.
 2. Ask for the last entry that is stored, once those that are under way are. Wait until the bridge has read up to there.
    What it did not find by then is not there, and never comes.
-3. Publish what follows the last that was found, of each origin. An answer only makes room for more.
+3. Publish what follows the last that was found, of each origin. An answer makes room for more, and tells who reads
+   the topic where the entry lies (:mod:`replicator.apache.confirmed`).
 4. Whatever goes wrong ends the producer, and it begins anew at 1.
 
 While another cluster serves the brokers' clients, the producer is their fence: it is opened with the access mode
@@ -24,10 +25,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import parse_position
+from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer, reading_subscription
@@ -68,6 +70,7 @@ class Outgoing:
         topic: Topic,
         entries: EntryMap,
         registry: SchemaRegistry,
+        confirmed: Confirmed,
         *,
         begins: Callable[[], None],
         fails: Callable[[BridgeError], None],
@@ -82,6 +85,7 @@ class Outgoing:
         self._topic = topic
         self._entries = entries
         self._registry = registry
+        self._confirmed = confirmed
         self._begins = begins
         self._fails = fails
         self._waits = waits
@@ -145,7 +149,7 @@ class Outgoing:
         )
         channel = await self._opened(settings)
         channel.own_numbers = True
-        flight = _Flight(self._news, lambda: self._renewals != renewals)
+        flight = _Flight(self._news, self._confirmed, lambda: self._renewals != renewals)
         channel.start(flight)
         try:
             await self._read_back(flight, alone=fencing)
@@ -155,6 +159,7 @@ class Outgoing:
             await self._publish(channel, flight)
         finally:
             self.fenced.clear()
+            self._confirmed.over()
             await channel.close()
 
     async def _opened(self, settings: ProducerSettings) -> BrokerProducerChannel:
@@ -256,10 +261,12 @@ class Outgoing:
             version = await schemas.there(marks_of(entry).schema_version)
             await flight.room(len(entry))
             number += 1
-            flight.sent(number, len(entry))
-            channel.publish(number, stamped(entry, Identity(header.origin, header.incarnation, at), version))
+            identity = Identity(header.origin, header.incarnation, at)
+            messages = int(view.batch_sizes[index])
+            flight.sent(number, _Sent(len(entry), identity, messages))
+            channel.publish(number, stamped(entry, identity, version))
             sent[header.origin] = at
-            self.messages += int(view.batch_sizes[index])
+            self.messages += messages
         return number
 
 
@@ -267,14 +274,23 @@ class _Renewed(Exception):
     """The producer is to be opened anew."""
 
 
+class _Sent(NamedTuple):
+    """An entry that was sent."""
+
+    bytes: int
+    identity: Identity
+    messages: int
+
+
 class _Flight:
     """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
     whether it is to be another one."""
 
-    def __init__(self, news: asyncio.Event, renewed: Callable[[], bool]) -> None:
+    def __init__(self, news: asyncio.Event, confirmed: Confirmed, renewed: Callable[[], bool]) -> None:
         self._news = news
+        self._confirmed = confirmed
         self._renewed = renewed
-        self._sizes: dict[int, int] = {}
+        self._sent: dict[int, _Sent] = {}
         self._bytes = 0
         self._error: PulsarException | None = None
         self._answered = asyncio.Event()
@@ -288,19 +304,22 @@ class _Flight:
 
     async def room(self, size: int) -> None:
         """Wait until so much more may be sent. Raises as :meth:`check`."""
-        while self._sizes and (len(self._sizes) >= IN_FLIGHT_ENTRIES_MAX or self._bytes + size > IN_FLIGHT_BYTES_MAX):
+        while self._sent and (len(self._sent) >= IN_FLIGHT_ENTRIES_MAX or self._bytes + size > IN_FLIGHT_BYTES_MAX):
             self.check()
             self._answered.clear()
             await self._answered.wait()
         self.check()
 
-    def sent(self, number: int, size: int) -> None:
-        self._sizes[number] = size
-        self._bytes += size
+    def sent(self, number: int, entry: _Sent) -> None:
+        self._sent[number] = entry
+        self._bytes += entry.bytes
+        self._confirmed.sent()
 
     def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
-        for number in entry_ids:
-            self._bytes -= self._sizes.pop(number, 0)
+        for number, position in zip(entry_ids, positions, strict=True):
+            entry = self._sent.pop(number)
+            self._bytes -= entry.bytes
+            self._confirmed.confirm(position, entry.identity, entry.messages)
         self._answered.set()
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:

@@ -18,6 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from replicator.apache.admin import BrokerAdmin, ConsumersShown
 from replicator.apache.broker_cursor import parse_position
+from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
@@ -76,6 +77,7 @@ class TopicBridge:
         self._admin = admin
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
+        self._confirmed = Confirmed()
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(
             connector,
@@ -95,6 +97,7 @@ class TopicBridge:
             topic,
             self._entries,
             engine.schemas,
+            self._confirmed,
             begins=lambda: self._well("publishing"),
             fails=lambda error: self._fails("publishing", error),
             waits=self._states.missing_at_brokers,
@@ -213,6 +216,7 @@ class TopicBridge:
             "errors": dict(self._errors),
             "read_through": None if incoming is None else str(incoming.reached),
             "messages_read": 0 if incoming is None else incoming.messages,
+            "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {
@@ -284,6 +288,7 @@ class TopicBridge:
             self.topic,
             self._entries,
             BrokerSchemas(self._connector, self._engine.schemas, self.topic.name),
+            self._confirmed,
             incarnation=incarnation,
             reached=self._reached(),
             stored=self._stored,

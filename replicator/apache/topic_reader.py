@@ -85,3 +85,4 @@ async def _read(
         silent_seconds, reached = 0.0, arrived[-1].position
         await take([delivery for delivery in arrived if delivery.position <= upto])
         permits.used(arrived)
+        permits.grant()

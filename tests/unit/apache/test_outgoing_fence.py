@@ -13,6 +13,7 @@ from asynchronous import asynchronous
 from engine_support import eventually, opened
 from gateway_support import serving_clients
 
+from replicator.apache.confirmed import Confirmed
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import publishing_producer
 from replicator.apache.outgoing import Outgoing
@@ -59,6 +60,7 @@ async def test_producers_are_kept_out_while_it_is_not_known_what_they_published(
             topic,
             load_map(engine.store, topic.topic_id, "a.pulsar"),
             engine.schemas,
+            Confirmed(),
             begins=failures.clear,
             fails=failures.append,
             waits=lambda: False,
