@@ -92,6 +92,19 @@ def test_messages_published_at_one_broker_appear_once_and_in_order_at_the_other(
     assert read_all(pair.brokers["A"], topic, 600) == bodies("a", range(300)) + bodies("b", range(300))
 
 
+def test_what_is_confirmed_where_it_was_published_is_not_read_back_from_there(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("a", range(5_000)))
+    until(lambda: [each["messages_read"] for each in bridged(pair, topic)] == [5_000, 5_000], lambda: pair.apache("B"))
+    at_a, at_b = bridged(pair, topic)
+    assert at_a["messages_confirmed"] == 0  # applications published them
+    assert at_b["messages_confirmed"] > 2_500, at_b
+    publish(pair, "B", topic, bodies("b", range(10)))  # is read all the same
+    published = bodies("a", range(5_000)) + bodies("b", range(10))
+    assert read_all(pair.brokers["A"], topic, 5_010) == published
+    assert read_all(pair.brokers["B"], topic, 5_010) == published
+
+
 def test_acknowledgements_out_of_order_at_one_broker_are_exact_at_the_other(pair: Beside) -> None:
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:

@@ -7,7 +7,7 @@ The bridge reads a topic through one cursor, and publishes into the same topic. 
 it, which costs a broker as much as another consumer. A confirmation says where an entry lies. While entries of its own
 follow one another without a gap, the bridge moves its cursor over them, and grants the broker no permits: what is
 acknowledged before the broker has sent it is never sent. A gap is an entry of somebody else, the end of a ledger, or
-what brokers show to nobody. Then, and when nothing of its own is under way any more, the bridge reads on from there.
+what brokers show to nobody. Then, and some time after the last confirmation, the bridge reads on from there.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Confirmed:
         self._ahead: deque[Confirmation] = deque()
         """In the order of the brokers; the reader has not got there."""
         self._under_way = 0
+        self._gap = False
         self._wake: Callable[[], None] | None = None
 
     # Who publishes.
@@ -84,9 +85,10 @@ class Confirmed:
         while ahead and ahead[0].position == Position(reached.ledger, reached.entry + 1):
             following.append(ahead.popleft())
             reached = following[-1].position
+        self._gap = bool(ahead)
         return following
 
-    def expected(self) -> bool:
-        """Whether what comes next is likely to be an entry of the bridge's own, which a confirmation is going to tell.
-        Asked after :meth:`after`."""
-        return self._under_way > 0 and not self._ahead
+    def expected(self, found: bool) -> bool:
+        """Whether what comes next is likely to be an entry of the bridge's own, which a confirmation is going to tell:
+        some are under way, or some were ``found`` just now, and :meth:`after` saw no gap before others."""
+        return (found or self._under_way > 0) and not self._gap

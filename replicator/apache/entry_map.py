@@ -46,14 +46,16 @@ class EntryMap:
         self._published.setdefault(identity.origin, ExtentTable()).append(*run)
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
-        """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored;
-        None if the entry, or a later one of its origin, was there before."""
+        """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored,
+        also where it is seen there again; None if it, or a later one of its origin, was at another place before."""
         table = self._published.setdefault(identity.origin, ExtentTable())
         last = table.last
         if last is not None and identity.position <= last.origin_last:
             if table.to_local(identity.position) != position:
                 self.doubled += 1
-            return None
+                return None
+            runs = (table[index] for index in range(len(table) - 1, -1, -1))
+            return next(run for run in runs if run.origin_first <= identity.position)
         self._incarnations[identity.origin] = identity.incarnation
         table.append(identity.position, position, 1)
         return table.last

@@ -16,11 +16,10 @@ confirmation, and not appended again; 11, what is read and not yet stored is bou
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicator.apache.arrivals import Arrivals, Permits
 from replicator.apache.confirmed import Confirmed
@@ -41,9 +40,16 @@ from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
-HOLD_SECONDS_MAX: Final = 0.1
-"""So long the bridge waits for a confirmation before it reads on. What an application published is late by that at
-most."""
+HOLD_SECONDS: Final = 0.05
+"""So long after the last confirmation the bridge waits for another one, and then reads on. By so much may a message of
+an application be late, while the bridge publishes into its topic."""
+
+
+class _Found(NamedTuple):
+    others: bool
+    """Whether something was not the bridge's own."""
+    confirmed: int
+    """Messages of the bridge's own that were not read."""
 
 
 class Incoming:
@@ -72,7 +78,7 @@ class Incoming:
         self._incarnation = incarnation
         self._stored = stored
         self.reached = reached
-        """All up to there is stored here, as a position of the brokers."""
+        """All up to there is durable here, as a position of the brokers."""
         self.messages = 0
         self.messages_confirmed = 0
         """Of them: those of the bridge's own that did not have to be read."""
@@ -107,32 +113,33 @@ class Incoming:
         held = False
         while True:
             try:
-                async with timeout(HOLD_SECONDS_MAX if held else None):
+                async with timeout(HOLD_SECONDS if held else None):
                     arrived = await events.take()
             except TimeoutError:
                 permits.grant()
                 held = False
                 continue
-            others = await self._store(arrived)
+            found = await self._store(arrived)
             if self.reached > acknowledged:
                 acknowledged = self.reached
                 channel.acknowledge_cumulative(next(requests), acknowledged, None)
             permits.used(arrived)
-            held = self._confirmed.expected() and not others
+            held = not found.others and self._confirmed.expected(found.confirmed > 0)
             if held:
                 permits.hold()
             else:
                 permits.grant()
 
-    async def _store(self, arrived: Sequence[Delivery]) -> bool:
-        """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Returns whether
-        something of it was not the bridge's own."""
+    async def _store(self, arrived: Sequence[Delivery]) -> _Found:
+        """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Where that
+        fails, it is read again from :attr:`reached` on."""
         marks = [marks_of(delivery.entry) for delivery in arrived]
         await self._schemas.fetch(version for identity, version in marks if identity is None)
         blocks: list[CopiedBlock] = []
         writes: dict[bytes, RowWrite] = {}
         others = False
-        confirmed = 0
+        messages = confirmed = 0
+        reached = self.reached
 
         def found(identity: Identity, position: Position) -> None:
             seen = self._entries.seen_at_broker(identity, position)
@@ -145,9 +152,10 @@ class Incoming:
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         previous = BEFORE_ALL if high_water is None else high_water.position
         for delivery, (identity, version) in zip(arrived, marks, strict=True):
-            if delivery.position <= self.reached:
-                continue  # it came again, as its acknowledgement was lost
-            self.reached = delivery.position
+            if delivery.position <= reached:
+                continue  # its acknowledgement was lost, or its confirmation was faster
+            reached = delivery.position
+            messages += delivery.batch_size
             if identity is not None:
                 found(identity, delivery.position)
                 continue
@@ -166,21 +174,20 @@ class Incoming:
             run_bytes += len(delivery.entry)
         if run:
             blocks.append(CopiedBlock(previous, self._block(run)))
-        for position, identity, batch_size in self._confirmed.after(self.reached):
-            self.reached = position
+        for position, identity, batch_size in self._confirmed.after(reached):
+            reached = position
             found(identity, position)
             confirmed += batch_size
-        storing: list[Awaitable[object]] = []
-        if blocks:
-            storing.append(self._topic.writing.copy(blocks))
+        if blocks:  # before the rows, which say that all up to there was read
+            await self._topic.writing.copy(blocks)
         if writes:
-            storing.append(self._topic.writer.put_many(list(writes.values())))
-        await asyncio.gather(*storing)
-        self.messages += sum(delivery.batch_size for delivery in arrived) + confirmed
+            await self._topic.writer.put_many(list(writes.values()))
+        self.reached = reached
+        self.messages += messages + confirmed
         self.messages_confirmed += confirmed
         if writes:
             self._stored()
-        return others
+        return _Found(others, confirmed)
 
     def _block(self, run: Sequence[Delivery]) -> bytes:
         return build_block(

@@ -341,7 +341,10 @@ class TopicBridge:
         return await self._admin.all_hidden(self.topic.name, after, upto)
 
     def _reached(self) -> Position:
-        """All up to there of what is at the brokers was read and stored."""
+        """All up to there of what is at the brokers was read and stored. At first the store says it; later it may say
+        more, as of what could not be stored the bridge knows where it lies."""
+        if self._incoming is not None:
+            return self._incoming.reached
         known = self.topic.origins.high_water(self._entries.broker_origin)
         mine = self._entries.last_published()
         return max(BEFORE_ALL if known is None else known.position, mine)

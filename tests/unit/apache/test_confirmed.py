@@ -38,9 +38,9 @@ def test_behind_a_gap_they_wait_until_the_gap_is_read() -> None:
     confirmed.sent()
     sent_and_confirmed(confirmed, Position(3, 6))
     assert confirmed.after(Position(3, 4)) == []
-    assert not confirmed.expected()  # somebody else's comes next
+    assert not confirmed.expected(True)  # somebody else's comes next
     assert [each.position for each in confirmed.after(Position(3, 5))] == [Position(3, 6)]
-    assert confirmed.expected()  # the first that was sent is not confirmed
+    assert confirmed.expected(False)  # the first that was sent is not confirmed
 
 
 def test_the_first_of_a_ledger_is_always_read() -> None:
@@ -54,9 +54,9 @@ def test_the_first_of_a_ledger_is_always_read() -> None:
 def test_nothing_is_expected_of_a_producer_that_has_ended() -> None:
     confirmed = opened()
     confirmed.sent()
-    assert confirmed.expected()
+    assert confirmed.expected(False)
     confirmed.over()
-    assert not confirmed.expected()
+    assert not confirmed.expected(False)
 
 
 def test_invariant_11_confirmations_behind_a_gap_are_bounded_and_without_a_reader_none_is_kept() -> None:

@@ -61,7 +61,9 @@ def test_publishing_goes_on_behind_the_last_that_was_found() -> None:
 
 def test_invariant_2_an_entry_that_stands_there_twice_counts_once() -> None:
     entries = a_map()
-    assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 2)), Position(3, 7)) is None  # read again
+    run = Extent(Position(70, 0), Position(3, 5), 3)
+    assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 2)), Position(3, 7)) == run  # read again
+    assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 0)), Position(3, 5)) == run
     assert entries.doubled == 0
     assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 1)), Position(3, 10)) is None
     assert entries.doubled == 1

@@ -1,0 +1,155 @@
+"""Reading on where confirmations stay away, and where the store refuses what was read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asynchronous import asynchronous
+from engine_support import entries_of, eventually, message, opened
+from gateway_support import serving_clients
+
+from replicator.apache.arrivals import PERMITS_FIRST
+from replicator.apache.confirmed import Confirmed
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.incoming import Incoming
+from replicator.apache.published import load_map
+from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.stamps import Identity, stamped
+from replicator.client import PulsarException
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.engine import Engine
+from replicator.engine.errors import StoreFull
+from replicator.engine.log.writer import Writer
+from replicator.engine.subscriptions.cursor_rows import RowWrite
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+TOPIC = "persistent://public/default/t"
+
+
+class _Receipts:
+    """What the broker says to the producer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
+        self.count += len(entry_ids)
+
+    def on_refused(self, entry_id: int, error: PulsarException) -> None:
+        raise error
+
+    def on_lost(self, error: PulsarException) -> None:
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A broker's topic, and the store of a bridge that is to read it."""
+
+    connector: BrokerConnector
+    engine: Engine
+    topic: Topic
+    entries: EntryMap
+    confirmed: Confirmed
+
+    def incoming(self, reached: Position = BEFORE_ALL) -> Incoming:
+        return Incoming(
+            self.connector,
+            "a",
+            self.topic,
+            self.entries,
+            BrokerSchemas(self.connector, self.engine.schemas, TOPIC),
+            self.confirmed,
+            incarnation=1,
+            reached=reached,
+            stored=lambda: None,
+        )
+
+    async def published(self, entries: Sequence[bytes]) -> None:
+        channel = await self.connector.open_producer(ProducerSettings(TOPIC, "p", batching=None))
+        receipts = _Receipts()
+        channel.start(receipts)
+        for number, entry in enumerate(entries):
+            channel.publish(number, entry)
+        await eventually(lambda: receipts.count == len(entries))
+        await channel.close()
+
+
+@asynccontextmanager
+async def staged(path: Path) -> AsyncIterator[Stage]:
+    async with (
+        opened(path / "brokers", "b") as brokers,
+        serving_clients(brokers) as served,
+        opened(path / "a", "a") as engine,
+    ):
+        connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
+        topic = await engine.topic(TOPIC, by_link=True)
+        yield Stage(connector, engine, topic, load_map(engine.store, topic.topic_id, "a.pulsar"), Confirmed())
+        await connector.close()
+
+
+def own(number: int) -> bytes:
+    return stamped(message(), Identity("b", 7, Position(9, number)), b"")
+
+
+@asynchronous
+async def test_a_bridge_that_waits_for_a_confirmation_reads_on_without_it(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.confirmed.sent()  # and no broker ever confirms it
+        count = 3 * PERMITS_FIRST
+        await stage.published([own(number) for number in range(count)] + [message(b"an application's")])
+        incoming = stage.incoming()
+        reading = asyncio.create_task(incoming.read())
+        await eventually(lambda: incoming.messages == count + 1)
+        assert incoming.messages_confirmed == 0
+        assert len(entries_of(stage.topic, "a.pulsar")) == 1
+        assert stage.entries.published_through("b") == Position(9, count - 1)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+
+
+@pytest.mark.parametrize("refused", ["blocks", "rows"])
+@asynchronous
+async def test_invariant_1_what_the_store_refuses_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.published([own(0), message(b"an application's"), own(1)])
+        write = Writer.put_many
+
+        async def refuse(*_: object) -> None:
+            raise StoreFull("no room")
+
+        async def refuse_published(writer: Writer, rows: Sequence[RowWrite], **others: Any) -> None:
+            if any(table == "published" for table, _, _ in rows):
+                raise StoreFull("no room")
+            await write(writer, rows, **others)
+
+        with monkeypatch.context() as patched:
+            if refused == "blocks":
+                patched.setattr(type(stage.topic.writing), "copy", refuse)
+            else:
+                patched.setattr(Writer, "put_many", refuse_published)
+            incoming = stage.incoming()
+            with pytest.raises(StoreFull):
+                await incoming.read()
+        assert incoming.reached == BEFORE_ALL
+        again = stage.incoming(incoming.reached)
+        reading = asyncio.create_task(again.read())
+        await eventually(lambda: again.messages == 3)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        assert len(entries_of(stage.topic, "a.pulsar")) == 1
+        stored = load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar")
+        assert stored.published_through("b") == Position(9, 1)
+        assert (stored.doubled, stage.entries.doubled) == (0, 0)
