@@ -1,5 +1,6 @@
 """Fails where a task is started by asyncio itself: by ``create_task``, ``ensure_future`` or a ``TaskGroup``; and where
-a limit of time is asyncio's, which does not hold in a cancelled task of an old Python: ``asyncio.timeout``.
+a limit of time is asyncio's: ``asyncio.timeout`` does not hold in a cancelled task of an old Python, and ``wait_for``
+of 3.11 loses the cancellation of a task whose wait ends at that moment, so that the task goes on.
 
 A task that outlives its caller runs under :class:`replicator.running.supervisor.Supervisor`; one that ends by itself is
 started by :mod:`replicator.running.short_tasks`; what runs side by side, by :mod:`replicator.running.together`. Where
@@ -16,7 +17,8 @@ from pathlib import Path
 ROOTS = ("replicator", "snapshots")
 ALLOWED = "replicator/running/"
 BANNED = frozenset({"create_task", "ensure_future", "TaskGroup"})
-LIMITS = frozenset({"timeout", "timeout_at"})
+LIMITS = {"timeout": "timeout", "timeout_at": "timeout_at", "wait_for": "timeout"}
+"""Of asyncio, and what takes their place."""
 EXCUSE = "# bare task:"
 
 
@@ -28,7 +30,9 @@ def bare_tasks(path: Path, text: str) -> list[str]:
         if isinstance(node, ast.Attribute) and node.attr in BANNED:
             name = node.attr
         elif isinstance(node, ast.Attribute) and node.attr in LIMITS and ast.unparse(node.value) == "asyncio":
-            found.append(f"{path}:{node.lineno}: asyncio.{node.attr}: take replicator.running.timeouts.{node.attr}")
+            found.append(
+                f"{path}:{node.lineno}: asyncio.{node.attr}: take replicator.running.timeouts.{LIMITS[node.attr]}"
+            )
             continue
         elif isinstance(node, ast.alias) and node.name in BANNED:
             name = node.name

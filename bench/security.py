@@ -23,6 +23,7 @@ from replicator.drills.own_secrets import OwnSecrets
 from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess
 from replicator.protocol.client import ClientConnection
+from replicator.running.timeouts import timeout
 from replicator.security.access import Access, use_in_context
 from replicator.topology import Topology, default_topology, dump
 from replicator.topology.access import with_topology
@@ -170,7 +171,8 @@ async def hostile_connections(host: str, port: int, trust: Path) -> AsyncIterato
                 reader, writer = await asyncio.open_connection(host, port, ssl=context if encrypted else None)
                 writer.write(sent)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(reader.read(100), 5)
+                    async with timeout(5):  # asyncio's wait_for loses a cancellation, and this would never end
+                        await reader.read(100)
                 writer.transport.abort()
             await asyncio.sleep(1)
 

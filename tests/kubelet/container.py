@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kubelet.api import Object
+from replicator.running.timeouts import timeout
 
 _SETUP: Final = """\
 set -eu
@@ -80,7 +81,8 @@ class Container:
             if self._process is not None and self._process.returncode is None and seconds != 0:
                 with contextlib.suppress(ProcessLookupError, TimeoutError):
                     os.kill(await self._first(), number)
-                    await asyncio.wait_for(self._process.wait(), seconds)
+                    async with timeout(seconds):
+                        await self._process.wait()
 
     async def run_inside(self, command: list[str]) -> bool:
         """Whether a command succeeds in the container. Raises :class:`ProcessLookupError` if that has ended."""

@@ -35,9 +35,8 @@ def test_this_tree_has_none() -> None:
     assert bare_tasks.main(ROOT) == 0
 
 
-def test_asyncios_own_limit_of_time_is_found_and_ours_is_not() -> None:
-    (found,) = bare_tasks.bare_tasks(
-        Path("a.py"), "async with asyncio.timeout(1):\n    pass\n".replace("async ", "", 1)
-    )
-    assert "replicator.running.timeouts.timeout" in found
-    assert bare_tasks.bare_tasks(Path("a.py"), "limit = timeout(1)\nother.timeout\n") == []
+@pytest.mark.parametrize("limit", ["asyncio.timeout(1)", "asyncio.wait_for(ended, 1)"])
+def test_asyncios_own_limit_of_time_is_found_and_ours_is_not(limit: str) -> None:
+    (found,) = bare_tasks.bare_tasks(Path("a.py"), f"limit = {limit}\n")
+    assert found.endswith("replicator.running.timeouts.timeout")
+    assert bare_tasks.bare_tasks(Path("a.py"), "limit = timeout(1)\nother.timeout\nmoved.wait_for(ended)\n") == []
