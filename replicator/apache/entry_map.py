@@ -47,10 +47,13 @@ class EntryMap:
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
         """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored,
-        also where it is seen there again; None if it, or a later one of its origin, was at another place before."""
+        also where it is seen there again; None if it, or a later one of its origin, was at another place before, or
+        the run is forgotten."""
         table = self._published.setdefault(identity.origin, ExtentTable())
         last = table.last
         if last is not None and identity.position <= last.origin_last:
+            if table.first is None or position < table.first.local_first:
+                return None  # it was trimmed
             if table.to_local(identity.position) != position:
                 self.doubled += 1
                 return None

@@ -281,7 +281,7 @@ class TopicBridge:
         self._halted.discard(what)
 
     async def _read(self) -> None:
-        incarnation = await self._incarnation()
+        incarnation, acknowledged = await self._cursor()
         self._incoming = incoming = Incoming(
             self._connector,
             self._engine.cluster,
@@ -290,7 +290,7 @@ class TopicBridge:
             BrokerSchemas(self._connector, self._engine.schemas, self.topic.name),
             self._confirmed,
             incarnation=incarnation,
-            reached=self._reached(),
+            reached=acknowledged,
             stored=self._stored,
         )
         self._well("reading")
@@ -300,8 +300,9 @@ class TopicBridge:
         await self._make_at_brokers()  # first: a producer has its broker make a partition as a topic of its own
         await self._outgoing.publish()
 
-    async def _incarnation(self) -> int:
-        """Which life of the topic at the brokers this is: it is written with the bridge's cursor, and goes with it.
+    async def _cursor(self) -> tuple[int, Position]:
+        """Which life of the topic at the brokers this is: it is written with the bridge's cursor, and goes with it. And
+        where that cursor stands: all up to there is durable here. Of what lies behind it, rows may be missing.
 
         Raises :class:`BridgeHalted` where messages were passed over: the cursor is gone, or was moved by others.
         """
@@ -316,7 +317,7 @@ class TopicBridge:
                     f"and made anew; what was published since {self._reached()} may be missing here. See "
                     "docs/apache-pulsar.md"
                 )
-            return time.time_ns() // 1_000_000
+            return time.time_ns() // 1_000_000, BEFORE_ALL
         incarnation = int(shown.properties.get("incarnation", "0"))
         if known is not None and known.incarnation != incarnation:
             raise BridgeHalted(
@@ -332,7 +333,7 @@ class TopicBridge:
                 f"up to {self._reached()}: an expiry, a backlog quota or an operator passed over messages, or the "
                 "worker's store is an older one. See docs/apache-pulsar.md"
             )
-        return incarnation
+        return incarnation, at
 
     async def _is_hidden(self, after: Position, upto: Position) -> bool:
         """Whether brokers show nobody what lies between: ends of transactions, and markers of their own."""
@@ -341,10 +342,7 @@ class TopicBridge:
         return await self._admin.all_hidden(self.topic.name, after, upto)
 
     def _reached(self) -> Position:
-        """All up to there of what is at the brokers was read and stored. At first the store says it; later it may say
-        more, as of what could not be stored the bridge knows where it lies."""
-        if self._incoming is not None:
-            return self._incoming.reached
+        """The last of what is at the brokers that was read."""
         known = self.topic.origins.high_water(self._entries.broker_origin)
         mine = self._entries.last_published()
         return max(BEFORE_ALL if known is None else known.position, mine)

@@ -92,6 +92,10 @@ def test_what_was_trimmed_is_forgotten_but_for_the_last_run_of_each_origin() -> 
     assert {identity.incarnation for identity, _ in gone} == {9}
     assert entries.published_through(THEIRS) == Position(70, 3)
     assert entries.last_published() == Position(3, 6)
+    assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 1)), Position(3, 2)) is None  # read again
+    assert entries.doubled == 0
+    assert entries.seen_at_broker(Identity(THEIRS, 9, Position(70, 1)), Position(3, 9)) is None
+    assert entries.doubled == 1
 
 
 def test_an_entry_of_the_brokers_is_found_in_the_log_and_one_that_is_not_there_is_before_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +117,13 @@ async def test_a_bridge_that_waits_for_a_confirmation_reads_on_without_it(tmp_pa
             await reading
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["goes-on", "ends"])
 @pytest.mark.parametrize("refused", ["blocks", "rows"])
 @asynchronous
-async def test_invariant_1_what_the_store_refuses_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+async def test_invariants_1_and_2_what_was_stored_in_part_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, ends: bool
 ) -> None:
+    """The store takes one of both, blocks and rows. The bridge goes on, or its process ends and another one begins."""
     async with staged(tmp_path) as stage:
         await stage.published([own(0), message(b"an application's"), own(1)])
         write = Writer.put_many
@@ -143,6 +145,9 @@ async def test_invariant_1_what_the_store_refuses_is_read_again(
             with pytest.raises(StoreFull):
                 await incoming.read()
         assert incoming.reached == BEFORE_ALL
+        assert len(entries_of(stage.topic, "a.pulsar")) == (refused == "rows")
+        if ends:
+            stage = replace(stage, entries=load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar"))
         again = stage.incoming(incoming.reached)
         reading = asyncio.create_task(again.read())
         await eventually(lambda: again.messages == 3)
