@@ -46,11 +46,10 @@ async def test_nothing_is_computed_when_nobody_follows_any_more() -> None:
     counted = Counted()
     feeds = Feeds(counted, period_seconds=lambda _: 0.001)
     following = feeds.follow("map")
-    for _ in range(3):
+    while len(counted.computed) < 3:  # on a busy machine one is shown twice, as it was computed late
         await anext(following)
     await following.aclose()
     seen = len(counted.computed)
-    assert seen == 3
     await asyncio.sleep(0.05)
     assert len(counted.computed) == seen
 
