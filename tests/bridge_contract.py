@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from types import SimpleNamespace
@@ -136,6 +137,41 @@ def test_cumulative_acknowledgements_and_both_directions(pair: Beside) -> None:
         consumer.acknowledge_cumulative(got[54])
     until(lambda: backlog(pair.brokers["B"], topic, "fail") == 25, lambda: (pair.apache("A"), pair.apache("B")))
     assert drain(pair.brokers["B"], topic, "fail", ConsumerType.Failover) == bodies("b", range(15, 40))
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
+def test_applications_come_and_go_while_state_is_applied_and_none_is_kept_out(pair: Beside, kind: str) -> None:
+    topic = next(_topics)
+    type_ = getattr(ConsumerType, kind)
+    came: list[int] = []
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        with official(pair.brokers["B"]) as client:
+            while not stop.is_set():
+                client.subscribe(topic, "work", type_, receiver_queue_size=1).close()  # raises where it is kept out
+                came.append(1)
+                stop.wait(0.01)
+
+    with official(pair.brokers["A"]) as client, ThreadPoolExecutor(1) as applications:
+        consumer = client.subscribe(topic, "work", type_, initial_position=InitialPosition.Earliest)
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"first")
+        until(lambda: "work" in cursors(pair.brokers["B"], topic), lambda: (pair.apache("A"), pair.apache("B")))
+        coming = applications.submit(come_and_go)
+        try:
+            for number in range(100):
+                producer.send(b"m-%d" % number, partition_key=str(number % 7))
+                consumer.acknowledge(consumer.receive(60_000))
+            consumer.acknowledge(consumer.receive(60_000))
+            until(lambda: backlog(pair.brokers["B"], topic, "work") == 0, lambda: (pair.apache("A"), pair.apache("B")))
+        finally:
+            stop.set()
+        coming.result(60)
+    assert len(came) > 5
+    (at_b,) = (each for each in pair.apache("B")["topics"] if each["topic"] == topic)
+    assert at_b["state"]["acknowledged_at_broker"] >= 101
+    assert at_b["state"]["resets"] == 0  # invariant 6: nothing was moved back
 
 
 def test_messages_that_the_bridge_published_are_no_news_to_it(pair: Beside) -> None:

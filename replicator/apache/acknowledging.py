@@ -5,7 +5,8 @@ Invariants (DESIGN §3): 5 and 6, acknowledgements only add: no position is move
 A consumer that grants no permits is sent nothing, and may acknowledge ids that it was never sent. It has the last
 priority, so that a Failover subscription does not choose it while another consumer is there, and it is there only as
 long as its acknowledgements take: in a Key_Shared subscription it has hash ranges meanwhile. An Exclusive subscription
-in use lets nobody in: then it is tried again later.
+in use lets nobody in: then it is tried again later. One that is not in use is left to it only for what leaves holes
+(:mod:`replicator.apache.state`).
 """
 
 from __future__ import annotations

@@ -250,6 +250,18 @@ class BrokerAdmin(ClosedAtExit):
         path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
         await self._ask("POST", path, _place(first))
 
+    async def expire_through(self, topic: str, subscription: str, last: Position) -> bool:
+        """Have a subscription count all up to ``last`` as acknowledged, soon after; whether the broker takes it up. It
+        needs no consumer, and moves nothing back."""
+        path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/expireMessages"
+        try:
+            await self._ask("POST", path, _place(last))
+        except AdminFailed as error:
+            if error.status != 409:  # another one is under way, or there is nothing up to there
+                raise
+            return False
+        return True
+
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:

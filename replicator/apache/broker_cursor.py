@@ -46,6 +46,24 @@ class BrokerCursor:
         left.difference_update(self.beyond)
         return left
 
+    def reaches(self, positions: PositionSet, last_entries: Mapping[int, int]) -> Position:
+        """Up to where all would be acknowledged if ``positions`` were, too. ``last_entries`` has the last entry of each
+        of the topic's ledgers."""
+        acknowledged = self.beyond.copy()
+        acknowledged.update(positions)
+        ledgers = sorted(ledger for ledger, last in last_entries.items() if last >= 0)
+        at = self.mark_delete
+        while True:
+            following = Position(at.ledger, at.entry + 1)
+            if at.entry >= last_entries.get(at.ledger, -1):  # the ledger ends there, or is gone
+                later = next((ledger for ledger in ledgers if ledger > at.ledger), None)
+                if later is None:
+                    return at
+                following = Position(later, 0)
+            if following not in acknowledged:
+                return at
+            at = acknowledged.run_end(following)
+
     def lacks(self, earlier: BrokerCursor) -> bool:
         """Whether something was acknowledged ``earlier`` that is not any more."""
         return self.mark_delete < earlier.mark_delete or bool(self.not_among(earlier.beyond))

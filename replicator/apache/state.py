@@ -9,18 +9,21 @@ engine's subscriptions everything else follows: links carry their markers, other
 2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
    the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
    the subscription is noted at once: it may be deleted on the other side before the next comparison.
-3. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
+3. A consumer beside others keeps out whoever wants a subscription for itself, or with another type. So where it is not
+   known to share, what leaves no hole is passed over by the admin API, and only the rest by a consumer.
+4. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
-from replicator.apache.acknowledging import acknowledge_at_broker
+from replicator.apache.acknowledging import ACKS_MAX, acknowledge_at_broker
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.consumer_fence import ConsumerFence
@@ -51,6 +54,11 @@ from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+
+SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
+"""Types of subscriptions in which a consumer of ours keeps none of the applications' out, if it has the same type."""
+PASSING_SECONDS_MAX: Final = 2.0
+PASSING_POLL_SECONDS: Final = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -211,7 +219,7 @@ class SubscriptionStates:
             self.counters["acknowledged_in_engine"] += len(merge.in_engine)
         acknowledged = broker
         if merge.at_broker:
-            done = await self._acknowledge(name, merge.at_broker)
+            done = await self._acknowledge(name, broker, merge.at_broker, internals)
             beyond = broker.beyond.copy()
             beyond.update(PositionSet(done))
             acknowledged = BrokerCursor(broker.mark_delete, beyond)
@@ -219,17 +227,27 @@ class SubscriptionStates:
         self._seen[name] = Seen(generation, acknowledged, internals.load)
         return bool(merge.in_engine or merge.at_broker)
 
-    async def _acknowledge(self, name: str, positions: PositionSet) -> list[Position]:
+    async def _acknowledge(
+        self, name: str, broker: BrokerCursor, positions: PositionSet, internals: TopicInternals
+    ) -> list[Position]:
         holder = self._fence.holder(name)
         if holder is not None:
             return await holder.acknowledge(positions)
         async with self._fence.lock:
-            return await self._acknowledge_beside(name, positions)
+            return await self._acknowledge_beside(name, broker, positions, internals)
 
-    async def _acknowledge_beside(self, name: str, positions: PositionSet) -> list[Position]:
-        """By a consumer beside the applications'."""
+    async def _acknowledge_beside(
+        self, name: str, broker: BrokerCursor, positions: PositionSet, internals: TopicInternals
+    ) -> list[Position]:
+        """Beside the applications' consumers. Where one of ours could keep one of them out, it does what it can
+        without."""
         shown = await self._admin.subscription(self._topic.name, name)
         kind = "" if shown is None else shown.type
+        if kind not in SHARING:
+            chosen = positions.head(ACKS_MAX)
+            through = broker.reaches(PositionSet(chosen), internals.last_entries)
+            if through > broker.mark_delete and await self._passed(name, through):
+                return [each for each in chosen if each <= through]
         done = await acknowledge_at_broker(self._connector, self._cluster, self._topic.name, name, kind, positions)
         if done is None:
             raise BridgeError(
@@ -237,6 +255,20 @@ class SubscriptionStates:
                 f"{kind or 'Exclusive'} subscription while its consumer is connected"
             )
         return done
+
+    async def _passed(self, name: str, through: Position) -> bool:
+        """Whether the broker has moved the subscription over all up to there."""
+        if not await self._admin.expire_through(self._topic.name, name, through):
+            return False
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PASSING_SECONDS_MAX
+        while True:
+            cursor = _cursor(await self._admin.internals(self._topic.name), name)
+            if cursor is not None and cursor.mark_delete >= through:
+                return True
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(PASSING_POLL_SECONDS)
 
     async def _reset_at_broker(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals

@@ -37,6 +37,32 @@ def test_what_cannot_be_read_is_an_error_and_no_guess(ranges: str) -> None:
         parse_cursor(shown("3:1", ranges), {})
 
 
+def positions(ledger: int, first: int, last: int) -> PositionSet:
+    found = PositionSet()
+    found.add_range(ledger, first, last)
+    return found
+
+
+def test_a_cursor_reaches_as_far_as_nothing_is_left_open() -> None:
+    cursor = BrokerCursor(Position(3, 4), positions(3, 7, 8))
+    ledgers = {3: 9, 5: 2, 6: -1, 7: 5}
+    assert cursor.reaches(PositionSet(), ledgers) == Position(3, 4)
+    assert cursor.reaches(positions(3, 6, 6), ledgers) == Position(3, 4)
+    assert cursor.reaches(positions(3, 5, 6), ledgers) == Position(3, 8)
+    more = positions(3, 5, 9)
+    more.update(positions(5, 1, 2))
+    assert cursor.reaches(more, ledgers) == Position(3, 9)
+    more.update(positions(5, 0, 0))
+    assert cursor.reaches(more, ledgers) == Position(5, 2)
+    more.update(positions(7, 0, 3))
+    assert cursor.reaches(more, ledgers) == Position(7, 3)
+
+
+def test_a_cursor_in_a_ledger_that_is_gone_reaches_into_the_next_one() -> None:
+    assert BrokerCursor(Position(2, 9)).reaches(positions(3, 0, 1), {3: 4}) == Position(3, 1)
+    assert BrokerCursor(Position(3, -1)).reaches(positions(3, 0, 4), {3: 4}) == Position(3, 4)
+
+
 def test_a_position_is_two_numbers() -> None:
     assert parse_position("12:34") == Position(12, 34)
     with pytest.raises(BridgeError, match="where a position was expected"):
