@@ -278,4 +278,6 @@ def from_loss(code: str, text: str) -> PulsarException:
     :class:`ConnectError`, after which the owner may connect again, unless the code says that it must not.
     """
     error = from_code(code, text)
-    return error if isinstance(error, (ConnectError, *_FINAL)) else ConnectError(f"{code}: {text}")
+    if isinstance(error, (ConnectError, *_FINAL)):
+        return error
+    return ConnectError(f"{code}: {text}" if code else text)  # Pulsar's brokers say none

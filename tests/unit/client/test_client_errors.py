@@ -76,3 +76,9 @@ def test_a_loss_is_a_connect_error_after_which_one_may_connect_again(code: str) 
 
 def test_only_the_loss_of_a_fenced_producer_is_final() -> None:
     assert type(from_loss("ProducerFenced", "why")) is ProducerFenced
+
+
+def test_a_broker_that_says_no_code_is_quoted_alone() -> None:
+    error = from_loss("", "why")
+    assert type(error) is ConnectError
+    assert str(error) == "why"
