@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pulsar
+import pyarrow.parquet as pq
 import pytest
 from peers.apache_support import (
     WAIT_SECONDS,
@@ -532,8 +534,8 @@ def read_entries(broker: PulsarBroker, topic: str) -> list[Delivery]:
     return found
 
 
-def verified(made: Beside, topic: str, status: int = 0, settle: str = "10s") -> Any:
-    return made.report("verify", "--brokers", "--topic", topic, "--settle", settle, status=status)
+def verified(made: Beside, topic: str, *more: str, status: int = 0, settle: str = "10s") -> Any:
+    return made.report("verify", "--brokers", "--topic", topic, "--settle", settle, *more, status=status)
 
 
 FAULTS: Final = ("missing", "duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "gaps")
@@ -582,7 +584,9 @@ def test_verify_reads_the_brokers_while_they_are_used_and_changes_nothing_there(
     assert {name: cursors(pair.brokers[name], topic)["work"]["markDeletePosition"] for name in "AB"} == marks
 
 
-def test_verify_names_what_was_lost_doubled_changed_and_forged_behind_the_bridges_back(pair: Beside) -> None:
+def test_verify_names_what_was_lost_doubled_changed_and_forged_behind_the_bridges_back(
+    pair: Beside, tmp_path: Path
+) -> None:
     topic = next(_topics)
     publish(pair, "A", topic, bodies("a", range(10)))
     assert read_all(pair.brokers["B"], topic, 10) == bodies("a", range(10))
@@ -607,8 +611,21 @@ def test_verify_names_what_was_lost_doubled_changed_and_forged_behind_the_bridge
     asyncio.run(_publish_stamped(pair.brokers["B"], topic, forged))
     pair.start("B")
     until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("B"))
-    report = verified(pair, topic, status=1)
+    report = verified(pair, topic, "--parquet", str(tmp_path / "rows"), status=1)
     assert faults(report) == {"missing": 2, "duplicated": 1, "corrupted": 1}, report
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["brokers.parquet", "differences.parquet"]
+    rows = pq.read_table(tmp_path / "rows").to_pylist()  # of logs, there are none
+    assert sorted((row["kind"], row["cluster"], row["other"], row["count"]) for row in rows) == [
+        ("corrupted", "the brokers of B", "the brokers of A", 1),
+        ("duplicated", "the brokers of B", None, 1),
+        ("missing", "the brokers of A", "the brokers of B", 1),
+        ("missing", "the brokers of B", "the brokers of A", 1),
+    ]
+    (lost_row,) = [row for row in rows if row["kind"] == "missing" and row["cluster"] == "the brokers of B"]
+    assert (lost_row["topic"], lost_row["origin"]) == (topic, "A.pulsar")
+    assert Position(lost_row["origin_ledger"], lost_row["origin_first"]) == at_a[11].position
+    assert Position(lost_row["ledger"], lost_row["entry"]) == at_a[11].position
+    assert lost_row["origin_last"] == lost_row["origin_first"]
     found = report["topics"][topic]
     lost, unknown = sorted(found["missing"]["examples"])
     assert f"A.pulsar {at_a[11].position} (the brokers of A at {at_a[11].position}" in lost
@@ -649,7 +666,7 @@ def test_what_brokers_have_deleted_is_not_missing_and_is_counted_where_nobody_ca
     assert gone["B"] >= 6
 
 
-def test_verify_names_acknowledgements_that_the_other_broker_lacks(pair: Beside) -> None:
+def test_verify_names_acknowledgements_that_the_other_broker_lacks(pair: Beside, tmp_path: Path) -> None:
     topic = next(_topics)
     with official(pair.brokers["A"]) as client, official(pair.brokers["B"]) as other:
         consumer = client.subscribe(topic, "alone", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
@@ -659,8 +676,13 @@ def test_verify_names_acknowledgements_that_the_other_broker_lacks(pair: Beside)
         for _ in range(4):
             consumer.acknowledge(consumer.receive(60_000))
         until(lambda: backlog(pair.brokers["A"], topic, "alone") == 2, lambda: bridged(pair, topic))
-        report = verified(pair, topic, status=1, settle="3s")
+        report = verified(pair, topic, "--parquet", str(tmp_path / "rows"), status=1, settle="3s")
         assert faults(report) == {"ack_mismatch": 4}, report
+        rows = pq.read_table(tmp_path / "rows").to_pylist()
+        assert {(row["kind"], row["cluster"], row["other"], row["subscription"]) for row in rows} == {
+            ("ack_mismatch", "the brokers of B", "the brokers of A", "alone")
+        }
+        assert sum(row["count"] for row in rows) == 4
         assert "alone: acknowledged in the brokers of A, not in the brokers of B" in str(report["topics"][topic])
         holder.close()
         until(lambda: backlog(pair.brokers["B"], topic, "alone") == 2, lambda: bridged(pair, topic))

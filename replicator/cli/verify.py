@@ -80,7 +80,10 @@ def verify(
     master: Master = None,
     settle: Settle = "10s",
 ) -> Shown[VerifyAnswer]:
-    """Reconcile the clusters of a topology with Spark: entries, their order and contents, mappings, acknowledgements.
+    """Do the clusters of a topology agree? Compares entries, their order and contents, mappings, and acknowledgements.
+
+    Runs on Spark where there is much to compare or --master is given, else in this process; what lies at brokers is
+    compared in this process.
 
     Exit status 0 only when all agree, 1 for faults, 2 for a wrong option, 3 if a cluster could not be compared.
     """
@@ -97,7 +100,7 @@ def verify(
     from replicator.pipeline.verify.brokers.found import not_read
     from replicator.pipeline.verify.brokers.verification import verify_brokers
     from replicator.pipeline.verify.cluster_state import named_filter, topic_filter
-    from replicator.pipeline.verify.difference_files import DifferenceFiles
+    from replicator.pipeline.verify.difference_files import BROKERS, DifferenceFiles
     from replicator.pipeline.verify.fix import fix_and_verify
     from replicator.pipeline.verify.verify import VerifySettings, format_report
     from replicator.pipeline.verify.verify import verify as run_verify
@@ -106,6 +109,12 @@ def verify(
     beside = [cluster.name for cluster in topology.clusters if cluster.apache is not None]
     if brokers and not beside:
         raise BadOption("brokers", "no cluster of the topology is of kind pulsar")
+    if brokers and sampled is not None:
+        raise BadOption(
+            "sample",
+            "not with --brokers, which deliver whole topics, so that a sample of them costs as much as all: compare "
+            "fewer topics (--topic, --topics) instead",
+        )
     urls = {cluster.name: cluster.url for cluster in topology.clusters}
     started: list[SparkSession] = []
 
@@ -126,7 +135,13 @@ def verify(
             report = run_verify(spark, urls, topology.links, topics or None, wanted=wanted, settings=settings)
         if brokers:
             chosen = named_filter(topics) if topics else wanted or (lambda _: True)
-            found = verify_brokers(topology, chosen, settle_seconds=settle_seconds, since_ms=since_ms)
+            found = verify_brokers(
+                topology,
+                chosen,
+                settle_seconds=settle_seconds,
+                since_ms=since_ms,
+                parquet=None if parquet is None else parquet / BROKERS,
+            )
             report = found.joined(report, fix=fix)
         elif beside:
             report = replace(report, remarks=(*report.remarks, not_read(beside)))

@@ -28,10 +28,11 @@ class Route:
         """The route of a link of that topology."""
         between = topology.links_between(link.source, link.destination)
         origins = topology.origins_over(link)
+        own = topology.with_brokers(frozenset({link.source}))
         others = (topology.origins_over(each) for each in topology.links_to(link.destination) if each.key != link.key)
-        elsewhere = (origins - {link.source}) & frozenset().union(*others)
+        elsewhere = (origins - own) & frozenset().union(*others)
         left_out = frozenset().union(*(topology.origins_over(each) for each in topology.links if each.where))
-        filtered = (origins & left_out) - elsewhere - {link.source}
+        filtered = (origins & left_out) - elsewhere - own
         return cls(link, origins, between[: between.index(link)], elsewhere, filtered, topology.engine_of(link))
 
     @classmethod

@@ -79,6 +79,7 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
         (("--settle", "soon"), "--settle:"),
         (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
         (("--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml'"),
+        (("--brokers", "--sample", "1%"), "no cluster of the topology is of kind pulsar"),
         (("--brokers",), "no cluster of the topology is of kind pulsar"),
         (("--master", "laptop"), "--master: 'laptop' is not a Spark master"),
     ],
@@ -157,3 +158,13 @@ def test_a_cluster_that_is_away_makes_the_status_3_and_all_that_are_away_one_lin
     assert "eu-west" in away.stdout
     none = verify(topology(tmp_path, "127.0.0.1:1", "127.0.0.1:2"))
     assert none.exit_code == 3
+
+
+def test_a_sample_of_what_lies_at_brokers_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    brokers = "{service_url: 'pulsar://127.0.0.1:1', admin_url: 'http://127.0.0.1:1'}"
+    file.write_text(f"clusters:\n  a: {{address: '127.0.0.1:1', data: ./a, kind: pulsar, apache: {brokers}}}\n")
+    result = verify(file, "--brokers", "--sample", "1%")
+    assert result.exit_code == 2
+    assert "option 'sample': not with --brokers" in result.stderr
+    assert "compare fewer topics (--topic, --topics) instead" in result.stderr

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from replicator.apache.stamps import Identity
 from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Pair, compare
+from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, EntryRows, Life
 from snapshots.position import BEFORE_ALL, Position
 
@@ -71,7 +72,29 @@ def counts(copies: list[Copy], pairs: list[Pair]) -> Counter[tuple[str, str]]:
         assert each.examples
         assert len(each.examples) <= 10
         found[each.kind, each.copy] += each.entries
+        check_rows(each)
     return found
+
+
+def check_rows(difference: Difference) -> None:
+    """Each entry is in one row; what the rows count is what the difference counts."""
+    assert difference.where is not None
+    rows = list(difference.rows("topic"))
+    entries = [
+        (row.origin, row.origin_ledger, entry)
+        for row in rows
+        for entry in range(row.origin_first or 0, (row.origin_last or 0) + 1)
+    ]
+    log = difference.where.log
+    at = {(int(ledger), int(entry)) for ledger, entry in zip(log.ledger, log.entry, strict=True)}
+    assert len(entries) == difference.entries
+    assert {(row.ledger, row.entry) for row in rows} <= at
+    assert sum(row.count for row in rows) == difference.messages
+    assert {(row.kind, row.cluster) for row in rows} == {(difference.kind, difference.copy)}
+    assert all(row.other != row.cluster and row.detail for row in rows)
+    if difference.kind not in ("duplicated", "reordered"):
+        assert len(set(entries)) == difference.entries
+        assert difference.examples == tuple(str(row.detail) for row in rows[:10])
 
 
 def both_ways(*origins: str) -> list[Pair]:

@@ -40,6 +40,7 @@ from replicator.engine.staging import rows
 from replicator.engine.staging.area import StagedRun, StagingFiles, Step, decode_frames
 from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
 from replicator.engine.staging.values import (
+    WRITE_ELSEWHERE,
     AttemptKey,
     CommitRequest,
     EpochKey,
@@ -159,7 +160,10 @@ class StagingService:
     # Staging.
 
     def open(self, key: AttemptKey) -> Opened:
-        """See :meth:`StagingCore.open`; also refused while the cluster takes no producers."""
+        """See :meth:`StagingCore.open`; also refused while the cluster takes no producers, and where its clients do
+        not get what is published here."""
+        if (elsewhere := self._engine.admission.clients_elsewhere) is not None:
+            raise NotAllowedError(f"{elsewhere}, which would not get what is written here: {WRITE_ELSEWHERE}")
         self._engine.admission.check_producer()
         return self.core.open(key, self._clock())
 

@@ -18,6 +18,8 @@ NUMBER_MAX: Final = 2**63 - 1
 BATCH_INDEX_MAX: Final = 2**31 - 1
 EPOCH_MAX: Final = 2**62
 PARTITION_MAX: Final = 2**31
+WRITE_ELSEWHERE: Final = "write to the brokers, by a connector of Spark for them, or to an embedded cluster with a link"
+"""What to do where a worker's clients are those of Apache Pulsar brokers."""
 
 
 class EpochKey(NamedTuple):

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from replicator.engine.errors import InvalidTopicName, InvalidWriter
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX
-from replicator.engine.staging.values import check_name
+from replicator.engine.staging.values import WRITE_ELSEWHERE, check_name
 from replicator.engine.topic_name import parse_topic
 from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 from replicator.pipeline.data_plane import check_url
@@ -208,9 +208,16 @@ def _url(given: Mapping[str, str]) -> str:
     from replicator.topology import TopologyError, load_topology  # executors, which read no files, do not need it
 
     try:
-        return load_topology(Path(given["topology"])).cluster(given["cluster"]).url
+        cluster = load_topology(Path(given["topology"])).cluster(given["cluster"])
     except TopologyError as error:
         raise BadOption("cluster" if "there is no cluster" in str(error) else "topology", str(error)) from None
+    if cluster.apache is not None:  # its worker says the same to who knows it by its address alone
+        raise BadOption(
+            "cluster",
+            f"the clients of {cluster.name} use the Apache Pulsar brokers at {cluster.apache.service_url}, which would "
+            f"not get what is written to the worker beside them: {WRITE_ELSEWHERE}",
+        )
+    return cluster.url
 
 
 def _topic(name: str) -> str:

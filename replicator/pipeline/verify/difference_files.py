@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -21,6 +22,10 @@ from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMN
 
 _LOOKS: Final = "_looks"
 """A directory whose name readers of Parquet pass over, because it begins with an underscore."""
+
+BROKERS: Final = "brokers.parquet"
+"""Beside the file of logs: what was found at brokers."""
+_ROWS_AT_ONCE: Final = 20_000
 
 Pair = tuple[str, str | None, str | None]
 """Topic, and the two clusters of a finding."""
@@ -69,6 +74,25 @@ class DifferenceFiles:
             if files:
                 rows = ds.dataset(files, schema=DIFFERENCE_COLUMNS)
                 yield from rows.to_batches(filter=~ds.field("topic").isin(sorted(later)) if later else None)
+
+
+class DifferenceRows:
+    """A file of differences that are final when they are found. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Self:
+        self._writer = pq.ParquetWriter(self._path, DIFFERENCE_COLUMNS)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._writer.close()
+
+    def write(self, found: Iterable[Found]) -> None:
+        rows = iter(found)
+        while some := [asdict(each) for each in islice(rows, _ROWS_AT_ONCE)]:
+            self._writer.write_table(pa.Table.from_pylist(some, schema=DIFFERENCE_COLUMNS))
 
 
 def _judged(batch: pa.RecordBatch, came_not: Collection[Pair]) -> pa.RecordBatch:

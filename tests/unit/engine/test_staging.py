@@ -117,6 +117,23 @@ def test_many_steps_are_published_in_order_and_once_each(
     asyncio.run(main())
 
 
+def test_nothing_is_staged_where_clients_would_not_get_it(tmp_path: Path) -> None:
+    """At a worker beside Apache Pulsar: its brokers do not get what is published by itself."""
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            service._engine.admission.clients_elsewhere = NotAllowedError("the worker of a serves no clients: see b")
+            with pytest.raises(NotAllowedError) as caught:
+                await stage(service, b"a")
+            assert str(caught.value) == (
+                "the worker of a serves no clients: see b, which would not get what is written here: write to the "
+                "brokers, by a connector of Spark for them, or to an embedded cluster with a link"
+            )
+            assert service.files.scan() == {}
+
+    asyncio.run(main())
+
+
 def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path) -> None:
     async def main() -> None:
         async with staging_over(tmp_path) as service:

@@ -11,7 +11,7 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.links.gaps import Mark
 from replicator.links.route import Route
 from replicator.links.start_positions import StartPositions
-from replicator.topology import Link, Topology
+from replicator.topology import Link, Topology, load_topology
 from snapshots.position import BEFORE_ALL, Position
 
 HUB = Topology((), (Link("x", "us-east"), Link("us-east", "y", forward=True)))
@@ -49,3 +49,26 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
             assert read(us_east=own[-1], x=Position(9, 0)) == topic.log.last, "it has more of x than is here"
 
     asyncio.run(main())
+
+
+def test_what_a_source_publishes_or_its_brokers_do_comes_on_no_other_way(tmp_path: Path) -> None:
+    """Other links of the same two clusters carry other topics. Else a topic that is copied for the first time, and of
+    which the oldest was trimmed, would wait for messages that nobody brings."""
+    file = tmp_path / "topology.yaml"
+    beside = "kind: pulsar, apache: {service_url: 'pulsar://127.0.0.1:6650', admin_url: 'http://127.0.0.1:8080'}"
+    file.write_text(
+        "clusters:\n"
+        f"  a: {{address: '127.0.0.1:7001', data: a, {beside}}}\n"
+        "  b: {address: '127.0.0.1:7002', data: b}\n"
+        "  c: {address: '127.0.0.1:7003', data: c}\n"
+        "links:\n"
+        "  - {from: a, to: b, name: some, topics: ['public/default/some-.*'], where: \"key = 'x'\"}\n"
+        "  - {from: a, to: b, forward: true}\n"
+        "  - {from: c, to: a, where: \"key = 'x'\"}\n"
+        "  - {from: c, to: b}\n"
+    )
+    topology = load_topology(file)
+    routes = [Route.of(topology, link) for link in topology.links]
+    assert routes[1].origins == {"a", "a.pulsar", "c"}
+    assert [each.elsewhere for each in routes] == [frozenset(), {"c"}, frozenset(), frozenset()]
+    assert [each.filtered for each in routes] == [frozenset()] * 4

@@ -5,7 +5,6 @@ Brokers show which entries are acknowledged, and not which messages of a batch: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,8 @@ import numpy.typing as npt
 
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.pipeline.data_plane import SubscriptionState
-from replicator.pipeline.verify.brokers.comparison import EXAMPLES_MAX, Difference
+from replicator.pipeline.verify.brokers.comparison import EXAMPLES_MAX
+from replicator.pipeline.verify.brokers.differences import Difference, Where, identity_at
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
 from replicator.pipeline.verify.comparison.acked import Acked
 from snapshots.position import Position
@@ -69,19 +69,19 @@ def only_acked_at_source(common: Common, source: Acked, destination: Acked | Non
 
 def difference(common: Common, found: Int64s, subscription: str, source: str, destination: str) -> Difference:
     """The entries at indexes ``found`` of ``common``; copies by their names."""
+    log, rows = common.source, common.at_source[found]
 
-    def examples() -> Iterator[str]:
-        log = common.source
-        for index in found[:EXAMPLES_MAX].tolist():
-            row, other = int(common.at_source[index]), int(common.at_destination[index])
-            origin = log.lives[int(log.life[row])].origin
-            identity = Position(int(log.origin_ledger[row]), int(log.origin_entry[row]))
-            here = Position(int(log.ledger[row]), int(log.entry[row]))
-            there = Position(int(common.destination.ledger[other]), int(common.destination.entry[other]))
-            yield (
-                f"{origin} {identity} ({source} at {here}, {destination} at {there}) {subscription}: acknowledged in "
-                f"{source}, not in {destination}"
-            )
+    def text(start: int, stop: int) -> str:
+        row, other = int(rows[start]), int(common.at_destination[found[start]])
+        here = Position(int(log.ledger[row]), int(log.entry[row]))
+        there = Position(int(common.destination.ledger[other]), int(common.destination.entry[other]))
+        more = f" to {int(log.origin_entry[rows[stop - 1]])}" if stop - start > 1 else ""
+        return (
+            f"{identity_at(log, row)}{more} ({source} at {here}, {destination} at {there}) {subscription}: "
+            f"acknowledged in {source}, not in {destination}"
+        )
 
-    messages = int(common.source.messages[common.at_source[found]].sum(dtype=np.int64))
-    return Difference("ack_mismatch", destination, len(found), messages, tuple(examples()))
+    messages = int(log.messages[rows].sum(dtype=np.int64))
+    shown = tuple(text(at, at + 1) for at in range(min(len(found), EXAMPLES_MAX)))
+    where = Where(log, rows, text, source, subscription)
+    return Difference("ack_mismatch", destination, len(found), messages, shown, where)

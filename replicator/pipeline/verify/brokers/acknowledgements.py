@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from replicator.pipeline.verify.brokers.acknowledged import Common, common_of, difference, only_acked_at_source
-from replicator.pipeline.verify.brokers.comparison import Difference
+from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
 from replicator.pipeline.verify.comparison.acked import Acked
 

@@ -16,13 +16,15 @@ Several pairs may find the same. Each entry counts once in each copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from replicator.pipeline.verify.brokers.differences import Difference, Where, identity_at, runs
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s, Life
 from snapshots.position import Position
 
@@ -61,17 +63,6 @@ class Pair:
     """Whether contents are compared as well; what differs is put down to ``lacking``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Entries of one topic with one fault in one copy; ``messages`` are those in them."""
-
-    kind: str
-    copy: str
-    entries: int
-    messages: int
-    examples: tuple[str, ...]
-
-
 def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Difference]:
     """All that is wrong, one difference for each kind, life and copy."""
     codes = _Codes(copies)
@@ -80,8 +71,8 @@ def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Differenc
         for copy in copies
     ]
     for copy, of_copy in zip(copies, views, strict=True):
-        for life, view in of_copy.items():
-            yield from _within(copy, life, view)
+        for view in of_copy.values():
+            yield from _within(copy, view)
     found: dict[tuple[int, Life, str], _Lack] = {}
     for pair in pairs:
         for life, having in views[pair.having].items():
@@ -91,7 +82,7 @@ def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Differenc
                     lack = found.setdefault((pair.lacking, life, kind), _Lack())
                     lack.add(pair.having, having, at)
     for (number, life, kind), lack in found.items():
-        yield from lack.differences(kind, copies, number, life, views[number].get(life))
+        yield from lack.differences(kind, copies, number, views[number].get(life))
 
 
 @dataclass(slots=True)
@@ -125,6 +116,7 @@ class _View:
 
     def __init__(self, log: EntryLog, codes: Int64s, number: int) -> None:
         self.log = log
+        self._codes = codes
         rows = np.flatnonzero(log.life == number)
         of_rows = codes[rows]
         self.codes, first = np.unique(of_rows, return_index=True)
@@ -144,25 +136,28 @@ class _View:
 
     def first_row(self, row: int) -> int:
         """Where the entry at ``row`` is first."""
-        same = (self.log.origin_ledger[self.at] == self.log.origin_ledger[row]) & (
-            self.log.origin_entry[self.at] == self.log.origin_entry[row]
-        )
-        return int(self.at[np.flatnonzero(same)[0]])
+        return int(self.at[np.searchsorted(self.codes, self._codes[row])])
 
 
-def _within(copy: Copy, life: Life, view: _View) -> Iterator[Difference]:
-    def text(row: int) -> str:
-        return f"{_identity(life, view.log, row)} ({copy.name} at {view.place_of(row)}"
+def _within(copy: Copy, view: _View) -> Iterator[Difference]:
+    log = view.log
+
+    def text(rows: Int64s, start: int, stop: int, what: Callable[[int], str]) -> str:
+        first = int(rows[start])
+        return f"{_run(log, rows, start, stop)} ({copy.name} at {view.place_of(first)}, {what(first)})"
+
+    def found(kind: str, rows: Int64s, messages: int, what: Callable[[int], str]) -> Difference:
+        shown = tuple(text(rows, at, at + 1, what) for at in range(min(len(rows), EXAMPLES_MAX)))
+        where = Where(log, rows, lambda start, stop: text(rows, start, stop, what))
+        return Difference(kind, copy.name, len(rows), messages, shown, where)
 
     if len(view.again):
-        shown = tuple(
-            f"{text(row)}, and at {view.place_of(view.first_row(row))} before)"
-            for row in view.again[:EXAMPLES_MAX].tolist()
+        messages = _messages(log, view.again)
+        yield found(
+            "duplicated", view.again, messages, lambda row: f"and at {view.place_of(view.first_row(row))} before"
         )
-        yield Difference("duplicated", copy.name, len(view.again), _messages(view.log, view.again), shown)
     if len(view.late):
-        shown = tuple(f"{text(row)}, after a later one)" for row in view.late[:EXAMPLES_MAX].tolist())
-        yield Difference("reordered", copy.name, len(view.late), len(view.late), shown)
+        yield found("reordered", view.late, len(view.late), lambda row: "after a later one")
 
 
 def _between(
@@ -207,35 +202,35 @@ class _Lack:
             self.parts.append((number, having, fresh))
             self.known = np.union1d(self.known, having.codes[fresh])
 
-    def differences(
-        self, kind: str, copies: Sequence[Copy], number: int, life: Life, there: _View | None
-    ) -> Iterator[Difference]:
-        lacking = copies[number]
+    def differences(self, kind: str, copies: Sequence[Copy], number: int, there: _View | None) -> Iterator[Difference]:
         for other, having, at in self.parts:
             rows = having.at[at]
-            shown = []
-            for start, stop in _runs(having.codes[at])[:EXAMPLES_MAX]:
-                first = int(rows[start])
-                text = _identity(life, having.log, first)
-                if stop - start > 1:
-                    text += f" to {int(having.log.origin_entry[rows[stop - 1]])}"
-                place = f"not in {lacking.name}"
-                if kind == "corrupted" and there is not None:
-                    index = int(np.searchsorted(there.codes, having.codes[at[start]]))
-                    place = f"other content in {lacking.name} at {there.place_of(int(there.at[index]))}"
-                shown.append(f"{text} ({copies[other].name} at {having.place_of(first)}, {place})")
-            yield Difference(kind, lacking.name, len(at), _messages(having.log, rows), tuple(shown))
+            text = self._text(kind, copies[other], copies[number], having, at, there)
+            shown = tuple(text(*run) for run in islice(runs(having.log, rows), EXAMPLES_MAX))
+            where = Where(having.log, rows, text, copies[other].name)
+            yield Difference(kind, copies[number].name, len(at), _messages(having.log, rows), shown, where)
+
+    @staticmethod
+    def _text(
+        kind: str, other: Copy, lacking: Copy, having: _View, at: npt.NDArray[np.intp], there: _View | None
+    ) -> Callable[[int, int], str]:
+        """What a run of ``at`` is called."""
+        rows = having.at[at]
+
+        def text(start: int, stop: int) -> str:
+            place = f"not in {lacking.name}"
+            if kind == "corrupted" and there is not None:
+                index = int(np.searchsorted(there.codes, having.codes[at[start]]))
+                place = f"other content in {lacking.name} at {there.place_of(int(there.at[index]))}"
+            first = having.place_of(int(rows[start]))
+            return f"{_run(having.log, rows, start, stop)} ({other.name} at {first}, {place})"
+
+        return text
 
 
-def _runs(codes: Int64s) -> list[tuple[int, int]]:
-    """Where runs of entries that follow one another begin and end: the first of them."""
-    breaks = np.flatnonzero(np.diff(codes) != 1)[:EXAMPLES_MAX] + 1
-    starts = [0, *breaks.tolist()]
-    return list(zip(starts, [*starts[1:], len(codes) if len(breaks) < EXAMPLES_MAX else starts[-1]], strict=True))
-
-
-def _identity(life: Life, log: EntryLog, row: int) -> str:
-    return f"{life.origin} {int(log.origin_ledger[row])}:{int(log.origin_entry[row])}"
+def _run(log: EntryLog, rows: Int64s, start: int, stop: int) -> str:
+    more = f" to {int(log.origin_entry[rows[stop - 1]])}" if stop - start > 1 else ""
+    return identity_at(log, int(rows[start])) + more
 
 
 def _messages(log: EntryLog, rows: Int64s) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from replicator.pipeline.verify.brokers.comparison import Difference
+from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.report import BrokerCounts, Finding, VerifyReport, joined_findings
 
 

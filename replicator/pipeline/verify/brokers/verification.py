@@ -18,6 +18,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from replicator.apache.admin import TopicInternals
@@ -27,13 +30,15 @@ from replicator.pipeline.data_plane import SubscriptionState
 from replicator.pipeline.errors import PeerUnavailable, PipelineError
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
 from replicator.pipeline.verify.brokers.bridges import BridgedTopic, BridgeState, read_bridge
-from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Difference, Pair, compare
+from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Pair, compare
+from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 from replicator.pipeline.verify.brokers.found import BrokersFound, brokers_of, spool_of
 from replicator.pipeline.verify.brokers.reading import Brokers, read_worker
 from replicator.pipeline.verify.cluster_state import Picture, Wanted, allowed_clusters, read_picture
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.difference_files import DifferenceRows
 from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.pipeline.verify.reachability import Reachability, reachability_of
 from replicator.pipeline.verify.report import BrokerCounts
@@ -47,15 +52,26 @@ TOLD_SECONDS: Final = 2.0
 _NOBODY: Final = BridgedTopic(BEFORE_ALL, {}, waits=False, halted="")
 
 
-def verify_brokers(topology: Topology, wanted: Wanted, *, settle_seconds: float, since_ms: int | None) -> BrokersFound:
-    """Compare the brokers of all clusters of ``kind: pulsar`` in the topics that are wanted. Blocks."""
-    return asyncio.run(_Verification(topology, wanted, settle_seconds, since_ms or 0).run())
+def verify_brokers(
+    topology: Topology,
+    wanted: Wanted,
+    *,
+    settle_seconds: float,
+    since_ms: int | None,
+    parquet: Path | None = None,
+) -> BrokersFound:
+    """Compare the brokers of all clusters of ``kind: pulsar`` in the topics that are wanted. Blocks. ``parquet`` is a
+    file that all differences are written to, as rows."""
+    with DifferenceRows(parquet) if parquet is not None else nullcontext() as rows:
+        return asyncio.run(_Verification(topology, wanted, settle_seconds, since_ms or 0, rows).run())
 
 
 class _Verification:
     """One run."""
 
-    def __init__(self, topology: Topology, wanted: Wanted, settle_seconds: float, since_ms: int) -> None:
+    def __init__(
+        self, topology: Topology, wanted: Wanted, settle_seconds: float, since_ms: int, rows: DifferenceRows | None
+    ) -> None:
         self._topology = topology
         self._wanted = wanted
         self._settle_seconds = settle_seconds
@@ -69,6 +85,7 @@ class _Verification:
         self._bridges: dict[str, BridgeState] = {}
         self._acks_deadline: float | None = None
         """All topics together have the settling time for their acknowledgements."""
+        self._rows = rows
         self._found = BrokersFound()
 
     async def run(self) -> BrokersFound:
@@ -107,7 +124,7 @@ class _Verification:
             for topic, why in stopped.items():
                 if self._wanted(topic):
                     text = f"the bridge of {name} has stopped: {why}"
-                    self._found.add(topic, [Difference("gaps", brokers_of(name), 0, 1, (text,))])
+                    self._count(topic, [Difference("gaps", brokers_of(name), 0, 1, (text,))])
 
     # Waiting for what is on its way.
 
@@ -231,7 +248,7 @@ class _Verification:
             lambda name: self._states(name, topic),
             max(self._acks_deadline, now + min(self._settle_seconds, TOLD_SECONDS)),
         )
-        self._found.add(topic, differences)
+        self._count(topic, differences)
         self._found.subscriptions += subscriptions
 
     async def _states(self, name: str, topic: str) -> States | None:
@@ -337,12 +354,14 @@ class _Verification:
     def _count(self, topic: str, differences: Iterable[Difference]) -> None:
         clusters = {brokers_of(name): name for name in self._settings}
         for each in differences:
+            if self._rows is not None:
+                self._rows.write(each.rows(topic))
             if each.kind == BEHIND:
                 self._found.behind += each.messages
             elif each.kind == GONE:
                 self._found.brokers[clusters[each.copy]].gone += each.messages
             else:
-                self._found.add(topic, [each])
+                self._found.add(topic, [replace(each, where=None)])  # the logs go
 
 
 def _standings_of(url: str) -> dict[str, Standing]:

@@ -52,6 +52,19 @@ def test_a_topology_gives_the_address_of_its_cluster(tmp_path: Path) -> None:
         SinkOptions.parse({"topology": str(file)})
 
 
+def test_a_worker_beside_brokers_which_would_not_get_it_is_not_written_to(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    brokers = "{service_url: 'pulsar://127.0.0.1:6650', admin_url: 'http://127.0.0.1:8080'}"
+    file.write_text(f"clusters:\n  a: {{address: 127.0.0.1:7001, data: a, kind: pulsar, apache: {brokers}}}\n")
+    with pytest.raises(BadOption) as caught:
+        SinkOptions.parse({"topology": str(file), "cluster": "a"})
+    assert str(caught.value) == (
+        "option 'cluster': the clients of a use the Apache Pulsar brokers at pulsar://127.0.0.1:6650, which would not "
+        "get what is written to the worker beside them: write to the brokers, by a connector of Spark for them, "
+        "or to an embedded cluster with a link"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
