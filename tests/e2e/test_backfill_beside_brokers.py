@@ -11,11 +11,14 @@ import pytest
 from gateway_broker import gateways_of
 from peers.apache_support import Beside, backlog, beside, official, read_all, until
 from pulsar import ConsumerType, InitialPosition
+from pyspark.errors import PythonException, StreamingQueryException
 
 from replicator.pipeline.backfill.backfill import BackfillRequest, BackfillRun, link_for
 from replicator.topology import load_topology
 
 GONE = f"process 999999 on {platform.node()} since 2026-01-01T00:00:00Z"
+LINKS = "[{between: [A, B]}, {from: C, to: A}]"
+"""C is of kind embedded."""
 LINK = "/replication/v1/links/A%3EB"
 PLAN = "/pipeline/v1/links/A%3EB/plan"
 TOPIC = "persistent://public/default/history"
@@ -27,7 +30,7 @@ ACKNOWLEDGED = 40
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     path = tmp_path_factory.mktemp("pair")
-    with gateways_of(path, "A", "B") as brokers, beside(path, "AB", brokers, "[{between: [A, B]}]") as made:
+    with gateways_of(path, "A", "B") as brokers, beside(path, "ABC", brokers, LINKS) as made:
         yield made
 
 
@@ -70,3 +73,31 @@ def test_history_of_the_brokers_is_carried_by_spark_to_those_of_the_other_cluste
     rows = table.where("kind = 'message'").orderBy("ledger", "entry").select("payload", "origin").collect()
     assert [bytes(row["payload"]).decode() for row in rows] == MESSAGES
     assert {row["origin"] for row in rows} == {"A.pulsar"}
+
+
+def test_rows_are_not_written_to_a_worker_beside_brokers_which_would_not_get_them(pair: Beside, spark: Any) -> None:
+    """By the worker's address alone, as with a topology: an error that says what to do, nothing that is lost."""
+    rows = spark.range(0, 40, 1, 2).selectExpr("concat('row-', cast(id as string)) as payload")
+
+    def write(cluster: str, **options: str) -> None:
+        rows.write.format("replicator").mode("append").options(url=pair.url(cluster), **options).save()
+
+    with pytest.raises(PythonException) as caught:
+        write("A", topic="written")
+    assert "the worker of A serves no clients" in str(caught.value)
+    assert f"at {pair.brokers['A'].url}, which would not get what is written here" in str(caught.value)
+    assert "or to an embedded cluster with a link" in str(caught.value)
+    table = spark.readStream.format("replicator").options(url=pair.url("B"), topic=TOPIC).load()
+    query = (
+        table.writeStream.format("replicator")
+        .options(url=pair.url("A"), topic="written", checkpointLocation=str(pair.path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="which would not get what is written here"):
+        query.awaitTermination()
+    assert "persistent://public/default/written" not in pair.topics("A")
+
+    write("C", topic="written")  # links carry it on to the brokers
+    found = read_all(pair.brokers["A"], "persistent://public/default/written", 40)
+    assert sorted(found) == sorted(f"row-{number}" for number in range(40))
