@@ -18,6 +18,8 @@ class GatewayBroker:
 
     token: str | None = None
     """It asks nobody who he is."""
+    authority: Path | None = None
+    """There is no TLS."""
 
     def __init__(self, path: Path, name: str, database: str) -> None:
         path.mkdir()

@@ -11,6 +11,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import rsa as rivest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -18,6 +19,7 @@ from replicator.running.private_files import replace_private
 
 LASTING: Final = datetime.timedelta(days=1)
 SKEW: Final = datetime.timedelta(minutes=5)
+RSA_BITS: Final = 2048
 
 
 class Authority:
@@ -32,10 +34,10 @@ class Authority:
         """Whom to trust."""
         replace_private(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
 
-    def give(self, common_name: str, *hosts: str) -> tuple[Path, Path]:
+    def give(self, common_name: str, *hosts: str, rsa: bool = False) -> tuple[Path, Path]:
         """A certificate for ``127.0.0.1``, ``localhost`` and ``hosts``, and its key, in files named after
-        ``common_name``; those that are there are replaced."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        ``common_name``; those that are there are replaced. ``rsa`` is for who reads no other kind of key."""
+        key = rivest.generate_private_key(65537, RSA_BITS) if rsa else ec.generate_private_key(ec.SECP256R1())
         files = self.directory / f"{common_name}.pem", self.directory / f"{common_name}.key"
         replace_private(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         signed = self._signed(_named(common_name), key.public_key(), hosts, ca=False)
@@ -43,7 +45,12 @@ class Authority:
         return files
 
     def _signed(
-        self, name: x509.Name, key: ec.EllipticCurvePublicKey, hosts: Sequence[str] = (), *, ca: bool
+        self,
+        name: x509.Name,
+        key: ec.EllipticCurvePublicKey | rivest.RSAPublicKey,
+        hosts: Sequence[str] = (),
+        *,
+        ca: bool,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (

@@ -18,8 +18,10 @@ from peers_support import pulsar_peer
 from postgres_support import databases_of, served_postgres
 
 from replicator.drills.peers.pulsar.broker import PulsarBroker
+from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy
 
 WAIT_SECONDS: Final = 90.0
+Peer = PulsarBroker | PulsarCluster | PulsarProxy
 NAMESPACE: Final = "public/default"
 DRILL_MESSAGES: Final = 500
 
@@ -33,7 +35,7 @@ class Beside(Deployment):
         names: Sequence[str],
         links: str,
         databases: Mapping[str, str],
-        brokers: Mapping[str, PulsarBroker],
+        brokers: Mapping[str, Peer],
     ) -> None:
         self.brokers = brokers
         super().__init__(path, names, links, databases)
@@ -69,7 +71,7 @@ def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, P
 
 
 @contextmanager
-def beside(path: Path, names: str, brokers: Mapping[str, PulsarBroker], links: str) -> Iterator[Beside]:
+def beside(path: Path, names: str, brokers: Mapping[str, Peer], links: str) -> Iterator[Beside]:
     """Workers of clusters, started."""
     with served_postgres() as server, databases_of(names, server, "bridge") as databases:
         made = Beside(path, tuple(names), links, databases, brokers)
@@ -92,13 +94,18 @@ def until(
 
 
 @contextmanager
-def official(broker: PulsarBroker | str) -> Iterator[pulsar.Client]:
+def official(broker: Peer | str) -> Iterator[pulsar.Client]:
     """A client of a broker, or of what is at an address."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     # A broker that has just started, on a busy machine, may take a minute to load a topic.
-    url, token = (broker, None) if isinstance(broker, str) else (broker.url, broker.token)
+    url, token, authority = (
+        (broker, None, None) if isinstance(broker, str) else (broker.url, broker.token, broker.authority)
+    )
     shown = None if token is None else pulsar.AuthenticationToken(token)
-    client = pulsar.Client(url, authentication=shown, operation_timeout_seconds=120, logger=logger)
+    trusted = None if authority is None else str(authority)
+    client = pulsar.Client(
+        url, authentication=shown, operation_timeout_seconds=120, logger=logger, tls_trust_certs_file_path=trusted
+    )
     try:
         yield client
     finally:
@@ -144,7 +151,7 @@ def partitions(broker: PulsarBroker, topic: str) -> int:
         return 0
 
 
-def backlog(broker: PulsarBroker, topic: str, subscription: str) -> int:
+def backlog(broker: Peer, topic: str, subscription: str) -> int:
     """How many entries of a subscription are not acknowledged; -1 if there is no such subscription."""
     try:
         shown = broker.admin("GET", f"{topic.replace('://', '/')}/stats?getPreciseBacklog=true")["subscriptions"]

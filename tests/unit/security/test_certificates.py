@@ -6,6 +6,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from replicator.client.authentication import Showing
 from replicator.security.access import Access
@@ -28,6 +30,13 @@ def test_the_role_is_the_last_common_name_or_the_first_name_among_the_others() -
     for kind in ("DNS", "email", "URI"):
         shown = {"subjectAltName": (("IP Address", "127.0.0.1"), (kind, "orders"))}
         assert identify_certificate(shown, RoleFrom.SAN).role == "orders"
+
+
+@pytest.mark.parametrize("rsa", [False, True])
+def test_an_authority_gives_keys_of_either_kind(rsa: bool, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).give("host", rsa=rsa)
+    assert isinstance(load_pem_private_key(key.read_bytes(), None), RSAPrivateKey) == rsa
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
 
 
 @pytest.mark.parametrize(

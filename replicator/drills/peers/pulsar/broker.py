@@ -65,6 +65,9 @@ def missing() -> str | None:
 class PulsarBroker(PulsarProcess):
     """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
+    authority: Path | None = None
+    """Its :attr:`url` is without TLS."""
+
     def __init__(
         self,
         directory: Path,

@@ -2,6 +2,7 @@
 
 One process is the metadata store (ZooKeeper) and the bookie, and outlives the brokers: each of these is a process of
 its own, so it can be killed while the others go on. All of it takes about 15 s to be ready, and 1.5 GB of memory.
+With a :class:`~replicator.drills.peers.pulsar.guard.Guard` the brokers and the proxy have TLS and ask for tokens.
 It runs from its jars alone. ZooKeeper and the bookie listen at every address of the machine: Pulsar's starter of the
 two takes no other.
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from replicator.drills.peers.jvm import PeerFailed, PeerMissing, jars_missing
 from replicator.drills.peers.pulsar.broker import SETTINGS, TITLE
+from replicator.drills.peers.pulsar.guard import Guard
 from replicator.drills.peers.pulsar.process import POLL_SECONDS, PulsarProcess, ask, ask_admin
 from replicator.drills.ports import free_ports
 
@@ -42,6 +44,8 @@ CLUSTER_SETTINGS: Final[Mapping[str, str]] = {
     "webSocketServiceEnabled": "false",
 }
 """What differs from the broker's defaults."""
+_SCHEMES: Final = ("pulsar", "pulsar+ssl")
+_ADMIN_SCHEMES: Final = ("http", "https")
 _BROKER_HEAP: Final = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 _STORAGE_HEAP: Final = ("-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 _SMALL_HEAP: Final = ("-Xmx192m", "-XX:MaxDirectMemorySize=192m")
@@ -89,7 +93,7 @@ class _Setup(PulsarProcess):
         self.run_java(
             "org.apache.pulsar.PulsarClusterMetadataSetup",
             *("--cluster", cluster, "--metadata-store", store, "--configuration-metadata-store", store),
-            *("--web-service-url", first.admin_url, "--broker-service-url", first.url),
+            *_urls_of(first),
             heap=_SMALL_HEAP,
         )
         self.wait_until_over()
@@ -98,13 +102,14 @@ class _Setup(PulsarProcess):
 class ClusterBroker(PulsarProcess):
     """One broker of a cluster."""
 
-    def __init__(self, directory: Path, cluster: str, store: str) -> None:
+    def __init__(self, directory: Path, cluster: str, store: str, guard: Guard | None = None) -> None:
         super().__init__(directory)
         self._cluster = cluster
         self._store = store
+        self.guard = guard
         self.port, self.web_port = free_ports(2)
-        self.url = f"pulsar://127.0.0.1:{self.port}"
-        self.admin_url = f"http://127.0.0.1:{self.web_port}"
+        self.url = f"{_SCHEMES[guard is not None]}://127.0.0.1:{self.port}"
+        self.admin_url = f"{_ADMIN_SCHEMES[guard is not None]}://127.0.0.1:{self.web_port}"
         self.name = f"127.0.0.1:{self.web_port}"
         """What the cluster calls it."""
 
@@ -119,34 +124,34 @@ class ClusterBroker(PulsarProcess):
             "webServicePort": str(self.web_port),
             "bindAddress": "127.0.0.1",
             "advertisedAddress": "127.0.0.1",
+            **({} if self.guard is None else self.guard.broker(self.port, self.web_port)),
         }
         conf = write_settings(self.directory / "broker.conf", {**own, **settings})
         self.run_java("org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(conf), heap=_BROKER_HEAP)
 
     def wait(self) -> None:
         self.wait_until(
-            lambda: "public/default" in ask_admin(self.admin_url, None, "GET", "namespaces/public"),
+            lambda: "public/default" in _ask_admin(self.admin_url, self.guard, "GET", "namespaces/public"),
             f"the broker {self.name}",
         )
 
 
 class PulsarProxy(PulsarProcess):
-    """Pulsar's own proxy, before the brokers of a cluster."""
-
-    token: str | None = None
-    """It asks nobody who he is."""
+    """Pulsar's own proxy, before the brokers of a cluster. It has TLS and asks for tokens if these do."""
 
     def __init__(self, directory: Path, cluster: PulsarCluster) -> None:
         super().__init__(directory)
         self.cluster = cluster.cluster
         self._store = cluster.store
+        self._guard = cluster.guard
+        self.token, self.authority = cluster.token, cluster.authority
         self._port, self._web_port = free_ports(2)
-        self.url = f"pulsar://127.0.0.1:{self._port}"
-        self.admin_url = f"http://127.0.0.1:{self._web_port}"
+        self.url = f"{_SCHEMES[self._guard is not None]}://127.0.0.1:{self._port}"
+        self.admin_url = f"{_ADMIN_SCHEMES[self._guard is not None]}://127.0.0.1:{self._web_port}"
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH`` through it; raises :class:`urllib.error.HTTPError`."""
-        return _insist(lambda: self.admin_url, method, path, body)
+        return _insist(lambda: self.admin_url, self._guard, method, path, body)
 
     def start(self) -> None:
         """Raises :class:`PeerMissing` and :class:`PeerFailed`."""
@@ -163,12 +168,13 @@ class PulsarProxy(PulsarProcess):
             "advertisedAddress": "127.0.0.1",
             "brokerProxyAllowedIPAddresses": "127.0.0.0/8",
             "brokerProxyAllowedTargetPorts": "*",
+            **({} if self._guard is None else self._guard.proxy(self._port, self._web_port)),
         }
         conf = write_settings(self.directory / "proxy.conf", own)
         main = "org.apache.pulsar.proxy.server.ProxyServiceStarter"
         self.run_java(main, "--config", str(conf), heap=_SMALL_HEAP, jars="pulsar_proxy")
         self.wait_until(
-            lambda: "public/default" in ask_admin(self.admin_url, None, "GET", "namespaces/public"), "the proxy"
+            lambda: "public/default" in _ask_admin(self.admin_url, self._guard, "GET", "namespaces/public"), "the proxy"
         )
 
 
@@ -176,22 +182,21 @@ class PulsarCluster:
     """It is asked and ended as one :class:`~replicator.drills.peers.pulsar.broker.PulsarBroker`; its URLs name all of
     its brokers."""
 
-    token: str | None = None
-    """It asks nobody who he is."""
-
-    def __init__(
-        self, directory: Path, cluster: str, brokers: int = 2, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, cluster: str, brokers: int = 2, guard: Guard | None = None) -> None:
         self.cluster = cluster
         self.directory = directory
-        self._settings = {**CLUSTER_SETTINGS, **(settings or {})}
+        self.guard = guard
+        self.token = None if guard is None else guard.token
+        """What whoever administers it shows; None if it asks nobody who he is."""
+        self.authority = None if guard is None else guard.authority
+        """Whom to trust with TLS; None if there is none."""
         self._storage = _Storage(directory / "storage", cluster)
         self.store = self._storage.url
         self.brokers: Sequence[ClusterBroker] = [
-            ClusterBroker(directory / f"broker-{number}", cluster, self.store) for number in range(brokers)
+            ClusterBroker(directory / f"broker-{number}", cluster, self.store, guard) for number in range(brokers)
         ]
-        self.url = "pulsar://" + ",".join(each.url.partition("://")[2] for each in self.brokers)
-        self.admin_url = "http://" + ",".join(each.name for each in self.brokers)
+        self.url = _together([each.url for each in self.brokers])
+        self.admin_url = _together([each.admin_url for each in self.brokers])
 
     def start(self) -> None:
         """Returns when all of it is ready; raises :class:`PeerMissing` or :class:`PeerFailed`."""
@@ -208,7 +213,7 @@ class PulsarCluster:
     def start_brokers(self, *numbers: int) -> None:
         """Start some of the brokers, all at once; returns when they are ready."""
         for number in numbers:
-            self.brokers[number].launch(self._settings)
+            self.brokers[number].launch(CLUSTER_SETTINGS)
         for number in numbers:
             self.brokers[number].wait()
 
@@ -223,13 +228,13 @@ class PulsarCluster:
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """Call ``/admin/v2/PATH`` of a broker that runs; raises :class:`urllib.error.HTTPError`."""
-        return _insist(lambda: self._running().admin_url, method, path, body)
+        return _insist(lambda: self._running().admin_url, self.guard, method, path, body)
 
     def owner(self, topic: str) -> int | None:
         """Which of the brokers has a topic; one gets it if none has. None while that is not to be known, or is one that
         does not run."""
         try:
-            url = json.loads(self._look_up(topic))["brokerUrl"]
+            url = json.loads(self._look_up(topic))["brokerUrl" if self.guard is None else "brokerUrlTls"]
         except OSError:
             return None
         return next((number for number, each in enumerate(self.brokers) if each.url == url and each.pid), None)
@@ -255,7 +260,8 @@ class PulsarCluster:
             time.sleep(POLL_SECONDS)
 
     def _look_up(self, topic: str) -> bytes:
-        return ask(f"{self._running().admin_url}/lookup/v2/topic/{topic.replace('://', '/')}", None, "GET")
+        url = f"{self._running().admin_url}/lookup/v2/topic/{topic.replace('://', '/')}"
+        return ask(url, self.token, "GET", authority=self.authority)
 
     def _running(self) -> ClusterBroker:
         return next(each for each in self.brokers if each.pid is not None)
@@ -266,12 +272,32 @@ def write_settings(file: Path, settings: Mapping[str, str]) -> Path:
     return file
 
 
-def _insist(admin_url: Callable[[], str], method: str, path: str, body: Any) -> Any:
+def _together(urls: Sequence[str]) -> str:
+    """URLs as one."""
+    first, *others = urls
+    return ",".join((first, *(each.partition("://")[2] for each in others)))
+
+
+def _urls_of(broker: ClusterBroker) -> tuple[str, ...]:
+    """Options that name a broker."""
+    tls = "" if broker.guard is None else "-tls"
+    options = [f"--web-service-url{tls}", broker.admin_url, f"--broker-service-url{tls}", broker.url]
+    if tls:  # which wants an address without TLS, too, though nobody listens there
+        options += ["--web-service-url", broker.admin_url.replace("https", "http")]
+    return tuple(options)
+
+
+def _ask_admin(admin_url: str, guard: Guard | None, method: str, path: str, body: Any = None) -> Any:
+    shown = (None, None) if guard is None else (guard.token, guard.authority)
+    return ask_admin(admin_url, shown[0], method, path, body, shown[1])
+
+
+def _insist(admin_url: Callable[[], str], guard: Guard | None, method: str, path: str, body: Any) -> Any:
     """Ask again and again where a broker is gone, or is not sure yet whether a topic is its own."""
     deadline = time.monotonic() + MOVE_SECONDS_MAX
     while True:
         try:
-            return ask_admin(admin_url(), None, method, path, body)
+            return _ask_admin(admin_url(), guard, method, path, body)
         except OSError as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
             if refused or time.monotonic() > deadline:
@@ -285,9 +311,11 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def pulsar_cluster(directory: Path, *, cluster: str = "peer", brokers: int = 2) -> Iterator[PulsarCluster]:
+def pulsar_cluster(
+    directory: Path, *, cluster: str = "peer", brokers: int = 2, guard: Guard | None = None
+) -> Iterator[PulsarCluster]:
     """A cluster with its files in ``directory``."""
-    made = PulsarCluster(directory, cluster, brokers)
+    made = PulsarCluster(directory, cluster, brokers, guard)
     try:
         made.start()
         yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -124,21 +125,26 @@ class PulsarProcess(PeerProcess):
             time.sleep(POLL_SECONDS)
 
 
-def ask_admin(admin_url: str, token: str | None, method: str, path: str, body: Any = None) -> Any:
+def ask_admin(
+    admin_url: str, token: str | None, method: str, path: str, body: Any = None, authority: Path | None = None
+) -> Any:
     """Call ``/admin/v2/PATH`` of a broker, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
-    said = ask(f"{admin_url}/admin/v2/{path}", token, method, body)
+    said = ask(f"{admin_url}/admin/v2/{path}", token, method, body, authority)
     return json.loads(said) if said else None
 
 
-def ask(url: str, token: str | None, method: str, body: Any = None) -> bytes:
-    """What a broker answers, or that to which it sends on; raises :class:`urllib.error.HTTPError`."""
+def ask(url: str, token: str | None, method: str, body: Any = None, authority: Path | None = None) -> bytes:
+    """What a broker answers, or that to which it sends on; raises :class:`urllib.error.HTTPError`. ``authority`` is
+    whom to trust with TLS."""
+    context = None if authority is None else ssl.create_default_context(cafile=authority)
     shown = {} if token is None else {"Authorization": f"Bearer {token}"}
     data = None if body is None else json.dumps(body).encode()
     for _ in range(REDIRECTS_MAX):
         headers = {"Content-Type": "application/json", **shown}
         request = urllib.request.Request(url, method=method, data=data, headers=headers)  # noqa: S310  # nosec B310 - of a peer
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS_MAX) as response:  # noqa: S310  # nosec B310
+            opened = urllib.request.urlopen(request, timeout=ANSWER_SECONDS_MAX, context=context)  # noqa: S310  # nosec B310
+            with opened as response:
                 return bytes(response.read())
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.TEMPORARY_REDIRECT:  # urllib itself follows only what reads
