@@ -1,5 +1,5 @@
 """A worker beside an Apache Pulsar cluster of two brokers that have TLS alone and ask everybody for a token, each other
-too: requests that one sends on, and a copy through Pulsar's own proxy, which has TLS and wants a token as well."""
+too: topics move, a broker is killed, a token expires. The same through Pulsar's own proxy, with TLS and a token."""
 
 from __future__ import annotations
 
@@ -92,6 +92,28 @@ def deployment(cluster: PulsarCluster, guard: Guard, tmp_path_factory: pytest.Te
         yield made
 
 
+def test_topics_move_and_a_broker_is_killed_under_traffic(cluster: PulsarCluster, deployment: Secured) -> None:
+    topics = made_topics(cluster, deployment)
+    traffic = Traffic(deployment, topics, cluster)
+    with traffic.running():
+        traffic.more(20)
+        assert owners(cluster, topics) == {0, 1}
+        for topic in topics:
+            cluster.move(topic, 1 - (cluster.owner(topic) or 0))
+        traffic.more(20)
+        gone = [topic for topic in topics if cluster.owner(topic) == 0]
+        cluster.brokers[0].kill()
+        until(lambda: any(bridged(deployment, topic)["errors"] for topic in gone), lambda: deployment.apache("A"))
+        until(lambda: owners(cluster, gone) == {1}, "the other broker takes over")
+        until(lambda: not any(bridged(deployment, topic)["errors"] for topic in gone), lambda: deployment.apache("A"))
+        assert deployment.apache("A")["error"] == ""
+        traffic.more(20)
+        cluster.start_brokers(0)
+        cluster.move(gone[0], 0)
+        traffic.more(20)
+    traffic.verified()
+
+
 def test_a_request_that_a_broker_sends_on_is_shown_the_same_by_tls(
     cluster: PulsarCluster, deployment: Secured, guard: Guard
 ) -> None:
@@ -126,6 +148,21 @@ def sent_to(cluster: PulsarCluster, path: str) -> str:
         return str(answer.headers["Location"])
     finally:
         connection.close()
+
+
+def test_a_token_that_expires_is_replaced_in_its_file_and_shown_to_both_brokers(
+    cluster: PulsarCluster, deployment: Secured
+) -> None:
+    topics = made_topics(cluster, deployment)
+    traffic = Traffic(deployment, topics, cluster)
+    with traffic.running():
+        traffic.more(20)
+        assert owners(cluster, topics) == {0, 1}
+        deployment.token_expires(traffic, deployment.file.name)
+        for topic in topics:
+            cluster.move(topic, 1 - (cluster.owner(topic) or 0))
+        traffic.more(20)
+    traffic.verified()
 
 
 def test_a_copy_through_pulsars_proxy_with_tls_and_a_token(
