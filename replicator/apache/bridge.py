@@ -17,6 +17,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import BridgeError
+from replicator.apache.publish_room import PublishRoom
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
@@ -49,6 +50,7 @@ class ApacheBridge(TopicListener[Topic]):
         self._settings = settings
         self._broker_origin = broker_origin
         self._topics: dict[str, TopicBridge] = {}
+        self._room = PublishRoom()
         self.clients = BrokerClients(
             engine,
             broker_origin,
@@ -167,6 +169,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._engine,
             topic,
             self._broker_origin,
+            self._room,
             self._engine.supervisor,
         )
         self.clients.fence(bridged)

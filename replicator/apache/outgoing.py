@@ -33,6 +33,7 @@ from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer, reading_subscription
+from replicator.apache.publish_room import PublishRoom, TopicRoom
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, marks_of, stamped
 from replicator.client.errors import IncompatibleSchema, PulsarException
@@ -46,9 +47,6 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode
 from snapshots.position import Position
 
-IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
-IN_FLIGHT_ENTRIES_MAX: Final = 1_000
-"""A broker holds more than that back, by its default of ``maxPendingPublishRequestsPerConnection``."""
 READ_BYTES: Final = 4 * 1024 * 1024
 BARRIER_POLL_SECONDS: Final = 0.05
 ADMIN_POLL_SECONDS: Final = 0.5
@@ -71,6 +69,7 @@ class Outgoing:
         entries: EntryMap,
         registry: SchemaRegistry,
         confirmed: Confirmed,
+        room: PublishRoom,
         *,
         begins: Callable[[], None],
         fails: Callable[[BridgeError], None],
@@ -86,6 +85,7 @@ class Outgoing:
         self._entries = entries
         self._registry = registry
         self._confirmed = confirmed
+        self._room = room
         self._begins = begins
         self._fails = fails
         self._waits = waits
@@ -149,7 +149,8 @@ class Outgoing:
         )
         channel = await self._opened(settings)
         channel.own_numbers = True
-        flight = _Flight(self._news, self._confirmed, lambda: self._renewals != renewals)
+        room = self._room.topic()
+        flight = _Flight(self._news, self._confirmed, room, lambda: self._renewals != renewals)
         channel.start(flight)
         try:
             await self._read_back(flight, alone=fencing)
@@ -160,6 +161,7 @@ class Outgoing:
         finally:
             self.fenced.clear()
             self._confirmed.over()
+            room.close()
             await channel.close()
 
     async def _opened(self, settings: ProducerSettings) -> BrokerProducerChannel:
@@ -286,12 +288,12 @@ class _Flight:
     """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
     whether it is to be another one."""
 
-    def __init__(self, news: asyncio.Event, confirmed: Confirmed, renewed: Callable[[], bool]) -> None:
+    def __init__(self, news: asyncio.Event, confirmed: Confirmed, room: TopicRoom, renewed: Callable[[], bool]) -> None:
         self._news = news
         self._confirmed = confirmed
+        self._room = room
         self._renewed = renewed
         self._sent: dict[int, _Sent] = {}
-        self._bytes = 0
         self._error: PulsarException | None = None
         self._answered = asyncio.Event()
 
@@ -304,7 +306,7 @@ class _Flight:
 
     async def room(self, size: int) -> None:
         """Wait until so much more may be sent. Raises as :meth:`check`."""
-        while self._sent and (len(self._sent) >= IN_FLIGHT_ENTRIES_MAX or self._bytes + size > IN_FLIGHT_BYTES_MAX):
+        while not self._room.fits(size):
             self.check()
             self._answered.clear()
             await self._answered.wait()
@@ -312,13 +314,13 @@ class _Flight:
 
     def sent(self, number: int, entry: _Sent) -> None:
         self._sent[number] = entry
-        self._bytes += entry.bytes
+        self._room.sent(entry.bytes)
         self._confirmed.sent()
 
     def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
         for number, position in zip(entry_ids, positions, strict=True):
             entry = self._sent.pop(number)
-            self._bytes -= entry.bytes
+            self._room.confirmed(entry.bytes)
             self._confirmed.confirm(position, entry.identity, entry.messages)
         self._answered.set()
 

@@ -26,6 +26,7 @@ from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
+from replicator.apache.publish_room import PublishRoom
 from replicator.apache.published import load_map, removal_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.state import SubscriptionStates
@@ -70,6 +71,7 @@ class TopicBridge:
         engine: Engine,
         topic: Topic,
         broker_origin: str,
+        room: PublishRoom,
         supervisor: Supervisor,
     ) -> None:
         self.topic = topic
@@ -98,6 +100,7 @@ class TopicBridge:
             self._entries,
             engine.schemas,
             self._confirmed,
+            room,
             begins=lambda: self._well("publishing"),
             fails=lambda error: self._fails("publishing", error),
             waits=self._states.missing_at_brokers,

@@ -17,6 +17,7 @@ from replicator.apache.confirmed import Confirmed
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import publishing_producer
 from replicator.apache.outgoing import Outgoing
+from replicator.apache.publish_room import PublishRoom
 from replicator.apache.published import load_map
 from replicator.client import PulsarException
 from replicator.client.settings import ProducerSettings
@@ -61,6 +62,7 @@ async def test_producers_are_kept_out_while_it_is_not_known_what_they_published(
             load_map(engine.store, topic.topic_id, "a.pulsar"),
             engine.schemas,
             Confirmed(),
+            PublishRoom(),
             begins=failures.clear,
             fails=failures.append,
             waits=lambda: False,
