@@ -255,7 +255,7 @@ class BrokerAdmin(ClosedAtExit):
         needs no consumer, and moves nothing back."""
         path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/expireMessages"
         try:
-            await self._ask("POST", path, _place(last))
+            await self._ask("POST", path, _place(last) | {"partitionIndex": _partition_index(topic)})
         except AdminFailed as error:
             if error.status != 409:  # another one is under way, or there is nothing up to there
                 raise
@@ -386,6 +386,12 @@ class BrokerAdmin(ClosedAtExit):
 
 def _place(first: Position) -> dict[str, Any]:
     return {"ledgerId": first.ledger, "entryId": first.entry, "partitionIndex": -1, "isExcluded": False}
+
+
+def _partition_index(topic: str) -> int:
+    """What brokers take for the index of a topic's partition; -1 for one that is none, as ``t-partition-01`` is."""
+    name = parse_topic(topic)
+    return name.partition if name.local.endswith(f"-{name.partition}") else -1
 
 
 def _reason(said: bytes, status_text: str | None) -> str:

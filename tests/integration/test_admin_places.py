@@ -140,3 +140,19 @@ def test_the_inside_of_partitions_and_what_is_stored_of_cursors(tmp_path: Path) 
             await admin.refused(404, "GET", f"{EU}-partition-0/partitioned-internalStats")
 
     asyncio.run(main())
+
+
+def test_a_message_up_to_which_a_partition_expires_is_named_with_its_partition(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", f"{EU}/partitions", 2)
+            (position,) = await (await admin.engine.topic(f"{FULL}-partition-1")).publish([message(b"a")])
+            jobs = f"{EU}-partition-1/subscription/jobs"
+            await admin.done("PUT", jobs, EARLIEST)
+            for wrong in ({}, {"partitionIndex": 0}):
+                said = await admin.refused(412, "POST", f"{jobs}/expireMessages", as_id(position) | wrong)
+                assert "partitionIndex" in said
+            await admin.done("POST", f"{jobs}/expireMessages", as_id(position) | {"partitionIndex": 1})
+            assert (await admin.get(f"{EU}-partition-1/stats"))["subscriptions"]["jobs"]["msgBacklog"] == 0
+
+    asyncio.run(main())

@@ -11,7 +11,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.api.admin.errors import NotExpired, NotOnPartitioned, SubscriptionBusy, SubscriptionExists
+from replicator.api.admin.errors import (
+    NotExpired,
+    NotOnPartitioned,
+    PreconditionFailed,
+    SubscriptionBusy,
+    SubscriptionExists,
+)
 from replicator.api.admin.message_ids import NO_INDEX, Target, read_target
 from replicator.api.admin.requests import (
     ENGINE,
@@ -164,6 +170,10 @@ async def expire_through(request: web.Request) -> web.Response:
     """Treat all up to the message of the body as consumed, or with ``excluded`` all before it."""
     target = read_target(await read_json(request))
     subscription = await _one_subscription(request)
+    if target.partition != subscription.topic.partition:
+        raise PreconditionFailed(
+            f"partitionIndex {target.partition} is not that of {topic_name(request)}, {subscription.topic.partition}"
+        )
     if not target.anywhere and not subscription.topic.reading.has_position(target.position):
         raise NotExpired(f"{topic_name(request)} has no message at {target.position}")
     through = target.position

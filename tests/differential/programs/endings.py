@@ -61,6 +61,26 @@ def expiring_nothing(at: At) -> Any:
     return at.admin("POST", path(at, "/subscription/s/expireMessages/100000"))[0]
 
 
+@program(each={f"of {made} partitions, as of {index}": (made, index) for made in (0, 2) for index in (-1, 0, 1)})
+def expiring_up_to_a_message(at: At, made: int, index: int) -> Any:
+    if made:
+        at.admin("PUT", path(at, "/partitions"), made)
+    one = path(at, "-partition-1" if made else "")
+    topic = one.replace("persistent/", "persistent://", 1)
+    at.consumer(topic=topic).close()
+    producer = at.producer(topic, batching_enabled=False)
+    _, second, _ = send_all(producer, range(3))
+    body = {"ledgerId": second.ledger_id(), "entryId": second.entry_id(), "partitionIndex": index}
+    status, _ = at.admin("POST", f"{one}/subscription/s/expireMessages", body)
+
+    def left() -> Any:
+        return at.admin("GET", f"{one}/stats")[1]["subscriptions"]["s"]["msgBacklog"]
+
+    if status == 204:
+        until(lambda: left() == 1)
+    return status, left()
+
+
 @program()
 def terminating(at: At) -> Any:
     producer = at.producer(batching_enabled=False)
