@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.awaited_names import AwaitedNames
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
@@ -52,7 +53,7 @@ BARRIER_POLL_SECONDS: Final = 0.05
 ADMIN_POLL_SECONDS: Final = 0.5
 """Where it did not answer."""
 SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
-"""So long publishing waits for the brokers to have the subscriptions that links brought."""
+"""So long publishing waits for the brokers to have a subscription that links brought."""
 BARRIER_SECONDS_MAX: Final = 60.0
 """Past it the producer begins anew, and the status says why."""
 
@@ -73,11 +74,11 @@ class Outgoing:
         *,
         begins: Callable[[], None],
         fails: Callable[[BridgeError], None],
-        waits: Callable[[], bool],
+        missing: Callable[[], frozenset[str]],
     ) -> None:
         """``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for
-        what the admin API does not answer; ``waits`` says whether the brokers lack subscriptions that are to be made
-        before."""
+        what the admin API does not answer; ``missing`` names the subscriptions that the brokers lack and that are to be
+        made before."""
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
@@ -88,7 +89,8 @@ class Outgoing:
         self._room = room
         self._begins = begins
         self._fails = fails
-        self._waits = waits
+        self._missing = missing
+        self._awaited = AwaitedNames(SUBSCRIPTIONS_SECONDS_MAX)
         self._news = asyncio.Event()
         self._fencing = False
         self._renewals = 0
@@ -231,8 +233,7 @@ class Outgoing:
         """Returns when the brokers have the subscriptions that are here, or have not got them for too long: the status
         says why, and messages do not wait for ever."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SUBSCRIPTIONS_SECONDS_MAX
-        while self._waits() and loop.time() < deadline:
+        while self._awaited.wait(self._missing(), loop.time()):
             flight.check()
             await asyncio.sleep(BARRIER_POLL_SECONDS)
 

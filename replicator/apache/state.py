@@ -122,11 +122,13 @@ class SubscriptionStates:
             await self._topic.writer.put_many(writes)
         return worked
 
-    def missing_at_brokers(self) -> bool:
-        """Whether there are subscriptions in the engine that were never seen at the brokers. Messages that are
-        published before they are made could be deleted before anybody gets them there."""
+    def missing_at_brokers(self) -> frozenset[str]:
+        """The subscriptions of the engine that were never seen at the brokers. Messages that are published before they
+        are made could be deleted before anybody gets them there."""
         found = self._topic.subscriptions.items()
-        return any(each.replicated and self.bridged(name) and name not in self._seen for name, each in found)
+        return frozenset(
+            name for name, each in found if each.replicated and self.bridged(name) and name not in self._seen
+        )
 
     def status(self) -> dict[str, Any]:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}

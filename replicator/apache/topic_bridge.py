@@ -103,7 +103,7 @@ class TopicBridge:
             room,
             begins=lambda: self._well("publishing"),
             fails=lambda error: self._fails("publishing", error),
-            waits=self._states.missing_at_brokers,
+            missing=self._states.missing_at_brokers,
         )
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()

@@ -65,7 +65,7 @@ async def test_producers_are_kept_out_while_it_is_not_known_what_they_published(
             PublishRoom(),
             begins=failures.clear,
             fails=failures.append,
-            waits=lambda: False,
+            missing=frozenset,
         )
         outgoing.fence(True)
         publishing = asyncio.create_task(outgoing.publish())
