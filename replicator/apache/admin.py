@@ -202,11 +202,15 @@ class BrokerAdmin(ClosedAtExit):
 
     async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
         """What is shown of a subscription; None if there is none."""
+        return (await self.subscriptions(topic)).get(name)
+
+    async def subscriptions(self, topic: str) -> dict[str, SubscriptionShown]:
+        """By name, what is shown of each."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
-        shown = answer.get("subscriptions", {}).get(name)
-        if shown is None:
-            return None
-        return SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
+        return {
+            name: SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
+            for name, shown in answer.get("subscriptions", {}).items()
+        }
 
     async def producers(self, topic: str) -> list[str]:
         """The names of those that are connected."""

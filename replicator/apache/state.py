@@ -9,8 +9,8 @@ engine's subscriptions everything else follows: links carry their markers, other
 2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
    the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
    the subscription is noted at once: it may be deleted on the other side before the next comparison.
-3. A consumer beside others keeps out whoever wants a subscription for itself, or with another type. So where it is not
-   known to share, what leaves no hole is passed over by the admin API, and only the rest by a consumer.
+3. All subscriptions that differ are merged together: how it is done at the brokers says
+   :mod:`replicator.apache.applying`. What one of them is refused is no matter of the others.
 4. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
 """
@@ -18,14 +18,14 @@ engine's subscriptions everything else follows: links carry their markers, other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import structlog
 
-from replicator.apache.acknowledging import ACKS_MAX, acknowledge_at_broker
 from replicator.apache.admin import BrokerAdmin, TopicInternals
-from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
+from replicator.apache.applying import Applying, Wanted, cursor_of
+from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
@@ -55,12 +55,16 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
-SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
-"""Types of subscriptions in which a consumer of ours keeps none of the applications' out, if it has the same type."""
-PASSING_SECONDS_MAX: Final = 2.0
-PASSING_POLL_SECONDS: Final = 0.02
-
 log = structlog.get_logger(__name__)
+
+
+class _Merged(NamedTuple):
+    """A subscription whose merge has begun."""
+
+    subscription: Subscription
+    generation: int
+    broker: BrokerCursor
+    merge: Merge
 
 
 class SubscriptionStates:
@@ -79,7 +83,7 @@ class SubscriptionStates:
     ) -> None:
         self._fence = fence
         self._settings = settings
-        self._connector = connector
+        self._applying = Applying(connector, admin, cluster, topic.name, fence)
         self._admin = admin
         self._cluster = cluster
         self._topic = topic
@@ -109,13 +113,19 @@ class SubscriptionStates:
         names.update(unknown - await self._passing.among(unknown))
         worked, self.quiet = False, True
         before = dict(self._seen)
+        merges: list[_Merged] = []
         for name in sorted(name for name in names if self.bridged(name)):
             try:
-                worked |= await self._compare(name, internals)
-                self.errors.pop(name, None)
+                done = await self._compare(name, internals)
             except (BridgeError, PulsarException, EngineError) as error:
-                self.quiet = False
-                self.errors[name] = f"{type(error).__name__}: {error}"
+                self._failed(name, error)
+                continue
+            if isinstance(done, _Merged):
+                merges.append(done)
+            else:
+                worked |= done
+                self.errors.pop(name, None)
+        worked |= await self._finish_merges(merges, internals)
         changed = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
         if changed:
             writes = [write_of(self._topic.topic_id, name, self._seen.get(name)) for name in sorted(changed)]
@@ -151,8 +161,9 @@ class SubscriptionStates:
         """Whether the subscriptions of that name are kept in step."""
         return not is_reserved(name) and self._settings.bridges_subscription(name)
 
-    async def _compare(self, name: str, internals: TopicInternals) -> bool:
-        broker = _cursor(internals, name)
+    async def _compare(self, name: str, internals: TopicInternals) -> bool | _Merged:
+        """Whether anything was to be done; or what :meth:`_finish_merges` is to finish."""
+        broker = cursor_of(internals, name)
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
@@ -206,71 +217,57 @@ class SubscriptionStates:
             case Merge():
                 assert subscription is not None
                 assert broker is not None
-                return await self._merge(subscription, broker, decision, internals)
+                return self._begin_merge(subscription, broker, decision)
         return True
 
     # Carrying it out.
 
-    async def _merge(
-        self, subscription: Subscription, broker: BrokerCursor, merge: Merge, internals: TopicInternals
-    ) -> bool:
-        name, generation = subscription.name, subscription.cursor.generation
+    def _begin_merge(self, subscription: Subscription, broker: BrokerCursor, merge: Merge) -> _Merged:
+        """The engine's part at once, as it was decided for this generation."""
         if merge.in_engine:
             subscription.merging.acks(self._entries.to_local(merge.in_engine), {}, announce=True)
-            await subscription.saved()
-            self.counters["acknowledged_in_engine"] += len(merge.in_engine)
-        acknowledged = broker
-        if merge.at_broker:
-            done = await self._acknowledge(name, broker, merge.at_broker, internals)
-            beyond = broker.beyond.copy()
-            beyond.update(PositionSet(done))
-            acknowledged = BrokerCursor(broker.mark_delete, beyond)
-            self.counters["acknowledged_at_broker"] += len(done)
-        self._seen[name] = Seen(generation, acknowledged, internals.load)
-        return bool(merge.in_engine or merge.at_broker)
+        return _Merged(subscription, subscription.cursor.generation, broker, merge)
 
-    async def _acknowledge(
-        self, name: str, broker: BrokerCursor, positions: PositionSet, internals: TopicInternals
-    ) -> list[Position]:
-        holder = self._fence.holder(name)
-        if holder is not None:
-            return await holder.acknowledge(positions)
-        async with self._fence.lock:
-            return await self._acknowledge_beside(name, broker, positions, internals)
+    async def _finish_merges(self, merges: Sequence[_Merged], internals: TopicInternals) -> bool:
+        """What all of them have acknowledged in the engine is durable with one commit or two, and links tell it in one
+        update; what they lack at the brokers is acknowledged there beside each other. Returns whether anything was done
+        of one that did not fail: who fails is not compared more often for that."""
+        worked = False
+        changed = [each for each in merges if each.merge.in_engine]
+        results = await asyncio.gather(*(each.subscription.saved() for each in changed), return_exceptions=True)
+        unsaved: dict[str, EngineError] = {}
+        for each, result in zip(changed, results, strict=True):
+            if isinstance(result, EngineError):
+                unsaved[each.subscription.name] = result
+            elif isinstance(result, BaseException):
+                raise result
+        merges = [each for each in merges if each.subscription.name not in unsaved]
+        for name, error in unsaved.items():
+            self._failed(name, error)
+        wanted = {
+            each.subscription.name: Wanted(each.broker, each.merge.at_broker) for each in merges if each.merge.at_broker
+        }
+        applied = await self._applying.apply(wanted, internals) if wanted else {}
+        for each in merges:
+            name, cursor = each.subscription.name, each.broker
+            self.counters["acknowledged_in_engine"] += len(each.merge.in_engine)
+            done = applied.get(name, [])
+            if not isinstance(done, list):
+                self._failed(name, done)
+                continue
+            if done:
+                beyond = cursor.beyond.copy()
+                beyond.update(PositionSet(done))
+                cursor = BrokerCursor(cursor.mark_delete, beyond)
+                self.counters["acknowledged_at_broker"] += len(done)
+            self._seen[name] = Seen(each.generation, cursor, internals.load)
+            self.errors.pop(name, None)
+            worked |= bool(each.merge.in_engine or each.merge.at_broker)
+        return worked
 
-    async def _acknowledge_beside(
-        self, name: str, broker: BrokerCursor, positions: PositionSet, internals: TopicInternals
-    ) -> list[Position]:
-        """Beside the applications' consumers. Where one of ours could keep one of them out, it does what it can
-        without."""
-        shown = await self._admin.subscription(self._topic.name, name)
-        kind = "" if shown is None else shown.type
-        if kind not in SHARING:
-            chosen = positions.head(ACKS_MAX)
-            through = broker.reaches(PositionSet(chosen), internals.last_entries)
-            if through > broker.mark_delete and await self._passed(name, through):
-                return [each for each in chosen if each <= through]
-        done = await acknowledge_at_broker(self._connector, self._cluster, self._topic.name, name, kind, positions)
-        if done is None:
-            raise BridgeError(
-                f"{len(positions)} entries that are acknowledged elsewhere wait: a broker lets nobody else into the "
-                f"{kind or 'Exclusive'} subscription while its consumer is connected"
-            )
-        return done
-
-    async def _passed(self, name: str, through: Position) -> bool:
-        """Whether the broker has moved the subscription over all up to there."""
-        if not await self._admin.expire_through(self._topic.name, name, through):
-            return False
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PASSING_SECONDS_MAX
-        while True:
-            cursor = _cursor(await self._admin.internals(self._topic.name), name)
-            if cursor is not None and cursor.mark_delete >= through:
-                return True
-            if loop.time() > deadline:
-                return False
-            await asyncio.sleep(PASSING_POLL_SECONDS)
+    def _failed(self, name: str, error: Exception) -> None:
+        self.quiet = False
+        self.errors[name] = f"{type(error).__name__}: {error}"
 
     async def _reset_at_broker(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
@@ -319,8 +316,3 @@ class SubscriptionStates:
         if subscription is None:
             return None
         return self._entries.to_broker(self._open(subscription)).first() or everything.last()
-
-
-def _cursor(internals: TopicInternals, name: str) -> BrokerCursor | None:
-    shown: Mapping[str, Any] | None = internals.cursors.get(name)
-    return None if shown is None else parse_cursor(shown, internals.last_entries)

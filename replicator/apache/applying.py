@@ -1,0 +1,180 @@
+"""Applying to the subscriptions of one topic at the brokers what other clusters acknowledged: many of them in one go.
+
+Invariant (DESIGN §3): 5, nothing is acknowledged that is not asked for here.
+
+1. Where the worker keeps consumers out, it acknowledges through the consumer by which it does so.
+2. Else beside the applications' consumers. One of ours keeps out whoever wants a subscription for itself, or with
+   another type. So where it is not known to share, what leaves no hole is passed over by the admin API, and only the
+   rest is acknowledged by a consumer, which is there for milliseconds.
+3. What is asked of the brokers is asked once for :data:`AT_ONCE` subscriptions: which types they have, and whether
+   those that were passed over have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from replicator.apache.acknowledging import ACKS_MAX, acknowledge_at_broker
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
+from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.errors import BridgeError
+from replicator.client.errors import PulsarException
+from replicator.client.wire.connector import BrokerConnector
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
+"""Types of subscriptions in which a consumer of ours keeps none of the applications' out, if it has the same type."""
+AT_ONCE: Final = 20
+"""Subscriptions of one topic: few, so that the types are still so when the last consumer connects."""
+PASSING_SECONDS_MAX: Final = 2.0
+PASSING_POLL_SECONDS: Final = 0.02
+"""The first time; each time twice as long."""
+
+
+class Wanted(NamedTuple):
+    """What is to be acknowledged at a subscription whose cursor is ``broker``."""
+
+    broker: BrokerCursor
+    positions: PositionSet
+
+
+Applied = list[Position] | BridgeError | PulsarException
+"""What was acknowledged, or why nothing was."""
+
+
+class Applying:
+    """To the subscriptions of ``topic``."""
+
+    def __init__(
+        self, connector: BrokerConnector, admin: BrokerAdmin, cluster: str, topic: str, fence: ConsumerFence
+    ) -> None:
+        self._connector = connector
+        self._admin = admin
+        self._cluster = cluster
+        self._topic = topic
+        self._fence = fence
+
+    async def apply(self, wanted: Mapping[str, Wanted], internals: TopicInternals) -> dict[str, Applied]:
+        """By subscription, what was acknowledged when the brokers have confirmed it: the lowest
+        :data:`~replicator.apache.acknowledging.ACKS_MAX` of what is wanted. ``internals`` are those in which the
+        cursors were seen."""
+        applied: dict[str, Applied] = {}
+        for some in _in_parts(wanted):
+            held = [name for name in some if self._fence.holder(name) is not None]
+            applied.update(await _each(held, lambda name: self._through_holder(name, wanted[name].positions)))
+            beside = [name for name in some if name not in applied]
+            if not beside:
+                continue
+            try:
+                async with self._fence.lock:
+                    applied.update(await self._beside(beside, wanted, internals))
+            except (BridgeError, PulsarException) as error:
+                applied.update(dict.fromkeys(beside, error))
+        return applied
+
+    async def _through_holder(self, name: str, positions: PositionSet) -> list[Position]:
+        holder = self._fence.holder(name)
+        if holder is None:
+            raise BridgeError(f"the consumer that keeps others out of {name} has just gone")
+        return await holder.acknowledge(positions)
+
+    async def _beside(
+        self, names: Sequence[str], wanted: Mapping[str, Wanted], internals: TopicInternals
+    ) -> dict[str, Applied]:
+        """Beside the applications' consumers. What needs a consumer comes first, while the types are as they were
+        shown."""
+        kinds = await self._kinds()
+        through = {
+            name: reached
+            for name in names
+            if kinds.get(name, "") not in SHARING and (reached := _reached(wanted[name], internals)) is not None
+        }
+        applied = await self._by_consumers([name for name in names if name not in through], wanted, kinds)
+        if not through:
+            return applied
+        passed, refused = await self._passed(through)
+        applied.update(refused)
+        for name in passed:
+            applied[name] = [each for each in wanted[name].positions.head(ACKS_MAX) if each <= through[name]]
+        left = [name for name in through if name not in applied]
+        if left:
+            applied.update(await self._by_consumers(left, wanted, await self._kinds()))
+        return applied
+
+    async def _kinds(self) -> dict[str, str]:
+        return {name: shown.type for name, shown in (await self._admin.subscriptions(self._topic)).items()}
+
+    async def _by_consumers(
+        self, names: Sequence[str], wanted: Mapping[str, Wanted], kinds: Mapping[str, str]
+    ) -> dict[str, Applied]:
+        async def acknowledge(name: str) -> list[Position]:
+            kind, positions = kinds.get(name, ""), wanted[name].positions
+            done = await acknowledge_at_broker(self._connector, self._cluster, self._topic, name, kind, positions)
+            if done is None:
+                raise BridgeError(
+                    f"{len(positions)} entries that are acknowledged elsewhere wait: a broker lets nobody else into "
+                    f"the {kind or 'Exclusive'} subscription while its consumer is connected"
+                )
+            return done
+
+        return await _each(names, acknowledge)
+
+    async def _passed(self, through: Mapping[str, Position]) -> tuple[set[str], dict[str, Applied]]:
+        """Those subscriptions that the broker has moved over all up to there; and those of which it refuses that."""
+
+        async def ask(name: str) -> list[Position]:
+            taken_up = await self._admin.expire_through(self._topic, name, through[name])
+            return [through[name]] if taken_up else []
+
+        asked = await _each(list(through), ask)
+        refused: dict[str, Applied] = {name: answer for name, answer in asked.items() if not isinstance(answer, list)}
+        waiting = {name for name, answer in asked.items() if isinstance(answer, list) and answer}
+        passed: set[str] = set()
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + PASSING_SECONDS_MAX, PASSING_POLL_SECONDS
+        while waiting:
+            internals = await self._admin.internals(self._topic)
+            found = {name: cursor_of(internals, name) for name in waiting}
+            there = {name for name, at in found.items() if at is not None and at.mark_delete >= through[name]}
+            passed |= there
+            waiting -= there
+            if loop.time() > deadline:
+                break
+            if waiting:
+                await asyncio.sleep(pause)
+                pause *= 2
+        return passed, refused
+
+
+def cursor_of(internals: TopicInternals, name: str) -> BrokerCursor | None:
+    """Of a subscription; None if it is not there. Raises :class:`BridgeError` for one that cannot be read."""
+    shown = internals.cursors.get(name)
+    return None if shown is None else parse_cursor(shown, internals.last_entries)
+
+
+def _reached(wanted: Wanted, internals: TopicInternals) -> Position | None:
+    """Up to where all is acknowledged when what is wanted is; None if the cursor does not move by that."""
+    chosen = PositionSet(wanted.positions.head(ACKS_MAX))
+    reached = wanted.broker.reaches(chosen, internals.last_entries)
+    return reached if reached > wanted.broker.mark_delete else None
+
+
+def _in_parts(wanted: Mapping[str, Wanted]) -> Iterator[list[str]]:
+    names = list(wanted)
+    for at in range(0, len(names), AT_ONCE):
+        yield names[at : at + AT_ONCE]
+
+
+async def _each(names: Sequence[str], work: Callable[[str], Awaitable[list[Position]]]) -> dict[str, Applied]:
+    """All at the same time. What the brokers refuse of one is no matter of the others."""
+    results = await asyncio.gather(*map(work, names), return_exceptions=True)
+    applied: dict[str, Applied] = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, BaseException) and not isinstance(result, BridgeError | PulsarException):
+            raise result
+        applied[name] = result
+    return applied
