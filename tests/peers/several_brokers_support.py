@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pulsar
 from peers.apache_support import NAMESPACE, Beside, Peer, backlog, bodies, official, until
 from pulsar import ConsumerType, InitialPosition
 
-from replicator.drills.peers.pulsar.cluster import PulsarCluster
+from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy
 
 LINKS: Final = "[{between: [A, C], forward: true}]"
 KEPT_EVERY: Final = 10
@@ -200,3 +201,38 @@ def bridged(made: Beside, topic: str) -> Any:
 
 def owners(cluster: PulsarCluster, topics: list[str]) -> set[int | None]:
     return {cluster.owner(topic) for topic in topics}
+
+
+def moved(cluster: PulsarCluster, topics: list[str], traffic: Traffic) -> None:
+    """Each topic, of which either broker has some, is moved to the other broker under traffic."""
+    traffic.more(20)
+    assert owners(cluster, topics) == {0, 1}
+    for topic in topics:
+        cluster.move(topic, 1 - (cluster.owner(topic) or 0))
+    traffic.more(20)
+
+
+@contextmanager
+def through_proxy(cluster: PulsarCluster, made: Beside, path: Path) -> Iterator[tuple[PulsarProxy, str]]:
+    """The worker of A asks Pulsar's own proxy for everything; which one, and the name of its topology file."""
+    proxy = PulsarProxy(path, cluster)
+    made.kill("A")
+    try:
+        proxy.start()
+        made.brokers["A"] = proxy
+        topology = made.write(LINKS, "proxied.yaml").name
+        made.start("A", file=topology)
+        yield proxy, topology
+    finally:
+        made.kill("A")
+        proxy.stop()
+        made.brokers["A"] = cluster
+        made.start("A")
+
+
+def proxy_restarts(proxy: PulsarProxy, made: Beside, topics: list[str], traffic: Traffic) -> None:
+    """It is killed, and comes back when the status of each topic says so."""
+    proxy.kill()
+    until(lambda: all(bridged(made, topic)["errors"] for topic in topics), lambda: made.apache("A"))
+    proxy.start()
+    traffic.more(20)

@@ -10,11 +10,21 @@ from pathlib import Path
 import pulsar
 import pytest
 from peers.apache_support import NAMESPACE, Beside, backlog, beside, official, until
-from peers.several_brokers_support import LINKS, Traffic, bridged, made_topics, owners, read
+from peers.several_brokers_support import (
+    LINKS,
+    Traffic,
+    bridged,
+    made_topics,
+    moved,
+    owners,
+    proxy_restarts,
+    read,
+    through_proxy,
+)
 from peers_required import require
 from pulsar import ConsumerType
 
-from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy, missing, missing_proxy, pulsar_cluster
+from replicator.drills.peers.pulsar.cluster import PulsarCluster, missing, missing_proxy, pulsar_cluster
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +49,8 @@ def test_topics_move_between_brokers_under_traffic(cluster: PulsarCluster, deplo
     topics = made_topics(cluster, deployment, partitions=4)
     traffic = Traffic(deployment, topics, cluster)
     with traffic.running():
-        traffic.more(20)
-        assert owners(cluster, topics) == {0, 1}
         for _ in range(2):
-            for topic in topics:
-                cluster.move(topic, 1 - (cluster.owner(topic) or 0))
-            traffic.more(20)
+            moved(cluster, topics, traffic)
         cluster.admin("PUT", f"namespaces/{NAMESPACE}/unload")
         traffic.more(20)
         cluster.admin("PUT", f"namespaces/{NAMESPACE}/{cluster.bundle(topics[0])}/split?unload=true")
@@ -133,26 +139,9 @@ def test_the_same_copy_through_pulsars_proxy(cluster: PulsarCluster, deployment:
     """Both URLs are the proxy's."""
     require(missing_proxy())
     topics = made_topics(cluster, deployment)
-    proxy = PulsarProxy(tmp_path, cluster)
-    deployment.kill("A")
-    try:
-        proxy.start()
-        deployment.brokers["A"] = proxy
-        deployment.start("A", file=deployment.write(LINKS, "proxied.yaml").name)
+    with through_proxy(cluster, deployment, tmp_path) as (proxy, _):
         traffic = Traffic(deployment, topics, proxy)
         with traffic.running():
-            traffic.more(20)
-            assert owners(cluster, topics) == {0, 1}
-            for topic in topics:
-                cluster.move(topic, 1 - (cluster.owner(topic) or 0))
-            traffic.more(20)
-            proxy.kill()
-            until(lambda: all(bridged(deployment, topic)["errors"] for topic in topics), lambda: deployment.apache("A"))
-            proxy.start()
-            traffic.more(20)
+            moved(cluster, topics, traffic)
+            proxy_restarts(proxy, deployment, topics, traffic)
         traffic.verified()
-    finally:
-        deployment.kill("A")
-        proxy.stop()
-        deployment.brokers["A"] = cluster
-        deployment.start("A")

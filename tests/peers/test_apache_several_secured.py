@@ -13,14 +13,23 @@ from typing import Any, Final
 
 import pytest
 from peers.apache_support import NAMESPACE, Beside, until
-from peers.several_brokers_support import LINKS, Traffic, bridged, made_topics, owners
+from peers.several_brokers_support import (
+    LINKS,
+    Traffic,
+    bridged,
+    made_topics,
+    moved,
+    owners,
+    proxy_restarts,
+    through_proxy,
+)
 from peers_required import require
 from postgres_support import databases_of, served_postgres
 from security_support import Secrets
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed
-from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy, missing, missing_proxy, pulsar_cluster
+from replicator.drills.peers.pulsar.cluster import PulsarCluster, missing, missing_proxy, pulsar_cluster
 from replicator.drills.peers.pulsar.guard import Guard
 from replicator.topology.apache import ApacheAuth, ApacheSettings, ApacheTls
 
@@ -96,11 +105,7 @@ def test_topics_move_and_a_broker_is_killed_under_traffic(cluster: PulsarCluster
     topics = made_topics(cluster, deployment)
     traffic = Traffic(deployment, topics, cluster)
     with traffic.running():
-        traffic.more(20)
-        assert owners(cluster, topics) == {0, 1}
-        for topic in topics:
-            cluster.move(topic, 1 - (cluster.owner(topic) or 0))
-        traffic.more(20)
+        moved(cluster, topics, traffic)
         gone = [topic for topic in topics if cluster.owner(topic) == 0]
         cluster.brokers[0].kill()
         until(lambda: any(bridged(deployment, topic)["errors"] for topic in gone), lambda: deployment.apache("A"))
@@ -157,11 +162,8 @@ def test_a_token_that_expires_is_replaced_in_its_file_and_shown_to_both_brokers(
     traffic = Traffic(deployment, topics, cluster)
     with traffic.running():
         traffic.more(20)
-        assert owners(cluster, topics) == {0, 1}
         deployment.token_expires(traffic, deployment.file.name)
-        for topic in topics:
-            cluster.move(topic, 1 - (cluster.owner(topic) or 0))
-        traffic.more(20)
+        moved(cluster, topics, traffic)
     traffic.verified()
 
 
@@ -171,28 +173,10 @@ def test_a_copy_through_pulsars_proxy_with_tls_and_a_token(
     """Both URLs are the proxy's. It looks at the token, and so do the brokers behind it."""
     require(missing_proxy())
     topics = made_topics(cluster, deployment)
-    proxy = PulsarProxy(tmp_path, cluster)
-    deployment.kill("A")
-    try:
-        proxy.start()
-        deployment.brokers["A"] = proxy
-        topology = deployment.write(LINKS, "proxied.yaml").name
-        deployment.start("A", file=topology)
+    with through_proxy(cluster, deployment, tmp_path) as (proxy, topology):
         traffic = Traffic(deployment, topics, proxy)
         with traffic.running():
-            traffic.more(20)
-            assert owners(cluster, topics) == {0, 1}
-            for topic in topics:
-                cluster.move(topic, 1 - (cluster.owner(topic) or 0))
-            traffic.more(20)
-            proxy.kill()
-            until(lambda: all(bridged(deployment, topic)["errors"] for topic in topics), lambda: deployment.apache("A"))
-            proxy.start()
-            traffic.more(20)
+            moved(cluster, topics, traffic)
+            proxy_restarts(proxy, deployment, topics, traffic)
             deployment.token_expires(traffic, topology)
         traffic.verified()
-    finally:
-        deployment.kill("A")
-        proxy.stop()
-        deployment.brokers["A"] = cluster
-        deployment.start("A")
