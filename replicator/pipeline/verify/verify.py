@@ -63,8 +63,10 @@ WORKING: Final = frozenset({"", "copying", "idle", "paused"})
 """States of links that need no remark, or that are remarked on elsewhere."""
 TOPIC_GONE: Final = "TopicNotFound"
 """The API's name for a topic that was deleted meanwhile."""
-LOOKS: Final = (0.1, 0.3, 1.0)
-"""When topics whose acknowledgements differ are compared again, as shares of the settling time."""
+LOOKS: Final = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+"""When topics whose acknowledgements differ are compared again, as shares of the settling time. A topic that lacks
+something is compared as often, at once, if more of it was trimmed meanwhile: its markers may be trimmed every second,
+and one look at it may take as long on a busy machine."""
 PROBES_MAX: Final = 200
 """How many positions are looked up in the exact mapping. Each takes a millisecond."""
 SMALL_MESSAGES: Final = 500_000
