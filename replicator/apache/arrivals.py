@@ -1,6 +1,7 @@
-"""What comes of a topic by one consumer, and how much of it may be under way.
+"""What comes of a topic by one consumer.
 
-Invariant (DESIGN §3): 11, what is sent by a broker and not handled here is bounded by permits.
+Invariant (DESIGN §3): 11, what is sent by a broker and not taken here is bounded: by permits
+(:mod:`replicator.apache.permits`), and where a broker does not keep to them, by leaving it.
 """
 
 from __future__ import annotations
@@ -11,50 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from replicator.client.errors import ConnectError, PulsarException
-from replicator.client.wire.channel import ConsumerChannel
 from replicator.engine.types import Delivery
 
-READ_BYTES_MAX: Final = 16 * 1024 * 1024
-"""About as much of a topic is under way from the broker."""
-PERMITS_MAX: Final = 2_000
-PERMITS_FIRST: Final = 50
-"""Until the size of its messages is known."""
-QUEUE_ENTRIES_MAX: Final = 100_000
-"""More than a broker sends for :data:`PERMITS_MAX`; one that does all the same is left."""
-
-
-class Permits:
-    """Grants a channel that has begun as many messages as fit into :data:`READ_BYTES_MAX`, by the size of those that
-    came. It begins with :data:`PERMITS_FIRST`, and grants twice as many each time."""
-
-    def __init__(self, channel: ConsumerChannel) -> None:
-        self._channel = channel
-        self._left = PERMITS_FIRST
-        self._wanted = PERMITS_FIRST
-        self._bytes_per_message = 0.0
-        channel.flow(PERMITS_FIRST)
-
-    def used(self, arrived: Sequence[Delivery]) -> None:
-        """These came, and are handled."""
-        if not arrived:
-            return
-        used = sum(delivery.batch_size for delivery in arrived)
-        size = sum(len(delivery.entry) for delivery in arrived) / max(used, 1)
-        self._bytes_per_message = max(size, 0.9 * self._bytes_per_message + 0.1 * size)
-        self._left -= used
-
-    def grant(self) -> None:
-        """More may come."""
-        if self._left > self._wanted // 2:
-            return
-        fitting = max(1, min(PERMITS_MAX, int(READ_BYTES_MAX / max(self._bytes_per_message, 1))))
-        self._wanted = min(2 * self._wanted, fitting)
-        self._channel.flow(self._wanted - self._left)
-        self._left = self._wanted
-
-    def hold(self) -> None:
-        """Nothing more need come for now; what was granted still may."""
-        self._wanted = PERMITS_FIRST
+ENTRIES_MAX: Final = 100_000
+BYTES_MAX: Final = 256 * 1024 * 1024
+"""More waits only where a broker sends what it was not asked for, or messages are far larger than those before them.
+Then its consumer is left, and what was not taken is read again."""
 
 
 class Arrivals:
@@ -62,6 +25,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._arrived: deque[Delivery] = deque()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._woken = False
         self._lost: PulsarException | None = None
@@ -75,6 +39,7 @@ class Arrivals:
             await self._news.wait()
         taken = list(self._arrived)
         self._arrived.clear()
+        self._bytes = 0
         self._woken = False
         return taken
 
@@ -84,9 +49,13 @@ class Arrivals:
         self._news.set()
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        if self._lost is not None:
+            return
         self._arrived += deliveries
-        if len(self._arrived) > QUEUE_ENTRIES_MAX:
+        self._bytes += sum(len(delivery.entry) for delivery in deliveries)
+        if len(self._arrived) > ENTRIES_MAX or self._bytes > BYTES_MAX:
             self._arrived.clear()
+            self._bytes = 0
             self.on_lost(ConnectError("the broker sent far more than it was asked for"))
         self._news.set()
 

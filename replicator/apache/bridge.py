@@ -17,6 +17,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import BridgeError
+from replicator.apache.permits import ReadRoom
 from replicator.apache.publish_room import PublishRoom
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.errors import PulsarException
@@ -50,7 +51,8 @@ class ApacheBridge(TopicListener[Topic]):
         self._settings = settings
         self._broker_origin = broker_origin
         self._topics: dict[str, TopicBridge] = {}
-        self._room = PublishRoom()
+        self._publish_room = PublishRoom()
+        self._read_room = ReadRoom()
         self.clients = BrokerClients(
             engine,
             broker_origin,
@@ -169,7 +171,8 @@ class ApacheBridge(TopicListener[Topic]):
             self._engine,
             topic,
             self._broker_origin,
-            self._room,
+            self._publish_room,
+            self._read_room,
             self._engine.supervisor,
         )
         self.clients.fence(bridged)

@@ -19,6 +19,11 @@ from typing import Final, NamedTuple
 from replicator.apache.stamps import Identity
 from snapshots.position import BEFORE_ALL, Position
 
+HOLD_SECONDS: Final = 0.05
+"""So long after the last confirmation the bridge waits for another entry to be published, and then reads on."""
+HOLD_UNDER_WAY_SECONDS: Final = 1.0
+"""So long it waits for a confirmation of what is published. A message of an application that was stored before that is
+seen as a gap as soon as the confirmation comes, so that it is late by no more than a broker takes to confirm."""
 AHEAD_MAX: Final = 10_000
 """Confirmations beyond a gap that are kept; past it all of them are forgotten, and the entries are read."""
 LEDGERS_END: Final = 1 << 63
@@ -92,3 +97,7 @@ class Confirmed:
         """Whether what comes next is likely to be an entry of the bridge's own, which a confirmation is going to tell:
         some are under way, or some were ``found`` just now, and :meth:`after` saw no gap before others."""
         return (found or self._under_way > 0) and not self._gap
+
+    def hold_seconds(self) -> float:
+        """How long the bridge waits for what is :meth:`expected`, before it reads on."""
+        return HOLD_UNDER_WAY_SECONDS if self._under_way > 0 else HOLD_SECONDS

@@ -22,10 +22,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
-from replicator.apache.arrivals import Arrivals, Permits
+from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
+from replicator.apache.permits import Permits, ReadRoom
 from replicator.apache.published import write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, marks_of, with_schema_version
@@ -41,9 +42,6 @@ from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
-HOLD_SECONDS: Final = 0.05
-"""So long after the last confirmation the bridge waits for another one, and then reads on. By so much may a message of
-an application be late, while the bridge publishes into its topic."""
 
 
 class _Found(NamedTuple):
@@ -65,6 +63,7 @@ class Incoming:
         entries: EntryMap,
         schemas: BrokerSchemas,
         confirmed: Confirmed,
+        room: ReadRoom,
         *,
         incarnation: int,
         reached: Position,
@@ -76,6 +75,7 @@ class Incoming:
         self._entries = entries
         self._schemas = schemas
         self._confirmed = confirmed
+        self._room = room
         self._incarnation = incarnation
         self._stored = stored
         self.reached = reached
@@ -101,20 +101,21 @@ class Incoming:
         )
         channel.start(events)
         self._confirmed.open(events.wake)
+        permits = Permits(channel.flow, self._room)
         try:
-            await self._read(channel, events)
+            await self._read(channel, events, permits)
         finally:
             self._confirmed.close()
+            permits.close()
             await channel.close()
 
-    async def _read(self, channel: ConsumerChannel, events: Arrivals) -> None:
+    async def _read(self, channel: ConsumerChannel, events: Arrivals, permits: Permits) -> None:
         requests = count(1)
-        permits = Permits(channel)
         acknowledged = BEFORE_ALL
         held = False
         while True:
             try:
-                async with timeout(HOLD_SECONDS if held else None):
+                async with timeout(self._confirmed.hold_seconds() if held else None):
                     arrived = await events.take()
             except TimeoutError:
                 permits.grant()
@@ -127,7 +128,7 @@ class Incoming:
             permits.used(arrived)
             held = not found.others and self._confirmed.expected(found.confirmed > 0)
             if held:
-                permits.hold()
+                permits.pause()
             else:
                 permits.grant()
 

@@ -26,6 +26,7 @@ from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
+from replicator.apache.permits import ReadRoom
 from replicator.apache.publish_room import PublishRoom
 from replicator.apache.published import load_map, removal_of
 from replicator.apache.schemas import BrokerSchemas
@@ -71,7 +72,8 @@ class TopicBridge:
         engine: Engine,
         topic: Topic,
         broker_origin: str,
-        room: PublishRoom,
+        publish_room: PublishRoom,
+        read_room: ReadRoom,
         supervisor: Supervisor,
     ) -> None:
         self.topic = topic
@@ -80,6 +82,7 @@ class TopicBridge:
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
         self._confirmed = Confirmed()
+        self._read_room = read_room
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(
             connector,
@@ -100,7 +103,7 @@ class TopicBridge:
             self._entries,
             engine.schemas,
             self._confirmed,
-            room,
+            publish_room,
             begins=lambda: self._well("publishing"),
             fails=lambda error: self._fails("publishing", error),
             missing=self._states.missing_at_brokers,
@@ -292,6 +295,7 @@ class TopicBridge:
             self._entries,
             BrokerSchemas(self._connector, self._engine.schemas, self.topic.name),
             self._confirmed,
+            self._read_room,
             incarnation=incarnation,
             reached=acknowledged,
             stored=self._stored,

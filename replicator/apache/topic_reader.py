@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.arrivals import Arrivals, Permits
+from replicator.apache.arrivals import Arrivals
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import RESERVED
+from replicator.apache.permits import Permits, ReadRoom
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
@@ -66,7 +67,7 @@ async def _read(
     upto: Position,
     take: Callable[[Sequence[Delivery]], Awaitable[None]],
 ) -> None:
-    permits = Permits(channel)
+    permits = Permits(channel.flow, ReadRoom())
     reached, silent_seconds = BEFORE_ALL, 0.0
     while reached < upto:
         try:

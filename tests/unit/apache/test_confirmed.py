@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.apache.confirmed import AHEAD_MAX, Confirmation, Confirmed
+from replicator.apache.confirmed import AHEAD_MAX, HOLD_SECONDS, HOLD_UNDER_WAY_SECONDS, Confirmation, Confirmed
 from replicator.apache.stamps import Identity
 from snapshots.position import BEFORE_ALL, Position
 
@@ -74,3 +74,11 @@ def test_a_confirmation_at_no_position_is_none() -> None:
     sent_and_confirmed(confirmed, Position(3, 5), BEFORE_ALL, Position(3, 6))
     assert confirmed.after(Position(3, 4)) == []  # all that is known for certain is read
     assert [each.position for each in confirmed.after(Position(3, 5))] == [Position(3, 6)]
+
+
+def test_the_bridge_waits_longer_for_a_confirmation_that_is_on_its_way() -> None:
+    confirmed = opened()
+    confirmed.sent()
+    assert confirmed.hold_seconds() == HOLD_UNDER_WAY_SECONDS
+    confirmed.confirm(Position(3, 6), Identity("b", 1, Position(1, 0)), 1)
+    assert confirmed.hold_seconds() == HOLD_SECONDS

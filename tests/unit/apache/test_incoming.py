@@ -14,10 +14,10 @@ from asynchronous import asynchronous
 from engine_support import entries_of, eventually, message, opened
 from gateway_support import serving_clients
 
-from replicator.apache.arrivals import PERMITS_FIRST
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.incoming import Incoming
+from replicator.apache.permits import PERMITS_FIRST, ReadRoom
 from replicator.apache.published import load_map
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, stamped
@@ -68,6 +68,7 @@ class Stage:
             self.entries,
             BrokerSchemas(self.connector, self.engine.schemas, TOPIC),
             self.confirmed,
+            ReadRoom(),
             incarnation=1,
             reached=reached,
             stored=lambda: None,

@@ -1,0 +1,90 @@
+"""How much of a topic a broker may send before the bridge has stored it, and of all topics of a worker. Pure.
+
+Invariant (DESIGN §3): 11, what a broker sends and is not stored here is bounded.
+
+Brokers count messages, and memory is bytes: so a topic is granted as many messages as fit into its bytes, by the size
+of those that came. It begins with :data:`PERMITS_FIRST`, and is granted more while much comes at once: a topic that
+seldom gets a message keeps nothing from the others. One alone may have :data:`TOPIC_BYTES_MAX` under way; many share
+:data:`SHARED_BYTES`, beyond what each has at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from replicator.engine.types import Delivery
+
+SHARED_BYTES: Final = 256 * 1024 * 1024
+TOPIC_BYTES_MAX: Final = 16 * 1024 * 1024
+TOPIC_BYTES_MIN: Final = 1024 * 1024
+PERMITS_MAX: Final = 50_000
+PERMITS_FIRST: Final = 50
+"""Until the size of its messages is known."""
+GROWTH: Final = 4
+"""So many times more are granted where a quarter came at once."""
+
+
+class ReadRoom:
+    """What all topics of a worker share."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        """Bytes that brokers may send, beyond what each topic has for itself."""
+
+    def fitting(self, held: int) -> int:
+        """How many bytes a topic may have under way that has ``held`` of the shared ones."""
+        return min(TOPIC_BYTES_MAX, TOPIC_BYTES_MIN + max(0, SHARED_BYTES - (self.used - held)))
+
+
+class Permits:
+    """Those of one consumer that has begun; ``flow`` grants it so many more messages."""
+
+    def __init__(self, flow: Callable[[int], None], room: ReadRoom) -> None:
+        self._flow = flow
+        self._room = room
+        self._held = 0
+        self._left = PERMITS_FIRST
+        self._wanted = PERMITS_FIRST
+        self._at_once = 0
+        """The most that came at once since the last grant."""
+        self._bytes_per_message = 1.0
+        flow(PERMITS_FIRST)
+
+    def used(self, arrived: Sequence[Delivery]) -> None:
+        """These came at once, and are handled."""
+        if not arrived:
+            return
+        used = sum(delivery.batch_size for delivery in arrived)
+        size = sum(len(delivery.entry) for delivery in arrived) / max(used, 1)
+        self._bytes_per_message = max(size, 0.9 * self._bytes_per_message + 0.1 * size, 1.0)
+        self._at_once = max(self._at_once, used)
+        self._left -= used
+
+    def grant(self) -> None:
+        """More may come."""
+        if self._left > self._wanted // 2:
+            return
+        if self._at_once * GROWTH >= self._wanted:
+            self._wanted *= GROWTH
+        elif self._at_once * GROWTH**3 < self._wanted:
+            self._wanted = max(PERMITS_FIRST, self._wanted // GROWTH)
+        self._at_once = 0
+        fitting = int(self._room.fitting(self._held) / self._bytes_per_message)
+        self._wanted = max(1, min(self._wanted, fitting, PERMITS_MAX))
+        if self._wanted > self._left:
+            self._flow(self._wanted - self._left)
+            self._left = self._wanted
+        self._hold(max(0, int(self._left * self._bytes_per_message) - TOPIC_BYTES_MIN))
+
+    def pause(self) -> None:
+        """Nothing more need come for now; what was granted still may."""
+        self._wanted = PERMITS_FIRST
+
+    def close(self) -> None:
+        """The consumer has ended."""
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        self._room.used += size - self._held
+        self._held = size
