@@ -133,7 +133,7 @@ def test_questions_are_on_standard_error_and_a_wrong_answer_is_asked_for_again()
         (["--cluster", "a=here"], "clusters.a.address"),
         (["--cluster", "a b"], "a cluster's name has"),
         (["nowhere/topology.yaml"], "cannot be written: No such file or directory"),
-        (["\0"], "embedded null byte"),
+        (["\0"], "embedded null"),
     ],
 )
 def test_an_option_that_does_not_fit_is_one_line_and_nothing_is_written(options: list[str], said: str) -> None:
