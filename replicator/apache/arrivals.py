@@ -14,7 +14,7 @@ from typing import Final
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.engine.types import Delivery
 
-ENTRIES_MAX: Final = 100_000
+ENTRIES_MAX: Final = 200_000
 BYTES_MAX: Final = 256 * 1024 * 1024
 """More waits only where a broker sends what it was not asked for, or messages are far larger than those before them.
 Then its consumer is left, and what was not taken is read again."""

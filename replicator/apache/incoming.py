@@ -112,7 +112,7 @@ class Incoming:
     async def _read(self, channel: ConsumerChannel, events: Arrivals, permits: Permits) -> None:
         requests = count(1)
         acknowledged = BEFORE_ALL
-        held = False
+        held = others = False
         while True:
             try:
                 async with timeout(self._confirmed.hold_seconds() if held else None):
@@ -121,11 +121,14 @@ class Incoming:
                 permits.grant()
                 held = False
                 continue
+            permits.used(arrived)
+            if others and not self._confirmed.expected(False):
+                permits.grant()  # the broker reads on while this is stored
             found = await self._store(arrived)
+            others = found.others
             if self.reached > acknowledged:
                 acknowledged = self.reached
                 channel.acknowledge_cumulative(next(requests), acknowledged, None)
-            permits.used(arrived)
             held = not found.others and self._confirmed.expected(found.confirmed > 0)
             if held:
                 permits.pause()

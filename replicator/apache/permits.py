@@ -5,7 +5,7 @@ Invariant (DESIGN §3): 11, what a broker sends and is not stored here is bounde
 Brokers count messages, and memory is bytes: so a topic is granted as many messages as fit into its bytes, by the size
 of those that came. It begins with :data:`PERMITS_FIRST`, and is granted more while much comes at once: a topic that
 seldom gets a message keeps nothing from the others. One alone may have :data:`TOPIC_BYTES_MAX` under way; many share
-:data:`SHARED_BYTES`, beyond what each has at least.
+:data:`SHARED_BYTES`, beyond what each has at least. As much again may be on its way to the disk.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from replicator.engine.types import Delivery
 
 SHARED_BYTES: Final = 256 * 1024 * 1024
-TOPIC_BYTES_MAX: Final = 16 * 1024 * 1024
+TOPIC_BYTES_MAX: Final = 64 * 1024 * 1024
 TOPIC_BYTES_MIN: Final = 1024 * 1024
-PERMITS_MAX: Final = 50_000
+PERMITS_MAX: Final = 100_000
 PERMITS_FIRST: Final = 50
 """Until the size of its messages is known."""
 GROWTH: Final = 4
