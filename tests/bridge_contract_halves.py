@@ -1,6 +1,6 @@
-"""What holds of workers beside Apache Pulsar clusters while one half of a broker is away, such as the admin API:
-nothing is lost, nothing comes twice, order is kept, acknowledgements are exact afterwards, and the status says what is
-wrong while it is.
+"""What holds of workers beside Apache Pulsar clusters while one half of a broker is away, the admin API or the binary
+protocol, and while clocks are apart: nothing is lost, nothing comes twice, order is kept, acknowledgements are exact
+afterwards, and the status says what is wrong while it is.
 
 A module of tests imports all of it, and has a fixture ``halves``, as with :mod:`bridge_contract`.
 """
@@ -8,18 +8,23 @@ A module of tests imports all of it, and has a fixture ``halves``, as with :mod:
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pulsar
+import pytest
 from peers.apache_support import backlog, bodies, drain, official, read_all, until
-from peers.half_down_support import ADMIN, Halved
+from peers.half_down_support import ADMIN, BINARY, Halved, restarted
 from pulsar import ConsumerType, InitialPosition
 
-from replicator.drills.link_fault import CUT
+from replicator.drills.link_fault import BLACK_HOLE, CUT, LinkFault
 
+FAULTS: Final = pytest.mark.parametrize("fault", [CUT, BLACK_HOLE], ids=["refused", "hanging"])
+HOURS: Final = 3600
 _topics = (f"persistent://public/default/halves-{number}" for number in count())
 
 
@@ -131,6 +136,30 @@ def complaints(made: Halved, name: str, topic: str) -> bool:
     return bool(made.apache(name)["error"] or shown["errors"] or shown["state"]["errors"])
 
 
+@FAULTS
+def test_messages_are_copied_while_the_admin_api_is_away_and_acknowledgements_catch_up(
+    halves: Halved, fault: LinkFault
+) -> None:
+    address = halves.address("B", ADMIN)
+    with applications(halves) as apps:
+        topic = apps.topic
+        with halves.fails("B", ADMIN, fault):
+            apps.acknowledge("A", bodies("a", [0, 7, 19]) + bodies("b", [4]))  # before anything else comes
+            for _ in range(2):
+                apps.arrived("B", apps.publish("A", 10))
+                apps.arrived("A", apps.publish("B", 10))
+            apps.acknowledge("B", bodies("a", [20, 33]) + bodies("b", [25]))
+            until(lambda: address in halves.apache("B")["error"], lambda: halves.apache("B"))
+            named(halves, topic, address, "subscriptions")
+            assert address in halves.command("status").stdout
+            assert not complaints(halves, "A", topic)
+            # Nothing of subscriptions passes the broker of B, either way.
+            until(lambda: backlog(halves.brokers["B"], topic, "work") == len(apps.all) - 6, "B has its own alone")
+            assert backlog(halves.brokers["A"], topic, "work") == len(apps.all) - 7
+            apps.arrived("B", apps.publish("A", 10))  # after all that, still
+    apps.exact()
+
+
 def test_messages_wait_once_for_a_subscription_that_cannot_be_made_and_it_gets_all_of_its_messages(
     halves: Halved,
 ) -> None:
@@ -162,3 +191,82 @@ def test_messages_wait_once_for_a_subscription_that_cannot_be_made_and_it_gets_a
 
 def late_in_engine(made: Halved, topic: str) -> bool:
     return "late" in made.get("B", f"/admin/v2/{topic.replace('://', '/')}/subscriptions")
+
+
+def test_a_worker_that_starts_without_the_admin_api_waits_for_it_and_goes_on_where_it_was(halves: Halved) -> None:
+    address = halves.address("B", ADMIN)
+    with applications(halves) as apps:
+        with halves.fails("B", ADMIN, CUT):
+            apps.publish("A", 10)
+            halves.kill("B")
+            apps.publish("A", 10)
+            apps.publish("B", 10)
+            halves.start("B")
+            named(halves, apps.topic, address, "reading", "publishing", "subscriptions")
+            apps.acknowledge("A", bodies("a", [3, 25, 39]))
+        apps.arrived("A", apps.all)
+        apps.arrived("B", apps.all)
+    apps.exact()
+
+
+@FAULTS
+def test_messages_wait_while_the_binary_protocol_is_away_and_acknowledgements_need_it_only_for_holes(
+    halves: Halved, fault: LinkFault
+) -> None:
+    address = halves.address("B", BINARY)
+    with applications(halves) as apps, official(halves.brokers["A"]) as client:
+        topic = apps.topic
+        alone = client.subscribe(topic, "alone", ConsumerType.Exclusive, initial_position=InitialPosition.Earliest)
+        got = [alone.receive(60_000) for _ in apps.all]
+        until(lambda: backlog(halves.brokers["B"], topic, "alone") == 40, lambda: halves.apache("B"))
+        with halves.fails("B", BINARY, fault):
+            apps.publish("A", 20)
+            apps.publish("B", 20)
+            named(halves, topic, address, "reading", "publishing")
+            assert halves.apache("B")["error"] == ""  # the admin API answers
+            assert address in halves.command("status").stdout
+            # What was acknowledged at B is seen at A; what leaves no hole goes the other way, too.
+            apps.acknowledge("B", bodies("a", [9]) + bodies("b", [11]))
+            until(lambda: backlog(halves.brokers["A"], topic, "work") == 60 - 5, lambda: halves.apache("A"))
+            for message in got:
+                alone.acknowledge(message)
+            until(lambda: backlog(halves.brokers["B"], topic, "alone") == 20, lambda: halves.apache("B"))
+            # A hole waits.
+            apps.acknowledge("A", bodies("a", [12]) + bodies("b", [13]))
+            until(
+                lambda: address in of_topic(halves, "B", topic)["state"]["errors"].get("work", ""),
+                lambda: halves.apache("B"),
+            )
+            assert backlog(halves.brokers["B"], topic, "work") == 60 - 5
+        apps.arrived("A", apps.all)
+        apps.arrived("B", apps.all)
+    apps.exact()
+
+
+def test_clocks_that_are_hours_apart_change_nothing(halves: Halved) -> None:
+    """A's worker is five hours ahead of the brokers, B's seven behind; then the other way round, in the same logs."""
+    with applications(halves) as apps:
+        try:
+            for ahead in ((5, -7), (-7, 5)):
+                restarted(halves, A=ahead[0] * HOURS, B=ahead[1] * HOURS)
+                assert apart(halves) > 11 * HOURS
+                for name in "AB":
+                    apps.publish(name, 10)
+                for name in "AB":
+                    apps.arrived(name, apps.all)
+                first = len(apps.published["A"]) - 10
+                apps.acknowledge("A", bodies("a", [first + 3]) + bodies("b", [first + 9]))
+                apps.acknowledge("B", bodies("a", [first + 6]) + bodies("b", [first + 1]))
+                apps.settled()
+        finally:
+            restarted(halves, A=0, B=0)
+    apps.exact()
+
+
+def apart(made: Halved) -> float:
+    """The seconds between the clocks of the two workers, by the time that they say."""
+    moments = []
+    for name in "AB":
+        with urllib.request.urlopen(made.url(name, "/readyz"), timeout=10) as response:
+            moments.append(parsedate_to_datetime(response.headers["Date"]))
+    return abs((moments[0] - moments[1]).total_seconds())

@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 SETTLE_SECONDS = 0.01
+CLOCK_AHEAD_SECONDS = "REPLICATOR_TESTS_CLOCK_AHEAD_SECONDS"
+"""Of the environment of a command: by so much its wall clock is ahead of the true time; behind, where it is negative.
+Clocks that only go on (``time.monotonic``) are as ever."""
 _asking = threading.Lock()
 
 
@@ -155,6 +158,7 @@ def _become(asked: dict[str, Any]) -> None:
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["environment"])
+        _set_clock(int(os.environ.get(CLOCK_AHEAD_SECONDS, "0")))
         sys.argv = ["replicator", *asked["arguments"]]
         main()
         status = 0
@@ -165,6 +169,14 @@ def _become(asked: dict[str, Any]) -> None:
         sys.stderr.flush()
         Path(asked["status"]).write_text(str(status))
         os._exit(status)
+
+
+def _set_clock(ahead_seconds: int) -> None:
+    """All that asks the module ``time``, by its name, for the time of day has this one."""
+    if ahead_seconds:
+        true_seconds, true_ns = time.time, time.time_ns
+        time.time = lambda: true_seconds() + ahead_seconds
+        time.time_ns = lambda: true_ns() + ahead_seconds * 1_000_000_000
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Workers beside brokers of which each port, the binary protocol and the admin API, can fail by itself.
+"""Workers beside brokers of which each port, the binary protocol and the admin API, can fail by itself, and workers
+whose clocks are apart.
 
 Between a worker and each port of its brokers stands a proxy that the test makes worse. Applications, and the test, go
 to the brokers directly.
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pytest
+from forked_commands import CLOCK_AHEAD_SECONDS
 from peers.apache_support import Beside, Peer
 from postgres_support import databases_of, served_postgres
 
@@ -138,3 +141,12 @@ def halved(path: Path, brokers: Mapping[str, Peer]) -> Iterator[Halved]:
             yield made
         finally:
             made.stop()
+
+
+def restarted(made: Halved, **ahead_seconds: int) -> None:
+    """Start workers again, with clocks that are so far ahead of the true time."""
+    for name, seconds in ahead_seconds.items():
+        made.kill(name)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(CLOCK_AHEAD_SECONDS, str(seconds))
+            made.start(name)
