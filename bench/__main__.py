@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.backfill import measure_backfill
+from bench.bridge_state import measure_bridge_state
 from bench.cases import CASES, Case
 from bench.connections import measure_connections
 from bench.dashboard import measure_dashboard
@@ -65,6 +66,7 @@ GROUPS: Final = (
     "shared-port",
     "security",
     "traces",
+    "bridge-state",
     "peers",
 )
 BY_NAME_ONLY: Final = frozenset({"peers"})
@@ -185,6 +187,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
         with _directory("publishing and copying with traces and without") as directory:
             directory.chmod(0o755)
             measured += await measure_traces(directory, err.print)
+    if "bridge-state" in groups:
+        with _directory("the state of 1,000 subscriptions, between two Pulsar brokers") as directory:
+            directory.chmod(0o755)
+            measured += await measure_bridge_state(directory, err.print)
     if "peers" in groups:
         with _directory("the copy beside Pulsar's geo-replication and MirrorMaker 2") as directory:
             directory.chmod(0o755)

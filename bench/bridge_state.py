@@ -1,0 +1,232 @@
+"""Group ``bridge-state``: the state of a thousand subscriptions of an Apache Pulsar cluster, seen at another one.
+
+A worker of ours is beside each (``kind: pulsar``).
+
+1. A hundred topics with ten subscriptions each are made at A, and are at B. In each round some messages come, which are
+   copied.
+2. Then all subscriptions acknowledge at once. The Shared ones every other message, the Failover ones all up to one.
+3. B's broker is asked for the cursors of each topic until all say the same. A topic that does is not asked again. Looks
+   make times longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.collector import without_collector
+from bench.measurement import Measurement, percentile
+from bench.pulsar_pair import BACKLOG_NAMESPACE, JAVA, SETTINGS, missing
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import parse_cursor
+from replicator.apache.errors import AdminFailed
+from replicator.client import Client, Consumer, ConsumerType, InitialPosition, Message, Producer
+from replicator.drills.peers.pulsar.broker import PulsarBroker
+from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
+
+TOPICS: Final = 100
+SUBSCRIPTIONS: Final = 10
+"""Of each topic."""
+NAMES: Final = tuple(f"s{number}" for number in range(SUBSCRIPTIONS))
+SHARED: Final = frozenset(NAMES[::2])
+"""The others are Failover."""
+ROUNDS: Final = 5
+UNCOUNTED: Final = 1
+"""Brokers compile their code as they run."""
+MESSAGES: Final = 10
+"""Of each topic, in a round."""
+MESSAGE_BYTES: Final = 100
+AT_ONCE: Final = 50
+LOOK_EVERY_SECONDS: Final = 0.1
+"""At a topic. A hundred looks take the broker a tenth of a second or so, so more of them would measure themselves."""
+SEEN_SECONDS_MAX: Final = 120.0
+NAME: Final = "bridge-state"
+
+Say = Callable[[str], None]
+
+
+class Subscribed(NamedTuple):
+    """One subscription."""
+
+    topic: str
+    name: str
+
+
+@dataclass(slots=True)
+class _Topic:
+    """At A, with what its subscriptions have not acknowledged, by the number of the message."""
+
+    name: str
+    producer: Producer
+    consumers: Mapping[str, Consumer]
+    open: dict[str, set[int]]
+    messages: int = 0
+    received: dict[str, list[Message]] = field(default_factory=dict)
+
+
+async def measure_bridge_state(directory: Path, say: Say) -> list[Measurement]:
+    """Until all are seen, from the last confirmed acknowledgement; and until each is, from its own."""
+    if (why := missing()) is not None:
+        say(f"{NAME} is left out: {why}")
+        return []
+    rounds: list[tuple[float, list[float]]] = []
+    with _brokers(directory) as brokers:
+        beside = {
+            name: ApacheSettings(service_url=broker.url, admin_url=broker.admin_url) for name, broker in brokers.items()
+        }
+        async with AsyncExitStack() as stack:
+            clusters = await stack.enter_async_context(TwoClusters(directory, beside=beside))
+            await clusters.start(SOURCE, DESTINATION)
+            client = await stack.enter_async_context(Client(brokers[SOURCE].url))
+            admin = {name: BrokerAdmin(settings) for name, settings in beside.items()}
+            for each in admin.values():
+                stack.push_async_callback(each.close)
+            topics = await _made(client)
+            for number in range(UNCOUNTED + ROUNDS):
+                await _publish(topics)
+                await _seen(admin[DESTINATION], topics)  # the messages; and what was acknowledged before
+                load = os.getloadavg()[0]
+                with without_collector():
+                    own = await _acknowledge(topics)
+                    last = max(own.values())
+                    seen = await _seen(admin[DESTINATION], topics)
+                await _seen(admin[SOURCE], topics)
+                delays = [seen[which] - at for which, at in own.items()]
+                counted = "" if number >= UNCOUNTED else ", not counted"
+                say(
+                    f"  all {len(own)} acknowledged within {last - min(own.values()):.2f} s, seen "
+                    f"{max(seen.values()) - last:.2f} s after that, each after p50 {percentile(delays, 50):.2f}, "
+                    f"p99 {percentile(delays, 99):.2f} s; load {load:.1f}{counted}"
+                )
+                if number >= UNCOUNTED:
+                    rounds.append((max(seen.values()) - last, delays))
+    return [
+        Measurement(f"{NAME}/{TOPICS}x{SUBSCRIPTIONS}/all", "s", tuple(after for after, _ in rounds)),
+        *(
+            Measurement(
+                f"{NAME}/{TOPICS}x{SUBSCRIPTIONS}/{name}", "s", tuple(percentile(each, part) for _, each in rounds)
+            )
+            for name, part in (("p50", 50), ("p99", 99), ("max", 100))
+        ),
+    ]
+
+
+@contextmanager
+def _brokers(directory: Path) -> Iterator[Mapping[str, PulsarBroker]]:
+    made = {name: PulsarBroker(directory / f"broker-{name}", name, SETTINGS, JAVA) for name in (SOURCE, DESTINATION)}
+    try:
+        for broker in made.values():
+            broker.start()  # in between nothing else runs in this loop
+            broker.admin("PUT", "tenants/bench", {"adminRoles": [], "allowedClusters": [broker.cluster]})
+            broker.admin("PUT", f"namespaces/{BACKLOG_NAMESPACE}", {"replication_clusters": [broker.cluster]})
+            kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            broker.admin("POST", f"namespaces/{BACKLOG_NAMESPACE}/retention", kept)
+        yield made
+    finally:
+        for broker in made.values():
+            broker.stop()
+
+
+async def _made(client: Client) -> list[_Topic]:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def make(number: int) -> _Topic:
+        name = f"persistent://{BACKLOG_NAMESPACE}/state-{number}"
+        async with room:
+            consumers = {
+                which: await client.subscribe(
+                    name,
+                    which,
+                    ConsumerType.Shared if which in SHARED else ConsumerType.Failover,
+                    initial_position=InitialPosition.Earliest,
+                    acknowledgement_group_time_ms=0,
+                )
+                for which in NAMES
+            }
+            producer = await client.create_producer(name, batching_enabled=False)
+        return _Topic(name, producer, consumers, {each: set() for each in consumers})
+
+    return list(await asyncio.gather(*map(make, range(TOPICS))))
+
+
+async def _publish(topics: Collection[_Topic]) -> None:
+    """Returns when all consumers have received it."""
+
+    async def publish(topic: _Topic) -> None:
+        for _ in range(MESSAGES):
+            await topic.producer.send(bytes(MESSAGE_BYTES))
+        for name, consumer in topic.consumers.items():
+            topic.received[name] = [await consumer.receive() for _ in range(MESSAGES)]
+            topic.open[name].update(range(topic.messages, topic.messages + MESSAGES))
+        topic.messages += MESSAGES
+
+    await asyncio.gather(*map(publish, topics))
+
+
+async def _acknowledge(topics: Collection[_Topic]) -> dict[Subscribed, float]:
+    """When each subscription had its acknowledgements confirmed."""
+
+    async def acknowledge(topic: _Topic, name: str, consumer: Consumer) -> tuple[Subscribed, float]:
+        received, first = topic.received[name], topic.messages - MESSAGES
+        if name in SHARED:
+            chosen = range(0, MESSAGES, 2)
+            await asyncio.gather(*(consumer.acknowledge(received[each]) for each in chosen))
+            topic.open[name].difference_update(first + each for each in chosen)
+        else:
+            await consumer.acknowledge_cumulative(received[MESSAGES // 2])
+            topic.open[name].difference_update(range(first + MESSAGES // 2 + 1))
+        return Subscribed(topic.name, name), time.monotonic()
+
+    each = [acknowledge(topic, name, consumer) for topic in topics for name, consumer in topic.consumers.items()]
+    return dict(await asyncio.gather(*each))
+
+
+async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> dict[Subscribed, float]:
+    """When each subscription was seen at the brokers as it is to be."""
+    seen: dict[Subscribed, float] = {}
+
+    async def look(topic: _Topic) -> None:
+        while True:
+            try:
+                internals = await admin.internals(topic.name)
+            except AdminFailed as error:
+                if error.status != 404:
+                    raise
+            else:
+                now = time.monotonic()
+                for name, opened in topic.open.items():
+                    if _open(internals, name) == (topic.messages, opened):
+                        seen.setdefault(Subscribed(topic.name, name), now)
+                if all(Subscribed(topic.name, name) in seen for name in topic.open):
+                    return
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    try:
+        async with asyncio.timeout(SEEN_SECONDS_MAX):
+            await asyncio.gather(*map(look, topics))
+    except TimeoutError:
+        lacking = [(t.name, n) for t in topics for n in t.open if Subscribed(t.name, n) not in seen]
+        raise AssertionError(
+            f"{len(lacking)} subscriptions are not as they are to be, {lacking[:3]} among them"
+        ) from None
+    return seen
+
+
+def _open(internals: TopicInternals, name: str) -> tuple[int, set[int]]:
+    """How many messages there are, and the numbers of those that a subscription has not acknowledged."""
+    shown = internals.cursors.get(name)
+    if shown is None:
+        return 0, set()
+    cursor = parse_cursor(shown, internals.last_entries)
+    entries = [
+        Position(ledger, entry) for ledger, last in sorted(internals.last_entries.items()) for entry in range(last + 1)
+    ]
+    return len(entries), {number for number, position in enumerate(entries) if position not in cursor}
