@@ -198,7 +198,7 @@ async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> dict[Subscrib
             try:
                 internals = await admin.internals(topic.name)
             except AdminFailed as error:
-                if error.status != 404:
+                if error.status not in (0, 404):  # it did not answer in time, or has not got the topic yet
                     raise
             else:
                 now = time.monotonic()

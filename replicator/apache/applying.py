@@ -4,8 +4,8 @@ Invariant (DESIGN §3): 5, nothing is acknowledged that is not asked for here.
 
 1. Where the worker keeps consumers out, it acknowledges through the consumer by which it does so.
 2. Else beside the applications' consumers. One of ours keeps out whoever wants a subscription for itself, or with
-   another type. So where it is not known to share, what leaves no hole is passed over by the admin API, and only the
-   rest is acknowledged by a consumer, which is there for milliseconds.
+   another type. So where it is not known to share, the admin API passes over what leaves no hole. A consumer of ours,
+   which is there for milliseconds, acknowledges beyond a hole.
 3. What is asked of the brokers is asked once for :data:`AT_ONCE` subscriptions: which types they have, and whether
    those that were passed over have moved.
 """
@@ -28,6 +28,8 @@ from snapshots.position_set import PositionSet
 
 SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
 """Types of subscriptions in which a consumer of ours keeps none of the applications' out, if it has the same type."""
+EXCLUSIVE: Final = "Exclusive"
+"""Somebody has it, or had it last. Of a subscription that nobody has used brokers show ``None``."""
 AT_ONCE: Final = 20
 """Subscriptions of one topic: few, so that the types are still so when the last consumer connects."""
 PASSING_SECONDS_MAX: Final = 2.0
@@ -91,7 +93,7 @@ class Applying:
         through = {
             name: reached
             for name in names
-            if kinds.get(name, "") not in SHARING and (reached := _reached(wanted[name], internals)) is not None
+            if (reached := _passable(wanted[name], kinds.get(name, ""), internals)) is not None
         }
         applied = await self._by_consumers([name for name in names if name not in through], wanted, kinds)
         if not through:
@@ -156,11 +158,16 @@ def cursor_of(internals: TopicInternals, name: str) -> BrokerCursor | None:
     return None if shown is None else parse_cursor(shown, internals.last_entries)
 
 
-def _reached(wanted: Wanted, internals: TopicInternals) -> Position | None:
-    """Up to where all is acknowledged when what is wanted is; None if the cursor does not move by that."""
-    chosen = PositionSet(wanted.positions.head(ACKS_MAX))
-    reached = wanted.broker.reaches(chosen, internals.last_entries)
-    return reached if reached > wanted.broker.mark_delete else None
+def _passable(wanted: Wanted, kind: str, internals: TopicInternals) -> Position | None:
+    """Up to where the admin API is to move a cursor; None if a consumer does it all. Where a hole is left, and a
+    consumer has to connect all the same, it is worth the request only if somebody else has the subscription."""
+    if kind in SHARING:
+        return None
+    chosen = wanted.positions.head(ACKS_MAX)
+    reached = wanted.broker.reaches(PositionSet(chosen), internals.last_entries)
+    if reached <= wanted.broker.mark_delete or (kind != EXCLUSIVE and reached < chosen[-1]):
+        return None
+    return reached
 
 
 def _in_parts(wanted: Mapping[str, Wanted]) -> Iterator[list[str]]:
