@@ -43,6 +43,18 @@ class Wanted(NamedTuple):
     broker: BrokerCursor
     positions: PositionSet
 
+    def passable(self, kind: str, last_entries: Mapping[int, int]) -> Position | None:
+        """Up to where the admin API is to move the cursor of a subscription of that type; None if a consumer does it
+        all. Where a hole is left, and a consumer has to connect all the same, it is worth the request only if somebody
+        else has the subscription. ``last_entries`` has the last entry of each of the topic's ledgers."""
+        if kind in SHARING:
+            return None
+        chosen = self.positions.head(ACKS_MAX)
+        reached = self.broker.reaches(PositionSet(chosen), last_entries)
+        if reached <= self.broker.mark_delete or (kind != EXCLUSIVE and reached < chosen[-1]):
+            return None
+        return reached
+
 
 Applied = list[Position] | BridgeError | PulsarException
 """What was acknowledged, or why nothing was."""
@@ -93,7 +105,7 @@ class Applying:
         through = {
             name: reached
             for name in names
-            if (reached := _passable(wanted[name], kinds.get(name, ""), internals)) is not None
+            if (reached := wanted[name].passable(kinds.get(name, ""), internals.last_entries)) is not None
         }
         applied = await self._by_consumers([name for name in names if name not in through], wanted, kinds)
         if not through:
@@ -156,18 +168,6 @@ def cursor_of(internals: TopicInternals, name: str) -> BrokerCursor | None:
     """Of a subscription; None if it is not there. Raises :class:`BridgeError` for one that cannot be read."""
     shown = internals.cursors.get(name)
     return None if shown is None else parse_cursor(shown, internals.last_entries)
-
-
-def _passable(wanted: Wanted, kind: str, internals: TopicInternals) -> Position | None:
-    """Up to where the admin API is to move a cursor; None if a consumer does it all. Where a hole is left, and a
-    consumer has to connect all the same, it is worth the request only if somebody else has the subscription."""
-    if kind in SHARING:
-        return None
-    chosen = wanted.positions.head(ACKS_MAX)
-    reached = wanted.broker.reaches(PositionSet(chosen), internals.last_entries)
-    if reached <= wanted.broker.mark_delete or (kind != EXCLUSIVE and reached < chosen[-1]):
-        return None
-    return reached
 
 
 def _in_parts(wanted: Mapping[str, Wanted]) -> Iterator[list[str]]:
