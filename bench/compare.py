@@ -39,6 +39,7 @@ CANDIDATES: Final = (
     Candidate("ours, embedded", ("--system", "replicator", "--engine", "embedded")),
     Candidate("ours, official client", ("--system", "replicator", "--engine", "embedded", "--client", "pulsar")),
     Candidate("ours, Spark", ("--system", "replicator", "--engine", "spark")),
+    Candidate("ours, beside Pulsar", ("--kind", "pulsar", "--engine", "embedded")),
     Candidate("Pulsar geo-replication", ("--system", "pulsar-geo")),
     Candidate("MirrorMaker 2", ("--system", "mirrormaker2")),
 )
