@@ -130,10 +130,10 @@ class Incoming:
                 acknowledged = self.reached
                 channel.acknowledge_cumulative(next(requests), acknowledged, None)
             held = not found.others and self._confirmed.expected(found.confirmed > 0)
-            if held:
-                permits.pause()
-            else:
+            if not held:
                 permits.grant()
+            elif found.confirmed:
+                permits.pause()
 
     async def _store(self, arrived: Sequence[Delivery]) -> _Found:
         """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Where that

@@ -21,6 +21,7 @@ TOPIC_BYTES_MIN: Final = 1024 * 1024
 PERMITS_MAX: Final = 100_000
 PERMITS_FIRST: Final = 50
 """Until the size of its messages is known."""
+PERMITS_PAUSED: Final = 4
 GROWTH: Final = 4
 """So many times more are granted where a quarter came at once."""
 
@@ -67,7 +68,7 @@ class Permits:
             return
         if self._at_once * GROWTH >= self._wanted:
             self._wanted *= GROWTH
-        elif self._at_once * GROWTH**3 < self._wanted:
+        elif self._at_once * GROWTH**3 < self._wanted and self._wanted > PERMITS_FIRST:
             self._wanted = max(PERMITS_FIRST, self._wanted // GROWTH)
         self._at_once = 0
         fitting = int(self._room.fitting(self._held) / self._bytes_per_message)
@@ -78,8 +79,10 @@ class Permits:
         self._hold(max(0, int(self._left * self._bytes_per_message) - TOPIC_BYTES_MIN))
 
     def pause(self) -> None:
-        """Nothing more need come for now; what was granted still may."""
-        self._wanted = PERMITS_FIRST
+        """Nothing more need come for now; what was granted still may. Few are granted after it: what comes may be what
+        need not."""
+        self._wanted = PERMITS_PAUSED
+        self._at_once = 0
 
     def close(self) -> None:
         """The consumer has ended."""

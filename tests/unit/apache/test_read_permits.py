@@ -93,6 +93,18 @@ def test_a_message_larger_than_all_room_may_come(monkeypatch: pytest.MonkeyPatch
     assert reader.granted == 1
 
 
+def test_after_a_pause_few_are_granted_and_soon_more() -> None:
+    reader = Reader(ReadRoom())
+    reader.all_comes(1_000)
+    reader.permits.used([_delivery(reader.granted, 1_000 * reader.granted)])
+    reader.granted = 0
+    reader.permits.pause()
+    reader.permits.grant()
+    assert reader.granted == bounds.PERMITS_PAUSED
+    reader.all_comes(1_000)
+    assert reader.granted == bounds.TOPIC_BYTES_MAX // 1_000
+
+
 steps = st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 1.0), st.integers(1, 3 * MIB), st.booleans()), max_size=60)
 
 
