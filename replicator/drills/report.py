@@ -101,7 +101,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
         *([_phases_table(report)] if len(report["phases"]) > 1 else []),
         *(Text(f"not checked: {each}", style="dim") for each in report.get("not_checked", ())),
         *(
-            [Text("tasks of the workers were ended at random, so rates are not judged", style="dim")]
+            [Text("tasks of the workers were ended at random, so rates and lags are not judged", style="dim")]
             * bool(report.get("tasks_ended"))
         ),
         *(Text(f"after a switch: {each}", style="yellow") for each in report.get("differences") or ()),

@@ -125,5 +125,14 @@ def test_rates_are_not_compared_where_workers_end_their_own_tasks_and_all_else_i
     assert len(list(failures(ended | {"subscriptions": [subscription(lost=3)], "databases": {"a": "down"}}))) == 2
 
 
+def test_the_second_in_which_acknowledgements_travel_is_not_judged_where_workers_end_their_own_tasks() -> None:
+    after_kill = report(subscriptions=[subscription(repeated_acked_over_1s_before_kill=7)])
+    assert len(list(failures(after_kill))) == 1
+    assert list(failures(after_kill | {"tasks_ended": "13:5"})) == []
+    # A planned switch waits for all of them, however long that takes.
+    after_planned = report(subscriptions=[subscription(repeated_acked_before_planned=7)], tasks_ended="13:5")
+    assert len(list(failures(after_planned))) == 1
+
+
 def test_an_unplanned_failover_may_strand_messages() -> None:
     assert list(failures(report(failovers=[{"kind": "kill", "cluster": "a", "rpo_messages": 5}], rpo_messages=5))) == []
