@@ -22,6 +22,7 @@ PERMITS_MAX: Final = 100_000
 PERMITS_FIRST: Final = 50
 """Until the size of its messages is known."""
 PERMITS_PAUSED: Final = 4
+"""After a pause, where what comes may be the bridge's own."""
 GROWTH: Final = 4
 """So many times more are granted where a quarter came at once."""
 
