@@ -88,6 +88,15 @@ class Deployment:
         process.kill()
         process.wait()
 
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """That worker stands still, with its connections, until the end of the block."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._processes[name].send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)

@@ -15,10 +15,12 @@ from gateway_support import serving_clients
 
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.publish_room import PublishRoom
+from replicator.apache.publish_room import publish_room
 from replicator.apache.published import load_map
+from replicator.apache.reading_cursor import ReadingCursor
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL
 
 TOPIC: Final = "persistent://public/default/t"
 NOTHING_STORED: Final = {
@@ -54,7 +56,8 @@ async def publishing(path: Path, answer: Answering, *, fences: bool = False, **h
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
         topic = await engine.topic(TOPIC, by_link=True)
         entries = load_map(engine.store, topic.topic_id, "a.pulsar")
-        outgoing = Outgoing(connector, admin, "a", topic, entries, engine.schemas, Confirmed(), PublishRoom(), **how)
+        how["has_read"] = ReadingCursor(admin, "a", topic, entries, read_through=lambda: BEFORE_ALL).has_read
+        outgoing = Outgoing(connector, admin, "a", topic, entries, engine.schemas, Confirmed(), publish_room(), **how)
         outgoing.fence(fences)
         running = asyncio.create_task(outgoing.publish())
         try:

@@ -17,8 +17,8 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import BridgeError
-from replicator.apache.permits import ReadRoom
-from replicator.apache.publish_room import PublishRoom
+from replicator.apache.permits import read_room
+from replicator.apache.publish_room import publish_room
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
@@ -51,8 +51,8 @@ class ApacheBridge(TopicListener[Topic]):
         self._settings = settings
         self._broker_origin = broker_origin
         self._topics: dict[str, TopicBridge] = {}
-        self._publish_room = PublishRoom()
-        self._read_room = ReadRoom()
+        self._publish_room = publish_room()
+        self._read_room = read_room()
         self.clients = BrokerClients(
             engine,
             broker_origin,

@@ -8,17 +8,18 @@ or by the broker's confirmation, and not appended again; 11, what is read and no
 
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
-2. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
-3. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
+2. What the brokers have passed over halts the topic (:mod:`replicator.apache.passed_over`).
+3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
+4. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
    is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
-4. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
-5. When all is durable, the broker's cursor is moved, cumulatively.
+5. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
+6. When all is durable, the broker's cursor is moved, cumulatively.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -26,9 +27,11 @@ from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.names import reading_subscription
-from replicator.apache.permits import Permits, ReadRoom
+from replicator.apache.passed_over import Gap, gaps_among
+from replicator.apache.permits import Permits
 from replicator.apache.published import write_of
 from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.shared_room import SharedRoom
 from replicator.apache.stamps import Identity, marks_of, with_schema_version
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
@@ -53,7 +56,7 @@ class _Found(NamedTuple):
 
 class Incoming:
     """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``stored`` is called when something new of
-    what the bridge published was found."""
+    what the bridge published was found; ``check`` raises :class:`BridgeHalted` where messages were passed over."""
 
     def __init__(
         self,
@@ -63,11 +66,12 @@ class Incoming:
         entries: EntryMap,
         schemas: BrokerSchemas,
         confirmed: Confirmed,
-        room: ReadRoom,
+        room: SharedRoom,
         *,
         incarnation: int,
         reached: Position,
         stored: Callable[[], None],
+        check: Callable[[Sequence[Gap]], Awaitable[None]],
     ) -> None:
         self._connector = connector
         self._name = reading_subscription(cluster)
@@ -78,6 +82,7 @@ class Incoming:
         self._room = room
         self._incarnation = incarnation
         self._stored = stored
+        self._check = check
         self.reached = reached
         """All up to there is durable here, as a position of the brokers."""
         self.messages = 0
@@ -138,6 +143,8 @@ class Incoming:
     async def _store(self, arrived: Sequence[Delivery]) -> _Found:
         """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Where that
         fails, it is read again from :attr:`reached` on."""
+        if gaps := gaps_among(self.reached, (delivery.position for delivery in arrived)):
+            await self._check(gaps)
         marks = [marks_of(delivery.entry) for delivery in arrived]
         await self._schemas.fetch(version for identity, version in marks if identity is None)
         blocks: list[CopiedBlock] = []

@@ -22,20 +22,20 @@ nothing is to be published. After step 2 nobody else's entry follows, and all of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.awaited_names import AwaitedNames
-from replicator.apache.broker_cursor import parse_position
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
-from replicator.apache.names import publishing_producer, reading_subscription
-from replicator.apache.publish_room import PublishRoom, TopicRoom
+from replicator.apache.names import publishing_producer
+from replicator.apache.publish_room import UnderWay
 from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.shared_room import SharedRoom
 from replicator.apache.stamps import Identity, marks_of, stamped
 from replicator.client.errors import IncompatibleSchema, PulsarException
 from replicator.client.settings import ProducerSettings
@@ -70,15 +70,16 @@ class Outgoing:
         entries: EntryMap,
         registry: SchemaRegistry,
         confirmed: Confirmed,
-        room: PublishRoom,
+        room: SharedRoom,
         *,
         begins: Callable[[], None],
         fails: Callable[[BridgeError], None],
         missing: Callable[[], frozenset[str]],
+        has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
         """``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for
         what the admin API does not answer; ``missing`` names the subscriptions that the brokers lack and that are to be
-        made before."""
+        made before; ``has_read`` says whether the bridge has read all up to a position of the brokers."""
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
@@ -90,6 +91,7 @@ class Outgoing:
         self._begins = begins
         self._fails = fails
         self._missing = missing
+        self._has_read = has_read
         self._awaited = AwaitedNames(SUBSCRIPTIONS_SECONDS_MAX)
         self._news = asyncio.Event()
         self._fencing = False
@@ -151,7 +153,7 @@ class Outgoing:
         )
         channel = await self._opened(settings)
         channel.own_numbers = True
-        room = self._room.topic()
+        room = UnderWay(self._room)
         flight = _Flight(self._news, self._confirmed, room, lambda: self._renewals != renewals)
         channel.start(flight)
         try:
@@ -188,6 +190,10 @@ class Outgoing:
             try:
                 alone = alone and await self._admin.producers(self._topic.name) != [publishing_producer(self._cluster)]
                 internals = await self._admin.internals(self._topic.name)
+                if not alone and target is None and internals.pending == 0:
+                    target = internals.last
+                if target is not None and await self._has_read(target, internals):
+                    return
             except AdminFailed as error:
                 # The producer is there, and stays: where it is a fence, others would get in without it.
                 if loop.time() > deadline:
@@ -195,21 +201,12 @@ class Outgoing:
                 self._fails(error)
                 await asyncio.sleep(ADMIN_POLL_SECONDS)
                 continue
-            if not alone and target is None and internals.pending == 0:
-                target = internals.last
-            if target is not None and self._read_through(internals) >= target:
-                return
             if loop.time() > deadline:
                 raise BridgeError(
                     f"{self._topic.name}: the bridge has not read what it published before (up to {target}) within "
                     f"{BARRIER_SECONDS_MAX:g} s"
                 )
             await asyncio.sleep(BARRIER_POLL_SECONDS)
-
-    def _read_through(self, internals: TopicInternals) -> Position:
-        """The brokers' cursor of ours: it also passes what a broker shows to nobody, such as ends of transactions."""
-        cursor = internals.cursors.get(reading_subscription(self._cluster))
-        return Position(0, -1) if cursor is None else parse_position(str(cursor["markDeletePosition"]))
 
     async def _publish(self, channel: BrokerProducerChannel, flight: _Flight) -> None:
         sent = {origin: self._entries.published_through(origin) for origin in self.origins()}
@@ -289,7 +286,7 @@ class _Flight:
     """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
     whether it is to be another one."""
 
-    def __init__(self, news: asyncio.Event, confirmed: Confirmed, room: TopicRoom, renewed: Callable[[], bool]) -> None:
+    def __init__(self, news: asyncio.Event, confirmed: Confirmed, room: UnderWay, renewed: Callable[[], bool]) -> None:
         self._news = news
         self._confirmed = confirmed
         self._room = room

@@ -4,8 +4,7 @@ Invariant (DESIGN §3): 11, what a broker sends and is not stored here is bounde
 
 Brokers count messages, and memory is bytes: so a topic is granted as many messages as fit into its bytes, by the size
 of those that came. It begins with :data:`PERMITS_FIRST`, and is granted more while much comes at once: a topic that
-seldom gets a message keeps nothing from the others. One alone may have :data:`TOPIC_BYTES_MAX` under way; many share
-:data:`SHARED_BYTES`, beyond what each has at least. As much again may be on its way to the disk.
+seldom gets a message keeps nothing from the others. As much again may be on its way to the disk.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from replicator.apache.shared_room import SharedRoom, TopicShare
 from replicator.engine.types import Delivery
 
 SHARED_BYTES: Final = 256 * 1024 * 1024
@@ -27,25 +27,17 @@ GROWTH: Final = 4
 """So many times more are granted where a quarter came at once."""
 
 
-class ReadRoom:
+def read_room() -> SharedRoom:
     """What all topics of a worker share."""
-
-    def __init__(self) -> None:
-        self.used = 0
-        """Bytes that brokers may send, beyond what each topic has for itself."""
-
-    def fitting(self, held: int) -> int:
-        """How many bytes a topic may have under way that has ``held`` of the shared ones."""
-        return min(TOPIC_BYTES_MAX, TOPIC_BYTES_MIN + max(0, SHARED_BYTES - (self.used - held)))
+    return SharedRoom(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
 
 
 class Permits:
     """Those of one consumer that has begun; ``flow`` grants it so many more messages."""
 
-    def __init__(self, flow: Callable[[int], None], room: ReadRoom) -> None:
+    def __init__(self, flow: Callable[[int], None], room: SharedRoom) -> None:
         self._flow = flow
-        self._room = room
-        self._held = 0
+        self._share = TopicShare(room)
         self._left = PERMITS_FIRST
         self._wanted = PERMITS_FIRST
         self._at_once = 0
@@ -72,12 +64,12 @@ class Permits:
         elif self._at_once * GROWTH**3 < self._wanted and self._wanted > PERMITS_FIRST:
             self._wanted = max(PERMITS_FIRST, self._wanted // GROWTH)
         self._at_once = 0
-        fitting = int(self._room.fitting(self._held) / self._bytes_per_message)
+        fitting = int(self._share.fitting() / self._bytes_per_message)
         self._wanted = max(1, min(self._wanted, fitting, PERMITS_MAX))
         if self._wanted > self._left:
             self._flow(self._wanted - self._left)
             self._left = self._wanted
-        self._hold(max(0, int(self._left * self._bytes_per_message) - TOPIC_BYTES_MIN))
+        self._share.have(int(max(0, self._left) * self._bytes_per_message))
 
     def pause(self) -> None:
         """Nothing more need come for now; what was granted still may. Few are granted after it: what comes may be what
@@ -87,8 +79,4 @@ class Permits:
 
     def close(self) -> None:
         """The consumer has ended."""
-        self._hold(0)
-
-    def _hold(self, size: int) -> None:
-        self._room.used += size - self._held
-        self._held = size
+        self._share.have(0)

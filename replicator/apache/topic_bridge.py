@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -17,19 +16,17 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from replicator.apache.admin import BrokerAdmin, ConsumersShown
-from replicator.apache.broker_cursor import parse_position
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
-from replicator.apache.names import reading_subscription
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.permits import ReadRoom
-from replicator.apache.publish_room import PublishRoom
 from replicator.apache.published import load_map, removal_of
+from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.shared_room import SharedRoom
 from replicator.apache.state import SubscriptionStates
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
@@ -72,8 +69,8 @@ class TopicBridge:
         engine: Engine,
         topic: Topic,
         broker_origin: str,
-        publish_room: PublishRoom,
-        read_room: ReadRoom,
+        publish_room: SharedRoom,
+        read_room: SharedRoom,
         supervisor: Supervisor,
     ) -> None:
         self.topic = topic
@@ -82,6 +79,13 @@ class TopicBridge:
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
         self._confirmed = Confirmed()
+        self._cursor = ReadingCursor(
+            admin,
+            engine.cluster,
+            topic,
+            self._entries,
+            read_through=lambda: BEFORE_ALL if self._incoming is None else self._incoming.reached,
+        )
         self._read_room = read_room
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(
@@ -107,6 +111,7 @@ class TopicBridge:
             begins=lambda: self._well("publishing"),
             fails=lambda error: self._fails("publishing", error),
             missing=self._states.missing_at_brokers,
+            has_read=self._cursor.has_read,
         )
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()
@@ -222,6 +227,7 @@ class TopicBridge:
             "errors": dict(self._errors),
             "read_through": None if incoming is None else str(incoming.reached),
             "messages_read": 0 if incoming is None else incoming.messages,
+            "put_back": self._cursor.times_put_back,
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "messages_published": self._outgoing.messages,
             "published": {
@@ -287,7 +293,8 @@ class TopicBridge:
         self._halted.discard(what)
 
     async def _read(self) -> None:
-        incarnation, acknowledged = await self._cursor()
+        await self._make_at_brokers()
+        incarnation, reached = await self._cursor.standing()
         self._incoming = incoming = Incoming(
             self._connector,
             self._engine.cluster,
@@ -297,8 +304,9 @@ class TopicBridge:
             self._confirmed,
             self._read_room,
             incarnation=incarnation,
-            reached=acknowledged,
+            reached=reached,
             stored=self._stored,
+            check=self._cursor.check,
         )
         self._well("reading")
         await incoming.read()
@@ -306,53 +314,6 @@ class TopicBridge:
     async def _publish(self) -> None:
         await self._make_at_brokers()  # first: a producer has its broker make a partition as a topic of its own
         await self._outgoing.publish()
-
-    async def _cursor(self) -> tuple[int, Position]:
-        """Which life of the topic at the brokers this is: it is written with the bridge's cursor, and goes with it. And
-        where that cursor stands: all up to there is durable here. Of what lies behind it, rows may be missing.
-
-        Raises :class:`BridgeHalted` where messages were passed over: the cursor is gone, or was moved by others.
-        """
-        await self._make_at_brokers()
-        name = reading_subscription(self._engine.cluster)
-        known = self.topic.origins.high_water(self._entries.broker_origin)
-        shown = await self._admin.subscription(self.topic.name, name)
-        if shown is None:
-            if self._reached() > BEFORE_ALL:
-                raise BridgeHalted(
-                    f"{self.topic.name}: the subscription {name!r} is gone at the brokers, or the topic was deleted "
-                    f"and made anew; what was published since {self._reached()} may be missing here. See "
-                    "docs/apache-pulsar.md"
-                )
-            return time.time_ns() // 1_000_000, BEFORE_ALL
-        incarnation = int(shown.properties.get("incarnation", "0"))
-        if known is not None and known.incarnation != incarnation:
-            raise BridgeHalted(
-                f"{self.topic.name}: the subscription {name!r} at the brokers is not the one by which this worker read "
-                "before. See docs/apache-pulsar.md"
-            )
-        internals = await self._admin.internals(self.topic.name)
-        cursor = internals.cursors.get(name)
-        at = BEFORE_ALL if cursor is None else parse_position(str(cursor["markDeletePosition"]))
-        if at.entry >= 0 and at > self._reached() and not await self._is_hidden(self._reached(), at):
-            raise BridgeHalted(
-                f"{self.topic.name}: the subscription {name!r} at the brokers stands at {at}, and this worker has read "
-                f"up to {self._reached()}: an expiry, a backlog quota or an operator passed over messages, or the "
-                "worker's store is an older one. See docs/apache-pulsar.md"
-            )
-        return incarnation, at
-
-    async def _is_hidden(self, after: Position, upto: Position) -> bool:
-        """Whether brokers show nobody what lies between: ends of transactions, and markers of their own."""
-        if after == BEFORE_ALL or after.ledger != upto.ledger:
-            return False
-        return await self._admin.all_hidden(self.topic.name, after, upto)
-
-    def _reached(self) -> Position:
-        """The last of what is at the brokers that was read."""
-        known = self.topic.origins.high_water(self._entries.broker_origin)
-        mine = self._entries.last_published()
-        return max(BEFORE_ALL if known is None else known.position, mine)
 
     async def _make_at_brokers(self) -> None:
         name = parse_topic(self.topic.name)

@@ -18,6 +18,8 @@ BROKER_SUFFIX: Final = ".pulsar"
 """Behind a cluster's name it names the origin of what producers publish at that cluster's brokers. No cluster's name
 has a dot, so it is nobody else's."""
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+PENDING_ACKS: Final = "__transaction_pending_ack"
+"""So end the names of topics in which brokers keep what transactions acknowledge."""
 HOSTS_MAX: Final = 32
 """In one URL. They are tried one after the other."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -122,7 +124,7 @@ class ApacheSettings(Section):
         """Whether the topic of that full name is copied out of the brokers and into them."""
         _, _, path = topic.partition("://")
         namespace, _, local = path.rpartition("/")
-        if namespace == SYSTEM_NAMESPACE or local.startswith("__"):
+        if namespace == SYSTEM_NAMESPACE or local.startswith("__") or local.endswith(PENDING_ACKS):
             return False
         return selects(self.topics, self.exclude, topic)
 

@@ -1,4 +1,4 @@
-"""The contract of the bridge (``tests/bridge_contract.py``) with real Apache Pulsar brokers."""
+"""The contracts of the bridge (``tests/bridge_contract*.py``) with real Apache Pulsar brokers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
 from bridge_contract import LINKS
+from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from peers.apache_support import Beside, beside, brokers_of
 
 
@@ -14,5 +15,8 @@ from peers.apache_support import Beside, beside, brokers_of
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     """Two brokers, a worker beside each, linked both ways; and behind A a cluster of kind embedded."""
     path = tmp_path_factory.mktemp("pair")
-    with brokers_of(path, "A", "B") as brokers, beside(path, "ABC", brokers, LINKS) as made:
+    with (
+        brokers_of(path, "A", "B", backlogQuotaCheckIntervalInSeconds="1") as brokers,
+        beside(path, "ABC", brokers, LINKS) as made,
+    ):
         yield made

@@ -1,4 +1,4 @@
-"""The contract of the bridge (``tests/bridge_contract.py``) where workers of ours play the brokers, without Java."""
+"""The contracts of the bridge (``tests/bridge_contract*.py``) where workers of ours play the brokers, without Java."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
 from bridge_contract import LINKS
+from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from gateway_broker import gateways_of
 from peers.apache_support import Beside, beside
 

@@ -17,7 +17,8 @@ from gateway_support import serving_clients
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.incoming import Incoming
-from replicator.apache.permits import PERMITS_FIRST, ReadRoom
+from replicator.apache.passed_over import Gap
+from replicator.apache.permits import PERMITS_FIRST, read_room
 from replicator.apache.published import load_map
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.stamps import Identity, stamped
@@ -61,6 +62,9 @@ class Stage:
     confirmed: Confirmed
 
     def incoming(self, reached: Position = BEFORE_ALL) -> Incoming:
+        async def check(gaps: Sequence[Gap]) -> None:
+            raise AssertionError(f"brokers leave nothing out here: {gaps}")
+
         return Incoming(
             self.connector,
             "a",
@@ -68,10 +72,11 @@ class Stage:
             self.entries,
             BrokerSchemas(self.connector, self.engine.schemas, TOPIC),
             self.confirmed,
-            ReadRoom(),
+            read_room(),
             incarnation=1,
             reached=reached,
             stored=lambda: None,
+            check=check,
         )
 
     async def published(self, entries: Sequence[bytes]) -> None:

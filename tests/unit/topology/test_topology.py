@@ -193,6 +193,7 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
     assert not cluster.apache.bridges("persistent://public/default/private-orders")
     assert not cluster.apache.bridges("persistent://public/default/__change_events")
     assert not cluster.apache.bridges("persistent://pulsar/system/anything")
+    assert not cluster.apache.bridges("persistent://public/default/orders-work__transaction_pending_ack")
     again = tmp_path / "again.yaml"
     again.write_text(dump(topology))
     assert load_topology(again) == topology

@@ -1,0 +1,123 @@
+"""The cursor of the subscription by which the bridge reads one topic: whether it stands where the bridge has put it.
+
+Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
+
+1. Its properties say which life of the topic at the brokers this is; they go with it.
+2. Where it has passed over messages that were not read (:mod:`replicator.apache.passed_over`), it is put back to them,
+   as long as the brokers have them still. So is one that is ahead of an older copy of the worker's store.
+3. Where they are gone, or the cursor is, only an operator can say how to go on: the topic halts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.broker_cursor import parse_position
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.names import reading_subscription
+from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+log = structlog.get_logger(__name__)
+
+
+class Standing(NamedTuple):
+    """Where reading goes on."""
+
+    incarnation: int
+    """Of the topic at the brokers."""
+    reached: Position
+    """All up to there is durable here; of what lies behind it, rows may be missing."""
+
+
+class ReadingCursor:
+    """That of one topic."""
+
+    def __init__(
+        self, admin: BrokerAdmin, cluster: str, topic: Topic, entries: EntryMap, read_through: Callable[[], Position]
+    ) -> None:
+        """``read_through`` says up to where this process has read."""
+        self._admin = admin
+        self._name = reading_subscription(cluster)
+        self._topic = topic
+        self._entries = entries
+        self._read_through = read_through
+        self._put_back_to: Position | None = None
+        self.times_put_back = 0
+
+    async def standing(self) -> Standing:
+        """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
+        topic = self._topic.name
+        reached = self._reached()
+        shown = await self._admin.subscription(topic, self._name)
+        if shown is None:
+            if reached > BEFORE_ALL:
+                raise BridgeHalted(
+                    f"{topic}: the subscription {self._name!r} is gone at the brokers, or the topic was deleted and "
+                    f"made anew; what was published since {reached} may be missing here. See docs/apache-pulsar.md"
+                )
+            return Standing(time.time_ns() // 1_000_000, BEFORE_ALL)
+        incarnation = int(shown.properties.get("incarnation", "0"))
+        known = self._topic.origins.high_water(self._entries.broker_origin)
+        if known is not None and known.incarnation != incarnation:
+            raise BridgeHalted(
+                f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
+                "before. See docs/apache-pulsar.md"
+            )
+        internals = await self._admin.internals(topic)
+        at = self._mark_delete(internals)
+        if at > reached:
+            missed = await first_passed_over(self._admin, topic, [Gap(reached, at)], internals, at)
+            if missed is not None:
+                at = await self._put_back(missed, internals, at)
+        return Standing(incarnation, at)
+
+    async def check(self, gaps: Sequence[Gap]) -> None:
+        """Raises :class:`BridgeError` if there were messages in the gaps, as :meth:`standing` would find."""
+        internals = await self._admin.internals(self._topic.name)
+        moved_to = self._mark_delete(internals)
+        missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
+        if missed is not None:
+            raise BridgeError(self._passed_over(missed, moved_to))
+
+    async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
+        """Whether all up to there was read, but for what brokers show to nobody. Raises :class:`AdminFailed`."""
+        reached, moved_to = self._reached(), self._mark_delete(internals)
+        if reached >= upto or moved_to < upto:
+            return reached >= upto
+        return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
+
+    async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
+        """Where it stands then. Twice to the same place does not help: brokers do not have that entry any more."""
+        there = self._reached() > BEFORE_ALL and self._reached().ledger in internals.last_entries
+        if not there or missed == self._put_back_to:
+            raise BridgeHalted(f"{self._passed_over(missed, at)}. They are gone there. See docs/apache-pulsar.md")
+        log.warning("reading again what the brokers have passed over", topic=self._topic.name, first=str(missed))
+        await self._admin.reset_subscription(self._topic.name, self._name, missed)
+        self._put_back_to = missed
+        self.times_put_back += 1
+        return Position(missed.ledger, missed.entry - 1)
+
+    def _passed_over(self, missed: Position, at: Position) -> str:
+        return (
+            f"{self._topic.name}: the subscription {self._name!r} at the brokers stands at {at}, and this worker has "
+            f"not read {missed}: an expiry, a backlog quota or an operator passed over messages, or the worker's store "
+            "is an older one"
+        )
+
+    def _mark_delete(self, internals: TopicInternals) -> Position:
+        cursor = internals.cursors.get(self._name)
+        return BEFORE_ALL if cursor is None else parse_position(str(cursor["markDeletePosition"]))
+
+    def _reached(self) -> Position:
+        """The last of what is at the brokers that was read."""
+        known = self._topic.origins.high_water(self._entries.broker_origin)
+        mine = self._entries.last_published()
+        return max(BEFORE_ALL if known is None else known.position, mine, self._read_through())

@@ -1,0 +1,174 @@
+"""What holds of workers beside Apache Pulsar clusters where messages are in chunks, or where brokers pass over some
+that no worker has read. A module of tests imports all of it, as :mod:`bridge_contract`, and has its fixture ``pair``.
+
+Real brokers are to look at backlog quotas every second.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Final
+
+import forked_commands
+import pulsar
+from bridge_contract import bridged, publish
+from peers.apache_support import Beside, backlog, bodies, cursors, drain, official, read_all, until
+from pulsar import ConsumerType, InitialPosition
+
+CHUNKED_BYTES: Final = 12 * 1024 * 1024
+"""More than two entries of the largest size that brokers take."""
+LARGE_BYTES: Final = 100_000
+LARGE: Final = 200
+"""Far more of such messages than a broker may send before the worker grants more."""
+_topics = (f"persistent://public/default/rare-{number}" for number in count())
+
+
+def stands(made: Beside, topic: str) -> str:
+    """Where the cursor of A's worker is."""
+    return str(cursors(made.brokers["A"], topic)["replicator.bridge.A"]["markDeletePosition"])
+
+
+def numbers(made: Beside, topic: str, count: int) -> list[int]:
+    """What is at B's broker, by the number before a blank; -1 for others."""
+    found = read_all(made.brokers["B"], topic, count)
+    return [int(body.split()[0]) if " " in body else -1 for body in found]
+
+
+@contextmanager
+def away(made: Beside, name: str) -> Iterator[None]:
+    """That worker does not run until the end of the block."""
+    made.kill(name)
+    try:
+        yield
+    finally:
+        made.start(name)
+
+
+def test_a_message_in_chunks_arrives_whole_and_its_acknowledgement_with_it(pair: Beside) -> None:
+    topic, whole = next(_topics), random.Random(1).randbytes(CHUNKED_BYTES)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Failover, initial_position=InitialPosition.Earliest)
+        producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+        for body in (b"before", whole, b"between", whole[::-1], b"after"):
+            producer.send(body)
+        got = [consumer.receive(60_000) for _ in range(5)]
+        assert [message.data() for message in got] == [b"before", whole, b"between", whole[::-1], b"after"]
+        consumer.acknowledge(got[1])
+        consumer.acknowledge(got[4])
+    with official(pair.brokers["B"]) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        read = [reader.read_next(60_000).data() for _ in range(5)]
+        assert read == [b"before", whole, b"between", whole[::-1], b"after"]
+    chunks = backlog(pair.brokers["A"], topic, "work") - 2
+    assert chunks >= 3, "the message was not cut"
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 2 + chunks, lambda: bridged(pair, topic))
+    with official(pair.brokers["B"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Failover)
+        got = [consumer.receive(60_000) for _ in range(3)]
+        assert [message.data() for message in got] == [b"before", b"between", whole[::-1]]
+        consumer.acknowledge_cumulative(got[2])
+    until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: bridged(pair, topic))
+
+
+def test_invariant_2_what_a_broker_passes_over_while_it_is_read_is_read_all_the_same(pair: Beside) -> None:
+    """The worker keeps its connection, and is told nothing: what comes next is what was not passed over."""
+    topic, path = next(_topics), "subscription/replicator.bridge.A/expireMessages"
+    publish(pair, "A", topic, bodies("m", range(5)))
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+    with pair.paused("A"), official(pair.brokers["A"]) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(LARGE):
+            last = producer.send(b"%d " % number + bytes(LARGE_BYTES))
+        place = {"ledgerId": last.ledger_id(), "entryId": last.entry_id(), "partitionIndex": -1}
+        pair.brokers["A"].admin("POST", f"{topic.replace('://', '/')}/{path}", place)
+        until(lambda: stands(pair, topic) == f"{last.ledger_id()}:{last.entry_id()}", lambda: stands(pair, topic))
+        producer.send(b"%d after" % LARGE)
+    assert numbers(pair, topic, LARGE + 6)[5:] == list(range(LARGE + 1))
+    assert bridged(pair, topic)[0]["put_back"] == 1
+    assert stands(pair, topic) == f"{last.ledger_id()}:{last.entry_id() + 1}"
+
+
+def test_invariant_2_what_a_backlog_quota_takes_from_a_worker_that_is_away_is_read_all_the_same(pair: Beside) -> None:
+    for broker in pair.brokers.values():
+        broker.admin("PUT", "namespaces/public/quota", {"replication_clusters": [broker.cluster]})
+    quota = {"limitSize": 10 * LARGE_BYTES, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    pair.brokers["A"].admin("POST", "namespaces/public/quota/backlogQuota", quota)
+    topic = "persistent://public/quota/evicted"
+    publish(pair, "A", topic, bodies("m", range(5)))
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+    with away(pair, "A"):
+        before = stands(pair, topic)
+        with official(pair.brokers["A"]) as client:
+            producer = client.create_producer(topic, batching_enabled=False)
+            for number in range(40):
+                producer.send(b"%d " % number + bytes(LARGE_BYTES))
+        until(lambda: stands(pair, topic) != before, lambda: stands(pair, topic))
+    assert numbers(pair, topic, 45)[5:] == list(range(40))
+
+
+def test_invariant_2_what_brokers_have_deleted_before_it_was_read_halts_the_topic_and_is_named(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+    with away(pair, "A"):
+        publish(pair, "A", topic, bodies("gone", range(5)))
+        path = topic.replace("://", "/")
+        pair.brokers["A"].admin("PUT", f"{path}/unload")  # nothing is deleted of a ledger that is written
+        publish(pair, "A", topic, bodies("gone", range(5, 10)))
+        pair.brokers["A"].admin("PUT", f"{path}/unload")
+        pair.brokers["A"].admin("DELETE", f"{path}/truncate")
+        publish(pair, "A", topic, bodies("after", range(5)))
+    until(
+        lambda: any(
+            each["halted"] and "passed over messages" in each["errors"].get("reading", "")
+            for each in bridged(pair, topic)
+        ),
+        lambda: bridged(pair, topic),
+    )
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+
+
+def test_invariants_1_and_2_a_worker_restored_from_an_old_backup_reads_again_what_came_since(pair: Beside) -> None:
+    """Of both clusters' messages, and of acknowledgements: the brokers have them still."""
+    topic = next(_topics)
+    kept = pair.path / "backups"
+
+    def backup(verb: str) -> None:
+        done = forked_commands.run("backup", verb, "-f", str(pair.file), "-c", "A", "--at", str(kept), cwd=pair.path)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        publish(pair, "A", topic, bodies("a", range(10)))
+        until(lambda: backlog(pair.brokers["B"], topic, "work") == 10, lambda: bridged(pair, topic))
+        backup("create")
+        publish(pair, "A", topic, bodies("a", range(10, 20)))
+        publish(pair, "B", topic, bodies("b", range(20)))
+        got = [consumer.receive(60_000) for _ in range(40)]
+        for message in got[::2]:
+            consumer.acknowledge(message)
+        until(lambda: backlog(pair.brokers["B"], topic, "work") == 20, lambda: bridged(pair, topic))
+    with away(pair, "A"):
+        shutil.rmtree(pair.path / "data-A")
+        publish(pair, "A", topic, bodies("a", range(20, 30)))
+        publish(pair, "B", topic, bodies("b", range(20, 30)))
+        backup("restore")
+    left = {message.data().decode() for message in got[1::2]}
+    for name in "AB":
+        found = read_all(pair.brokers[name], topic, 60)
+        for origin in "ab":
+            assert [body for body in found if body[0] == origin] == bodies(origin, range(30)), (name, pair.log(name))
+        until(lambda name=name: backlog(pair.brokers[name], topic, "work") == 40, lambda: bridged(pair, topic))
+    assert sum(each["doubled"] for each in bridged(pair, topic)) == 0
+    open_there = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
+    assert sorted(open_there) == sorted([*left, *bodies("a", range(20, 30)), *bodies("b", range(20, 30))])
+
+
+def test_other_topics_go_on_while_one_is_halted(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(20)))
+    assert read_all(pair.brokers["B"], topic, 20) == bodies("m", range(20))
