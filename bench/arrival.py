@@ -16,6 +16,8 @@ from replicator.running.together import until_all_end
 
 LOOK_EVERY_SECONDS: Final = 0.005
 """A look costs the destination a fraction of a millisecond; every 5 ms that is a few per cent of a core, of both."""
+LOOK_SECONDS_MAX: Final = 0.25
+"""Between two looks while much is still to come: each of them takes a millisecond or two of other systems."""
 ARRIVAL_SECONDS_MAX: Final = 120.0
 
 
@@ -40,7 +42,7 @@ class Arrival:
 
 
 async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float) -> Arrival:
-    """Call ``count`` until it says ``wanted``.
+    """Call ``count`` until it says ``wanted``: every ``look_every_seconds`` at the beginning and towards the end.
 
     Raises :class:`NotArrived` after :data:`ARRIVAL_SECONDS_MAX`.
     """
@@ -57,7 +59,8 @@ async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_s
             return Arrival(empty_at, now, began_empty)
         if now - began > ARRIVAL_SECONDS_MAX:
             raise NotArrived(f"{here} of {wanted} messages arrived within {ARRIVAL_SECONDS_MAX:.0f} s")
-        await asyncio.sleep(look_every_seconds)
+        left_seconds = (now - empty_at) * (wanted - here) / here if here else 0.0
+        await asyncio.sleep(max(look_every_seconds, min(left_seconds / 4, LOOK_SECONDS_MAX)))
 
 
 async def arrival_during(

@@ -30,6 +30,8 @@ from snapshots.position_set import PositionSet
 
 ENTRY_BITS: Final = 32
 _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+FEW_POSITIONS: Final = 24
+"""Of one ledger: so many are translated one by one."""
 SLICE_POSITIONS: Final = 1 << 20
 """Positions of a set that are translated at once: some ten megabytes of numbers."""
 _COLUMNS: Final = 5
@@ -346,6 +348,8 @@ class ExtentTable:
             first, last = bitmap.min(), bitmap.max()
             if last - first + 1 == len(bitmap):
                 self._range(here, there, rank, first, last, result)
+            elif len(bitmap) <= FEW_POSITIONS:
+                self._few(here, there, rank, bitmap, result)
             else:
                 self._scattered(here, there, rank, bitmap, result)
         return result
@@ -360,6 +364,20 @@ class ExtentTable:
             to = there.position(there.starts[at])
             result.add_range(to.ledger, to.entry + begin, to.entry + end)
             at += 1
+
+    def _few(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
+        """As :meth:`_scattered`, where arrays would take longer than what is done with them."""
+        start = end = to = 0
+        for entry in bitmap:
+            key = rank << ENTRY_BITS | entry
+            if key >= end:
+                at = bisect_right(here.starts, key) - 1
+                if at < 0:
+                    continue
+                start, to = here.starts[at], there.starts[at]
+                end = start + self._entries[at]
+            if key < end:
+                result.add(there.position(to + key - start))
 
     def _scattered(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
         for begin in range(0, len(bitmap), SLICE_POSITIONS):

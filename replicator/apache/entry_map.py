@@ -28,6 +28,8 @@ class EntryMap:
         """By origin: origin position to position at the brokers."""
         self._incarnations: dict[str, int] = {}
         """Of those origins."""
+        self.changes = 0
+        """A number that is another one after each change."""
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
@@ -35,6 +37,7 @@ class EntryMap:
 
     def copied(self, origin: str, origin_first: Position, local_first: Position, entries: int) -> None:
         """Entries of an origin were appended to the engine's log."""
+        self.changes += 1
         table = self._copied.setdefault(origin, ExtentTable())
         last = table.last
         if last is None or origin_first > last.origin_last:
@@ -42,6 +45,7 @@ class EntryMap:
 
     def published(self, identity: Identity, run: Extent) -> None:
         """As it was stored: entries of an origin, from this one on, lie at the brokers from ``run.local_first`` on."""
+        self.changes += 1
         self._incarnations[identity.origin] = identity.incarnation
         self._published.setdefault(identity.origin, ExtentTable()).append(*run)
 
@@ -59,6 +63,7 @@ class EntryMap:
                 return None
             runs = (table[index] for index in range(len(table) - 1, -1, -1))
             return next(run for run in runs if run.origin_first <= identity.position)
+        self.changes += 1
         self._incarnations[identity.origin] = identity.incarnation
         table.append(identity.position, position, 1)
         return table.last
@@ -66,6 +71,7 @@ class EntryMap:
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
         """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
         last of each origin stays, as it says how far publishing is."""
+        self.changes += 1
         gone: list[tuple[Identity, Extent]] = []
         for table in self._copied.values():
             table.trim(through)

@@ -11,14 +11,15 @@ engine's subscriptions everything else follows: links carry their markers, other
    the subscription is noted at once: it may be deleted on the other side before the next comparison.
 3. All subscriptions that differ are merged together: how it is done at the brokers says
    :mod:`replicator.apache.applying`. What one of them is refused is no matter of the others.
-4. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
+4. Where both sides are as they were when nothing was to be done, nothing is: most are, whenever they are compared.
+5. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -58,6 +59,27 @@ from snapshots.position_set import PositionSet
 log = structlog.get_logger(__name__)
 
 
+class _State(NamedTuple):
+    """All that a decision follows from, beside what was seen before. Within a generation cursors of the engine only
+    grow, so what they have follows from how much it is."""
+
+    at_broker: tuple[str, str]
+    load: str
+    generation: int
+    mark_delete: Position
+    beyond: int
+    entries: int
+    trimmed: Position
+
+
+class _Idle(NamedTuple):
+    """A state in which nothing was to be done."""
+
+    state: _State | None
+    quiet: bool
+    """Whether all was acknowledged, on both sides."""
+
+
 class _Merged(NamedTuple):
     """A subscription whose merge has begun."""
 
@@ -65,6 +87,8 @@ class _Merged(NamedTuple):
     generation: int
     broker: BrokerCursor
     merge: Merge
+    idle: _Idle
+    """Once it is merged in the engine, if nothing is to be done at the brokers."""
 
 
 class SubscriptionStates:
@@ -90,6 +114,7 @@ class SubscriptionStates:
         self._entries = entries
         self._seen = load_seen(store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
+        self._idle: dict[str, _Idle] = {}
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self.quiet = False
@@ -163,20 +188,21 @@ class SubscriptionStates:
 
     async def _compare(self, name: str, internals: TopicInternals) -> bool | _Merged:
         """Whether anything was to be done; or what :meth:`_finish_merges` is to finish."""
-        broker = cursor_of(internals, name)
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
+        shown = internals.cursors.get(name)
+        idle = self._idle.pop(name, None)
+        if idle is not None and idle.state == self._state(subscription, shown, internals.load):
+            self._idle[name] = idle
+            self.quiet &= idle.quiet
+            return False
+        broker = cursor_of(internals, name)
         engine = None
         if subscription is not None:
             engine = self._in_engine(subscription, BEFORE_ALL if broker is None else broker.mark_delete)
-        if (
-            engine is None
-            or broker is None
-            or engine.open
-            or broker.not_among(self._entries.beyond(broker.mark_delete))
-        ):
-            self.quiet = False
+        all_at_broker = broker is not None and not broker.not_among(self._entries.beyond(broker.mark_delete))
+        self.quiet &= all_at_broker and engine is not None and not engine.open
         decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
         if not isinstance(decision, ResetInEngine):
             self._put_back.pop(name, None)
@@ -217,16 +243,30 @@ class SubscriptionStates:
             case Merge():
                 assert subscription is not None
                 assert broker is not None
-                return self._begin_merge(subscription, broker, decision)
+                assert engine is not None
+                if decision.in_engine:  # at once, as it was decided for this generation
+                    subscription.merging.acks(self._entries.to_local(decision.in_engine), {}, announce=True)
+                quiet = all_at_broker and len(engine.open) == len(decision.in_engine)
+                idle = _Idle(self._state(subscription, shown, internals.load), quiet)
+                return _Merged(subscription, subscription.cursor.generation, broker, decision, idle)
         return True
 
-    # Carrying it out.
+    def _state(self, subscription: Subscription | None, shown: Mapping[str, Any] | None, load: str) -> _State | None:
+        """As both sides are now; None if one lacks it."""
+        if subscription is None or shown is None:
+            return None
+        cursor = subscription.cursor.state
+        return _State(
+            (str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])),
+            load,
+            cursor.generation,
+            cursor.mark_delete,
+            len(cursor.individually_deleted),
+            self._entries.changes,
+            self._topic.log.trimmed,
+        )
 
-    def _begin_merge(self, subscription: Subscription, broker: BrokerCursor, merge: Merge) -> _Merged:
-        """The engine's part at once, as it was decided for this generation."""
-        if merge.in_engine:
-            subscription.merging.acks(self._entries.to_local(merge.in_engine), {}, announce=True)
-        return _Merged(subscription, subscription.cursor.generation, broker, merge)
+    # Carrying it out.
 
     async def _finish_merges(self, merges: Sequence[_Merged], internals: TopicInternals) -> bool:
         """What all of them have acknowledged in the engine is durable with one commit or two, and links tell it in one
@@ -263,6 +303,8 @@ class SubscriptionStates:
             self._seen[name] = Seen(each.generation, cursor, internals.load)
             self.errors.pop(name, None)
             worked |= bool(each.merge.in_engine or each.merge.at_broker)
+            if not each.merge.at_broker:
+                self._idle[name] = each.idle
         return worked
 
     def _failed(self, name: str, error: Exception) -> None:

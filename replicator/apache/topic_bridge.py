@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -360,6 +361,7 @@ class TopicBridge:
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN
         while True:
+            began = time.monotonic()
             self._comparisons += 1
             worked = await self._states.compare()
             self._well("subscriptions")
@@ -370,7 +372,8 @@ class TopicBridge:
             await self._trim()
             longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
-            await asyncio.sleep(COMPARE_SECONDS_MIN)
+            # Where brokers or this machine are slow, half of the time is left to others.
+            await asyncio.sleep(min(max(COMPARE_SECONDS_MIN, time.monotonic() - began), COMPARE_SECONDS_MAX))
             self._compare_now.clear()
             if pause > COMPARE_SECONDS_MIN:
                 try:

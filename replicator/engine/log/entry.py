@@ -64,10 +64,12 @@ def encode_plain_entry(producer: bytes, sequence_id: int, publish_time_ms: int, 
 
 
 def _framed(encoded: bytes, payload: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
-    body = b"".join([_SIZE.pack(len(encoded)), encoded, payload])
-    if len(body) + 6 > bytes_max:
-        raise MessageTooLarge(f"entry of {len(body) + 6} bytes is over the limit of {bytes_max}")
-    return _MAGIC_AND_CHECKSUM.pack(_MAGIC, crc32c(body)) + body
+    size = _FRAME.size + len(encoded) + len(payload)
+    if size > bytes_max:
+        raise MessageTooLarge(f"entry of {size} bytes is over the limit of {bytes_max}")
+    head = _SIZE.pack(len(encoded)) + encoded
+    checksum = crc32c(payload, crc32c(head))
+    return b"".join([_MAGIC_AND_CHECKSUM.pack(_MAGIC, checksum), head, payload])
 
 
 def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[MessageMetadata, memoryview]:
