@@ -47,7 +47,7 @@ MESSAGE_BYTES: Final = 100
 AT_ONCE: Final = 50
 LOOKERS: Final = 4
 """Each looks at one topic at a time."""
-LOOK_EVERY_SECONDS: Final = 0.05
+LOOK_EVERY_SECONDS: Final = 0.1
 """A hundred looks take the broker a tenth of a second or so, so more of them would measure themselves."""
 SEEN_SECONDS_MAX: Final = 120.0
 NAME: Final = "bridge-state"
