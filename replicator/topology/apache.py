@@ -19,7 +19,7 @@ BROKER_SUFFIX: Final = ".pulsar"
 has a dot, so it is nobody else's."""
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 PENDING_ACKS: Final = "__transaction_pending_ack"
-"""So end the names of topics in which brokers keep what transactions acknowledge. Old ones list them with the others."""
+"""So end the names of topics in which brokers keep what transactions acknowledge. Old ones list them with all."""
 HOSTS_MAX: Final = 32
 """In one URL. They are tried one after the other."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
