@@ -98,7 +98,9 @@ class ReadingCursor:
         """Where it stands then. Twice to the same place does not help: brokers do not have that entry any more."""
         there = self._reached() > BEFORE_ALL and self._reached().ledger in internals.last_entries
         if not there or missed == self._put_back_to:
-            raise BridgeHalted(f"{self._passed_over(missed, at)}. They are gone there. See docs/apache-pulsar.md")
+            raise BridgeHalted(
+                f"{self._passed_over(missed, at)}, and brokers may not have them any more. See docs/apache-pulsar.md"
+            )
         log.warning("reading again what the brokers have passed over", topic=self._topic.name, first=str(missed))
         await self._admin.reset_subscription(self._topic.name, self._name, missed)
         self._put_back_to = missed
