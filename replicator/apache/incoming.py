@@ -8,7 +8,7 @@ or by the broker's confirmation, and not appended again; 11, what is read and no
 
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
-2. What the brokers have passed over halts the topic (:mod:`replicator.apache.passed_over`).
+2. Nothing is stored behind what the brokers have passed over (:mod:`replicator.apache.passed_over`).
 3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
 4. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
    is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
@@ -56,7 +56,7 @@ class _Found(NamedTuple):
 
 class Incoming:
     """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``stored`` is called when something new of
-    what the bridge published was found; ``check`` raises :class:`BridgeHalted` where messages were passed over."""
+    what the bridge published was found; ``check`` raises :class:`BridgeError` where messages were passed over."""
 
     def __init__(
         self,

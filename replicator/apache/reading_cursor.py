@@ -41,9 +41,14 @@ class ReadingCursor:
     """That of one topic."""
 
     def __init__(
-        self, admin: BrokerAdmin, cluster: str, topic: Topic, entries: EntryMap, read_through: Callable[[], Position]
+        self,
+        admin: BrokerAdmin,
+        cluster: str,
+        topic: Topic,
+        entries: EntryMap,
+        read_through: Callable[[], Position | None],
     ) -> None:
-        """``read_through`` says up to where this process has read."""
+        """``read_through`` says up to where this process has read; None if it has not begun."""
         self._admin = admin
         self._name = reading_subscription(cluster)
         self._topic = topic
@@ -80,7 +85,7 @@ class ReadingCursor:
         return Standing(incarnation, at)
 
     async def check(self, gaps: Sequence[Gap]) -> None:
-        """Raises :class:`BridgeError` if there were messages in the gaps, as :meth:`standing` would find."""
+        """Raises :class:`BridgeError` if messages in the gaps were passed over: :meth:`standing` sees to them then."""
         internals = await self._admin.internals(self._topic.name)
         moved_to = self._mark_delete(internals)
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
@@ -88,10 +93,14 @@ class ReadingCursor:
             raise BridgeError(self._passed_over(missed, moved_to))
 
     async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
-        """Whether all up to there was read, but for what brokers show to nobody. Raises :class:`AdminFailed`."""
-        reached, moved_to = self._reached(), self._mark_delete(internals)
-        if reached >= upto or moved_to < upto:
-            return reached >= upto
+        """Whether all up to there was read, but for what brokers show to nobody. What the store has says nothing of it,
+        for rows may be missing there: it counts what this process has read, after what was acknowledged before.
+
+        Raises :class:`AdminFailed`.
+        """
+        reached = self._read_through()
+        if reached is None or reached >= upto or self._mark_delete(internals) < upto:
+            return reached is not None and reached >= upto
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
@@ -122,4 +131,4 @@ class ReadingCursor:
         """The last of what is at the brokers that was read."""
         known = self._topic.origins.high_water(self._entries.broker_origin)
         mine = self._entries.last_published()
-        return max(BEFORE_ALL if known is None else known.position, mine, self._read_through())
+        return max(BEFORE_ALL if known is None else known.position, mine, self._read_through() or BEFORE_ALL)

@@ -40,7 +40,7 @@ from replicator.engine.topics.partitions import base_name
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 
 PAUSE_FIRST_SECONDS: Final = 0.1
 PAUSE_MAX_SECONDS: Final = 5.0
@@ -85,7 +85,7 @@ class TopicBridge:
             engine.cluster,
             topic,
             self._entries,
-            read_through=lambda: BEFORE_ALL if self._incoming is None else self._incoming.reached,
+            read_through=lambda: None if self._incoming is None else self._incoming.reached,
         )
         self._read_room = read_room
         self._incoming: Incoming | None = None

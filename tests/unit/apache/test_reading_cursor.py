@@ -1,0 +1,147 @@
+"""The cursor by which a bridge reads: what counts as read, and where it is put back to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+from answering_admin import answering, asked
+from asynchronous import asynchronous
+from engine_support import make_block, message, opened
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.passed_over import Gap
+from replicator.apache.published import load_map
+from replicator.apache.reading_cursor import ReadingCursor
+from replicator.engine.log.requests import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+TOPIC: Final = "persistent://public/default/t"
+NAME: Final = "replicator.bridge.a"
+LAST: Final = 9
+
+
+class Brokers:
+    """One ledger, 1, of entries 0 to 9; where the bridge's cursor stands, what is hidden, and what was asked."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.hidden: set[int] = set()
+        self.ledgers = [1]
+        self.reset_to: list[Any] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        path = request.path
+        if path.endswith("/resetcursor"):
+            self.reset_to.append((await request.json())["entryId"])
+            return web.Response(status=204)
+        if "/entry/" in path:
+            hidden = int(path.rsplit("/", 1)[1]) in self.hidden
+            return web.Response(headers={"X-Pulsar-marker-type": "21"} if hidden else {})
+        if path.endswith("/internalStats"):
+            return web.json_response(
+                {
+                    "lastConfirmedEntry": f"{self.ledgers[-1]}:{LAST}",
+                    "pendingAddEntriesCount": 0,
+                    "lastLedgerCreatedTimestamp": "",
+                    "ledgers": [{"ledgerId": ledger, "entries": LAST + 1} for ledger in self.ledgers],
+                    "numberOfEntries": LAST + 1,
+                    "cursors": {NAME: {"markDeletePosition": f"{self.ledgers[-1]}:{self.at}"}},
+                }
+            )
+        return web.json_response({"subscriptions": {NAME: {"subscriptionProperties": {"incarnation": "7"}}}})
+
+
+class Reading:
+    """A bridge that has read, or not begun to."""
+
+    def __init__(self, admin: BrokerAdmin, cursor: ReadingCursor) -> None:
+        self.admin = admin
+        self.cursor = cursor
+        self.through: Position | None = None
+
+    async def has_read(self, entry: int) -> bool:
+        return await self.cursor.has_read(Position(1, entry), await self.admin.internals(TOPIC))
+
+
+@asynccontextmanager
+async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator[Reading]:
+    """Its store has so many entries of applications, from the first on."""
+    async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
+        topic = await engine.topic(TOPIC, by_link=True)
+        if stored:
+            block = make_block(Position(1, 0), [message()] * stored, origin="a.pulsar")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+        entries = load_map(engine.store, topic.topic_id, "a.pulsar")
+        made = Reading(admin, ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through))
+        yield made
+
+
+@asynchronous
+async def test_invariant_2_what_the_store_has_is_not_what_was_read(tmp_path: Path) -> None:
+    """A process that ended between the blocks of others and the rows of its own has not read its own, for all that the
+    store goes further: they would be published a second time."""
+    brokers = Brokers(at=2)
+    async with reading(tmp_path, brokers, stored=6) as bridge:
+        assert not await bridge.has_read(4)  # it has not begun
+        bridge.through = Position(1, 2)
+        assert not await bridge.has_read(4)
+        bridge.through = Position(1, 4)
+        assert await bridge.has_read(4)
+
+
+@asynchronous
+async def test_what_brokers_show_to_nobody_counts_as_read_and_what_they_passed_over_does_not(tmp_path: Path) -> None:
+    brokers = Brokers(at=5)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        bridge.through = Position(1, 2)
+        brokers.hidden = {3, 4}
+        assert await bridge.has_read(4)
+        assert not await bridge.has_read(5)
+        assert not await bridge.has_read(6)
+
+
+@asynchronous
+async def test_the_cursor_is_put_back_to_the_first_message_that_was_passed_over_and_once(tmp_path: Path) -> None:
+    brokers = Brokers(at=8)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeError, match="passed over messages"):
+            await bridge.cursor.check([Gap(Position(1, 2), Position(1, 6))])
+        assert (await bridge.cursor.standing()).reached == Position(1, 2)
+        assert brokers.reset_to == [3]
+        with pytest.raises(BridgeHalted, match="may not have them any more"):
+            await bridge.cursor.standing()
+        assert brokers.reset_to == [3]
+
+
+@asynchronous
+async def test_a_cursor_that_passed_over_nothing_that_is_shown_stays(tmp_path: Path) -> None:
+    brokers = Brokers(at=5)
+    brokers.hidden = {3, 4, 5}
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        await bridge.cursor.check([Gap(Position(1, 2), Position(1, 5))])
+        assert (await bridge.cursor.standing()).reached == Position(1, 5)
+        brokers.at = 2
+        await bridge.cursor.check([Gap(Position(1, 6), Position(1, 8))])  # it is before that, so nobody passed over it
+        assert brokers.reset_to == []
+
+
+@asynchronous
+async def test_where_the_ledger_of_what_was_read_last_is_gone_the_topic_halts(tmp_path: Path) -> None:
+    brokers = Brokers(at=4)
+    brokers.ledgers = [2]
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeHalted, match="may not have them any more"):
+            await bridge.cursor.standing()
+
+
+@asynchronous
+async def test_a_store_that_is_empty_is_not_filled_from_a_cursor_that_is_not_its_own(tmp_path: Path) -> None:
+    async with reading(tmp_path, Brokers(at=4), stored=0) as bridge:
+        with pytest.raises(BridgeHalted, match="an older one"):
+            await bridge.cursor.standing()
