@@ -120,10 +120,10 @@ class ApacheBridge(TopicListener[Topic]):
         self._tell(topic)
 
     def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
-        self._tell(topic)
+        self._tell(topic, subscription)
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
-        self._tell(topic)
+        self._tell(topic, subscription)
 
     def on_log_deleted(self, topic: Topic) -> None:
         gone = self._topics.pop(topic.name, None)
@@ -148,10 +148,10 @@ class ApacheBridge(TopicListener[Topic]):
         """See :meth:`on_log_deleted`."""
         return
 
-    def _tell(self, topic: Topic) -> None:
+    def _tell(self, topic: Topic, subscription: Subscription | None = None) -> None:
         bridged = self._topics.get(topic.name)
         if bridged is not None:
-            bridged.on_state()
+            bridged.on_state(subscription)
 
     # Inside.
 

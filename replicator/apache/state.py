@@ -59,23 +59,28 @@ from snapshots.position_set import PositionSet
 log = structlog.get_logger(__name__)
 
 
+class _Engines(NamedTuple):
+    """What a decision follows from on the engine's side."""
+
+    generation: int
+    open: PositionSet
+    """Its messages that are not acknowledged. The mark-delete position says less: it passes over markers, too."""
+    entries: int
+    """:attr:`EntryMap.changes`."""
+
+
 class _State(NamedTuple):
-    """All that a decision follows from, beside what was seen before. Within a generation cursors of the engine only
-    grow, so what they have follows from how much it is."""
+    """All that a decision follows from, beside what was seen before."""
 
     at_broker: tuple[str, str]
     load: str
-    generation: int
-    mark_delete: Position
-    beyond: int
-    entries: int
-    trimmed: Position
+    engines: _Engines
 
 
 class _Idle(NamedTuple):
     """A state in which nothing was to be done."""
 
-    state: _State | None
+    state: _State
     quiet: bool
     """Whether all was acknowledged, on both sides."""
 
@@ -87,7 +92,7 @@ class _Merged(NamedTuple):
     generation: int
     broker: BrokerCursor
     merge: Merge
-    idle: _Idle
+    idle: _Idle | None
     """Once it is merged in the engine, if nothing is to be done at the brokers."""
 
 
@@ -117,6 +122,8 @@ class SubscriptionStates:
         self._idle: dict[str, _Idle] = {}
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
+        self.merging = False
+        """Whether the engine is just told what brokers have: then it tells nothing that is new here."""
         self.quiet = False
         """Whether all is acknowledged, on both sides."""
         self.errors: dict[str, str] = {}
@@ -168,6 +175,11 @@ class SubscriptionStates:
     def status(self) -> dict[str, Any]:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
 
+    def knows(self, subscription: Subscription) -> bool:
+        """Whether the engine's subscription is as it was when nothing was to be done."""
+        idle = self._idle.get(subscription.name)
+        return idle is not None and idle.state.engines == self._engines(subscription)
+
     def lags(self, name: str) -> str:
         """What of a subscription of the engine the brokers are not known to have; empty if nothing."""
         subscription = self._topic.subscriptions.get(name)
@@ -193,7 +205,12 @@ class SubscriptionStates:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
         shown = internals.cursors.get(name)
         idle = self._idle.pop(name, None)
-        if idle is not None and idle.state == self._state(subscription, shown, internals.load):
+        if (
+            subscription is not None
+            and shown is not None
+            and idle is not None
+            and idle.state == self._state(subscription, shown, internals.load)
+        ):
             self._idle[name] = idle
             self.quiet &= idle.quiet
             return False
@@ -244,27 +261,31 @@ class SubscriptionStates:
                 assert subscription is not None
                 assert broker is not None
                 assert engine is not None
-                if decision.in_engine:  # at once, as it was decided for this generation
-                    subscription.merging.acks(self._entries.to_local(decision.in_engine), {}, announce=True)
-                quiet = all_at_broker and len(engine.open) == len(decision.in_engine)
-                idle = _Idle(self._state(subscription, shown, internals.load), quiet)
+                assert shown is not None
+                self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
+                state = self._state(subscription, shown, internals.load)
+                idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
+                if decision.in_engine and broker.among(self._entries.to_broker(state.engines.open)):
+                    idle = None  # the engine did not take all of it
                 return _Merged(subscription, subscription.cursor.generation, broker, decision, idle)
         return True
 
-    def _state(self, subscription: Subscription | None, shown: Mapping[str, Any] | None, load: str) -> _State | None:
-        """As both sides are now; None if one lacks it."""
-        if subscription is None or shown is None:
-            return None
-        cursor = subscription.cursor.state
-        return _State(
-            (str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])),
-            load,
-            cursor.generation,
-            cursor.mark_delete,
-            len(cursor.individually_deleted),
-            self._entries.changes,
-            self._topic.log.trimmed,
-        )
+    def _merge_in_engine(self, subscription: Subscription, at_broker: PositionSet) -> None:
+        if not at_broker:
+            return
+        self.merging = True
+        try:
+            subscription.merging.acks(self._entries.to_local(at_broker), {}, announce=True)
+        finally:
+            self.merging = False
+
+    def _state(self, subscription: Subscription, shown: Mapping[str, Any], load: str) -> _State:
+        """As both sides are now."""
+        at_broker = str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])
+        return _State(at_broker, load, self._engines(subscription))
+
+    def _engines(self, subscription: Subscription) -> _Engines:
+        return _Engines(subscription.cursor.generation, self._open(subscription), self._entries.changes)
 
     # Carrying it out.
 
@@ -303,7 +324,7 @@ class SubscriptionStates:
             self._seen[name] = Seen(each.generation, cursor, internals.load)
             self.errors.pop(name, None)
             worked |= bool(each.merge.in_engine or each.merge.at_broker)
-            if not each.merge.at_broker:
+            if not each.merge.at_broker and each.idle is not None:
                 self._idle[name] = each.idle
         return worked
 

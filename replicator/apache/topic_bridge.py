@@ -34,6 +34,7 @@ from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.log.requests import AppendedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
@@ -156,11 +157,13 @@ class TopicBridge:
                 self._entries.copied(header.origin, header.origin_first, appended.position, header.entries)
         self._note_hold()
         self._outgoing.wake()
-        self._compare_now.set()
+        if any(appended.header.origin != self._engine.cluster for appended in blocks):  # else markers for others
+            self._compare_now.set()
 
-    def on_state(self) -> None:
-        """A subscription of the engine has changed."""
-        self._compare_now.set()
+    def on_state(self, subscription: Subscription | None = None) -> None:
+        """This subscription of the engine has changed, or there is one more or less."""
+        if subscription is None or not (self._states.merging or self._states.knows(subscription)):
+            self._compare_now.set()
 
     # A failover.
 
