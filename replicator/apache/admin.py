@@ -34,9 +34,8 @@ REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The statistics of a topic with a thousand subscriptions have about 1 MB."""
 REASON_CHARS_MAX: Final = 300
-HIDDEN_ENTRIES_MAX: Final = 20_000
-"""That are looked at, :data:`HIDDEN_AT_ONCE` at a time: a transaction may have had so many, and was aborted."""
 HIDDEN_AT_ONCE: Final = 4
+"""Entries that are looked at at the same time."""
 REDIRECTS_MAX: Final = 5
 """A broker sends on to the one that has a topic, at most."""
 _REDIRECTS: Final = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
@@ -68,7 +67,9 @@ class TopicInternals:
     """Another one each time that a broker loads the topic."""
     cursors: Mapping[str, Mapping[str, Any]]
     last_entries: Mapping[int, int]
-    """By ledger, its last entry."""
+    """By ledger, its last entry; also of the one that :attr:`last` is in, which may be deleted."""
+    ledgers: frozenset[int] = frozenset()
+    """Those that the topic has."""
     entries: int = 1
     """That are stored: 0 where all were deleted, though there is a last one."""
 
@@ -188,15 +189,15 @@ class BrokerAdmin(ClosedAtExit):
             # A topic that is loaded opens a ledger of its own: so its creation tells one loading from another.
             load = f"{answer['lastLedgerCreatedTimestamp']}"
             pending, entries = int(answer["pendingAddEntriesCount"]), int(answer["numberOfEntries"])
-            return TopicInternals(last, pending, load, answer["cursors"], last_entries, entries)
+            there = frozenset(int(each["ledgerId"]) for each in ledgers)
+            return TopicInternals(last, pending, load, answer["cursors"], last_entries, there, entries)
         except (KeyError, TypeError, ValueError) as error:
             raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
 
     async def all_hidden(self, topic: str, after: Position, upto: Position) -> bool:
-        """Whether the brokers show none of the entries between two positions of one ledger to any consumer."""
+        """Whether the brokers show none of the entries between two positions of one ledger to any consumer. They are
+        looked at one by one, up to the first that is shown."""
         entries = range(after.entry + 1, upto.entry + 1)
-        if len(entries) > HIDDEN_ENTRIES_MAX:
-            return False
 
         async def hidden(entry: int) -> bool:
             headers = await self._headers_of(f"{_path(topic)}/ledger/{upto.ledger}/entry/{entry}")
@@ -276,13 +277,11 @@ class BrokerAdmin(ClosedAtExit):
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:
-        """Those of the answer; none if it is a refusal."""
+        """Those of the answer; none where there is no such thing."""
         try:
             return (await self._request("GET", path, None)).headers
-        except AdminLimited:
-            raise
         except AdminFailed as error:
-            if error.status:
+            if error.status == HTTPStatus.NOT_FOUND:
                 return {}
             raise
 

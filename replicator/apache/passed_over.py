@@ -39,8 +39,8 @@ def gaps_among(reached: Position, positions: Iterable[Position]) -> list[Gap]:
 
 def runs_in(gap: Gap, last_entries: Mapping[int, int]) -> Iterator[tuple[Position, Position]]:
     """The first and the last entry of each run of a gap, as far as the topic still has the ledgers: ``last_entries``
-    has their last entries. Pure."""
-    for ledger in sorted({*last_entries, gap.through.ledger}):
+    has the last entries of those. Pure."""
+    for ledger in sorted(last_entries):
         if not gap.after.ledger <= ledger <= gap.through.ledger:
             continue
         first = gap.after.entry + 1 if ledger == gap.after.ledger else 0
@@ -54,8 +54,9 @@ async def first_passed_over(
 ) -> Position | None:
     """The first entry in the gaps that a cursor has passed over, which brokers would have shown; ``moved_to`` is its
     mark-delete position in ``internals``, which are to be younger than the gaps. Raises :class:`AdminFailed`."""
+    there = {ledger: last for ledger, last in internals.last_entries.items() if ledger in internals.ledgers}
     for gap in gaps:
-        for first, last in runs_in(gap, internals.last_entries):
+        for first, last in runs_in(gap, there):
             passed = min(last, moved_to)
             if passed >= first and not await admin.all_hidden(topic, Position(first.ledger, first.entry - 1), passed):
                 return first

@@ -55,6 +55,8 @@ class ReadingCursor:
         self._entries = entries
         self._read_through = read_through
         self._put_back_to: Position | None = None
+        self._left_out: Position | None = None
+        """What did not come although the cursor was put back to it, and what follows did."""
         self.times_put_back = 0
 
     async def standing(self) -> Standing:
@@ -90,6 +92,7 @@ class ReadingCursor:
         moved_to = self._mark_delete(internals)
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
         if missed is not None:
+            self._left_out = missed
             raise BridgeError(self._passed_over(missed, moved_to))
 
     async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
@@ -104,15 +107,15 @@ class ReadingCursor:
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
-        """Where it stands then. Twice to the same place does not help: brokers do not have that entry any more."""
-        there = self._reached() > BEFORE_ALL and self._reached().ledger in internals.last_entries
-        if not there or missed == self._put_back_to:
+        """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""
+        there = self._reached() > BEFORE_ALL and self._reached().ledger in internals.ledgers
+        if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
                 f"{self._passed_over(missed, at)}, and brokers may not have them any more. See docs/apache-pulsar.md"
             )
         log.warning("reading again what the brokers have passed over", topic=self._topic.name, first=str(missed))
         await self._admin.reset_subscription(self._topic.name, self._name, missed)
-        self._put_back_to = missed
+        self._put_back_to, self._left_out = missed, None
         self.times_put_back += 1
         return Position(missed.ledger, missed.entry - 1)
 
@@ -128,7 +131,10 @@ class ReadingCursor:
         return BEFORE_ALL if cursor is None else parse_position(str(cursor["markDeletePosition"]))
 
     def _reached(self) -> Position:
-        """The last of what is at the brokers that was read."""
+        """The last of what is at the brokers that was read: what this process knows of it is exact. The map of entries
+        may be ahead of the store, which failed then."""
+        if (read := self._read_through()) is not None:
+            return read
         known = self._topic.origins.high_water(self._entries.broker_origin)
         mine = self._entries.last_published()
-        return max(BEFORE_ALL if known is None else known.position, mine, self._read_through() or BEFORE_ALL)
+        return max(BEFORE_ALL if known is None else known.position, mine)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -364,7 +363,7 @@ class TopicBridge:
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN
         while True:
-            began = time.monotonic()
+            self._compare_now.clear()  # what comes while this one is made is looked at by the next
             self._comparisons += 1
             worked = await self._states.compare()
             self._well("subscriptions")
@@ -375,9 +374,7 @@ class TopicBridge:
             await self._trim()
             longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
-            # Where brokers or this machine are slow, half of the time is left to others.
-            await asyncio.sleep(min(max(COMPARE_SECONDS_MIN, time.monotonic() - began), COMPARE_SECONDS_MAX))
-            self._compare_now.clear()
+            await asyncio.sleep(COMPARE_SECONDS_MIN)
             if pause > COMPARE_SECONDS_MIN:
                 try:
                     async with timeout(pause - COMPARE_SECONDS_MIN):

@@ -14,10 +14,12 @@ from asynchronous import asynchronous
 from engine_support import make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.passed_over import Gap
 from replicator.apache.published import load_map
 from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.stamps import Identity
 from replicator.engine.log.requests import CopiedBlock
 from snapshots.position import BEFORE_ALL, Position
 
@@ -33,6 +35,10 @@ class Brokers:
         self.at = at
         self.hidden: set[int] = set()
         self.ledgers = [1]
+        self.last = ""
+        """The last entry, if not that of the last ledger."""
+        self.refuses = 0
+        """The status with which it refuses to show an entry."""
         self.reset_to: list[Any] = []
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -40,16 +46,20 @@ class Brokers:
         if path.endswith("/resetcursor"):
             self.reset_to.append((await request.json())["entryId"])
             return web.Response(status=204)
+        if "/entry/" in path and self.refuses:
+            return web.Response(status=self.refuses)
         if "/entry/" in path:
             hidden = int(path.rsplit("/", 1)[1]) in self.hidden
             return web.Response(headers={"X-Pulsar-marker-type": "21"} if hidden else {})
         if path.endswith("/internalStats"):
             return web.json_response(
                 {
-                    "lastConfirmedEntry": f"{self.ledgers[-1]}:{LAST}",
+                    "lastConfirmedEntry": self.last or f"{self.ledgers[-1]}:{LAST}",
                     "pendingAddEntriesCount": 0,
                     "lastLedgerCreatedTimestamp": "",
-                    "ledgers": [{"ledgerId": ledger, "entries": LAST + 1} for ledger in self.ledgers],
+                    "ledgers": [
+                        {"ledgerId": ledger, "entries": 0 if self.last else LAST + 1} for ledger in self.ledgers
+                    ],
                     "numberOfEntries": LAST + 1,
                     "cursors": {NAME: {"markDeletePosition": f"{self.ledgers[-1]}:{self.at}"}},
                 }
@@ -60,9 +70,10 @@ class Brokers:
 class Reading:
     """A bridge that has read, or not begun to."""
 
-    def __init__(self, admin: BrokerAdmin, cursor: ReadingCursor) -> None:
+    def __init__(self, admin: BrokerAdmin, cursor: ReadingCursor, entries: EntryMap) -> None:
         self.admin = admin
         self.cursor = cursor
+        self.entries = entries
         self.through: Position | None = None
 
     async def has_read(self, entry: int) -> bool:
@@ -78,7 +89,7 @@ async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator
             block = make_block(Position(1, 0), [message()] * stored, origin="a.pulsar")
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         entries = load_map(engine.store, topic.topic_id, "a.pulsar")
-        made = Reading(admin, ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through))
+        made = Reading(admin, ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through), entries)
         yield made
 
 
@@ -107,16 +118,54 @@ async def test_what_brokers_show_to_nobody_counts_as_read_and_what_they_passed_o
 
 
 @asynchronous
-async def test_the_cursor_is_put_back_to_the_first_message_that_was_passed_over_and_once(tmp_path: Path) -> None:
+async def test_the_cursor_is_put_back_to_the_first_message_that_was_passed_over(tmp_path: Path) -> None:
+    """Again where it was moved again before that message came, and not where what follows came without it."""
     brokers = Brokers(at=8)
+    passed = [Gap(Position(1, 2), Position(1, 6))]
     async with reading(tmp_path, brokers, stored=3) as bridge:
         with pytest.raises(BridgeError, match="passed over messages"):
-            await bridge.cursor.check([Gap(Position(1, 2), Position(1, 6))])
-        assert (await bridge.cursor.standing()).reached == Position(1, 2)
-        assert brokers.reset_to == [3]
+            await bridge.cursor.check(passed)
+        for times in (1, 2):
+            assert (await bridge.cursor.standing()).reached == Position(1, 2)
+            assert brokers.reset_to == [3] * times
+        with pytest.raises(BridgeError, match="passed over messages"):
+            await bridge.cursor.check(passed)
         with pytest.raises(BridgeHalted, match="may not have them any more"):
             await bridge.cursor.standing()
+        assert brokers.reset_to == [3, 3]
+
+
+@asynchronous
+async def test_invariant_2_what_was_seen_and_not_stored_is_not_read(tmp_path: Path) -> None:
+    """An entry of the bridge's own that lies behind one that the store refused."""
+    brokers = Brokers(at=5)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        bridge.entries.seen_at_broker(Identity("b", 7, Position(9, 0)), Position(1, 5))
+        bridge.through = Position(1, 2)
+        assert (await bridge.cursor.standing()).reached == Position(1, 2)
         assert brokers.reset_to == [3]
+
+
+@asynchronous
+async def test_a_topic_of_which_all_ledgers_but_an_empty_one_are_gone_was_read(tmp_path: Path) -> None:
+    """Its last entry, which brokers still name, was one that they showed to nobody."""
+    brokers = Brokers(at=-1)
+    brokers.ledgers, brokers.last = [2], "1:9"
+    async with reading(tmp_path, brokers, stored=9) as bridge:
+        bridge.through = Position(1, 8)
+        assert await bridge.has_read(9)
+        assert (await bridge.cursor.standing()).reached == Position(2, -1)
+        assert brokers.reset_to == []
+
+
+@asynchronous
+async def test_what_the_admin_api_refuses_is_not_taken_for_an_entry_that_is_shown(tmp_path: Path) -> None:
+    brokers = Brokers(at=5)
+    brokers.refuses = 403
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(AdminFailed, match="403"):
+            await bridge.cursor.standing()
+        assert brokers.reset_to == []
 
 
 @asynchronous
