@@ -111,28 +111,6 @@ def test_invariant_2_what_a_backlog_quota_takes_from_a_worker_that_is_away_is_re
     assert numbers(pair, topic, 45)[5:] == list(range(40))
 
 
-def test_invariant_2_what_brokers_have_deleted_before_it_was_read_halts_the_topic_and_is_named(pair: Beside) -> None:
-    topic = next(_topics)
-    publish(pair, "A", topic, bodies("m", range(5)))
-    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
-    with away(pair, "A"):
-        publish(pair, "A", topic, bodies("gone", range(5)))
-        path = topic.replace("://", "/")
-        pair.brokers["A"].admin("PUT", f"{path}/unload")  # nothing is deleted of a ledger that is written
-        publish(pair, "A", topic, bodies("gone", range(5, 10)))
-        pair.brokers["A"].admin("PUT", f"{path}/unload")
-        pair.brokers["A"].admin("DELETE", f"{path}/truncate")
-        publish(pair, "A", topic, bodies("after", range(5)))
-    until(
-        lambda: any(
-            each["halted"] and "passed over messages" in each["errors"].get("reading", "")
-            for each in bridged(pair, topic)
-        ),
-        lambda: bridged(pair, topic),
-    )
-    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
-
-
 def test_invariants_1_and_2_a_worker_restored_from_an_old_backup_reads_again_what_came_since(pair: Beside) -> None:
     """Of both clusters' messages, and of acknowledgements: the brokers have them still."""
     topic = next(_topics)

@@ -81,7 +81,7 @@ class ReadingCursor:
         internals = await self._admin.internals(topic)
         at = self._mark_delete(internals)
         if at > reached:
-            missed = await first_passed_over(self._admin, topic, [Gap(reached, at)], internals, at)
+            missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
@@ -90,7 +90,7 @@ class ReadingCursor:
         """Raises :class:`BridgeError` if messages in the gaps were passed over: :meth:`standing` sees to them then."""
         internals = await self._admin.internals(self._topic.name)
         moved_to = self._mark_delete(internals)
-        missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
+        missed = await self._missed(gaps, internals, moved_to)
         if missed is not None:
             self._left_out = missed
             raise BridgeError(self._passed_over(missed, moved_to))
@@ -105,6 +105,15 @@ class ReadingCursor:
         if reached is None or reached >= upto or self._mark_delete(internals) < upto:
             return reached is not None and reached >= upto
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
+
+    async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
+        """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that is
+        gone, if the cursor is in it: nothing of that was read."""
+        missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
+        gone = moved_to.entry >= 0 and moved_to.ledger not in internals.ledgers
+        if missed is None and gone and any(gap.after.ledger < moved_to.ledger <= gap.through.ledger for gap in gaps):
+            return Position(moved_to.ledger, 0)
+        return missed
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

@@ -35,6 +35,8 @@ class Brokers:
         self.at = at
         self.hidden: set[int] = set()
         self.ledgers = [1]
+        self.cursor_ledger = 0
+        """Of the cursor, if not the last one."""
         self.last = ""
         """The last entry, if not that of the last ledger."""
         self.refuses = 0
@@ -61,7 +63,7 @@ class Brokers:
                         {"ledgerId": ledger, "entries": 0 if self.last else LAST + 1} for ledger in self.ledgers
                     ],
                     "numberOfEntries": LAST + 1,
-                    "cursors": {NAME: {"markDeletePosition": f"{self.ledgers[-1]}:{self.at}"}},
+                    "cursors": {NAME: {"markDeletePosition": f"{self.cursor_ledger or self.ledgers[-1]}:{self.at}"}},
                 }
             )
         return web.json_response({"subscriptions": {NAME: {"subscriptionProperties": {"incarnation": "7"}}}})
@@ -186,6 +188,17 @@ async def test_where_the_ledger_of_what_was_read_last_is_gone_the_topic_halts(tm
     brokers.ledgers = [2]
     async with reading(tmp_path, brokers, stored=3) as bridge:
         with pytest.raises(BridgeHalted, match="may not have them any more"):
+            await bridge.cursor.standing()
+
+
+@asynchronous
+async def test_a_cursor_in_a_ledger_that_is_gone_and_was_not_read_halts_the_topic(tmp_path: Path) -> None:
+    brokers = Brokers(at=4)
+    brokers.ledgers, brokers.cursor_ledger = [3], 2
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeError, match="not read 2:0"):
+            await bridge.cursor.check([Gap(Position(1, 2), Position(3, -1))])
+        with pytest.raises(BridgeHalted, match="not read 2:0"):
             await bridge.cursor.standing()
 
 
