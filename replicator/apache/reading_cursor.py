@@ -107,8 +107,8 @@ class ReadingCursor:
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
-        """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that is
-        gone, if the cursor is in it: nothing of that was read."""
+        """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that
+        is gone, if the cursor is in it: nothing of that was read."""
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
         gone = moved_to.entry >= 0 and moved_to.ledger not in internals.ledgers
         if missed is None and gone and any(gap.after.ledger < moved_to.ledger <= gap.through.ledger for gap in gaps):
