@@ -89,6 +89,7 @@ class _Looks:
         self._now = 0.0
         monkeypatch.setattr(arrival.time, "monotonic", lambda: self._now)
         monkeypatch.setattr(arrival, "LOOK_EVERY_SECONDS", 0.0)
+        monkeypatch.setattr(arrival, "LOOK_SECONDS_MAX", 0.0)
 
     async def count(self) -> int:
         self._now, here = next(self._looks)
@@ -100,6 +101,13 @@ def test_the_clock_runs_from_the_last_look_at_nothing_to_the_first_at_everything
 ) -> None:
     looks = _Looks(monkeypatch, [(1.0, 0), (2.0, 0), (3.0, 40), (5.5, 100)])
     assert asyncio.run(seconds_to_arrive(looks.count, 100)) == 3.5
+
+
+def test_looks_are_seldom_while_much_is_to_come_and_frequent_towards_the_end() -> None:
+    assert arrival.pause_seconds(0, 100, 5.0, 0.02) == 0.02
+    assert arrival.pause_seconds(1, 100, 0.1, 0.02) == arrival.LOOK_SECONDS_MAX
+    assert arrival.pause_seconds(90, 100, 3.6, 0.02) == pytest.approx(0.1)
+    assert arrival.pause_seconds(99, 100, 4.0, 0.02) == 0.02
 
 
 def test_a_copy_that_is_over_at_the_first_look_counts_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
