@@ -42,7 +42,7 @@ class Arrival:
 
 
 def pause_seconds(here: int, wanted: int, since: float, look_every_seconds: float) -> float:
-    """Until the next look, where ``here`` came in the seconds ``since``: a quarter of what the rest takes at that pace."""
+    """Until the next look, where ``here`` came in ``since`` seconds: a quarter of what the rest takes at that pace."""
     left_seconds = since * (wanted - here) / here if here else 0.0
     return max(look_every_seconds, min(left_seconds / 4, LOOK_SECONDS_MAX))
 
