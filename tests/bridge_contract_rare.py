@@ -145,9 +145,3 @@ def test_invariants_1_and_2_a_worker_restored_from_an_old_backup_reads_again_wha
     assert sum(each["doubled"] for each in bridged(pair, topic)) == 0
     open_there = drain(pair.brokers["B"], topic, "work", ConsumerType.Shared)
     assert sorted(open_there) == sorted([*left, *bodies("a", range(20, 30)), *bodies("b", range(20, 30))])
-
-
-def test_other_topics_go_on_while_one_is_halted(pair: Beside) -> None:
-    topic = next(_topics)
-    publish(pair, "A", topic, bodies("m", range(20)))
-    assert read_all(pair.brokers["B"], topic, 20) == bodies("m", range(20))
