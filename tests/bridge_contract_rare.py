@@ -89,7 +89,7 @@ def test_invariant_2_what_a_broker_passes_over_while_it_is_read_is_read_all_the_
         producer.send(b"%d after" % LARGE)
     found = numbers(pair, topic, LARGE + 6)[5:]
     assert found == list(range(LARGE + 1)), (found, bridged(pair, topic), pair.log("A"))
-    assert bridged(pair, topic)[0]["put_back"] == 1
+    assert bridged(pair, topic)[0]["put_back"] >= 1
     assert stands(pair, topic) == f"{last.ledger_id()}:{last.entry_id() + 1}"
 
 

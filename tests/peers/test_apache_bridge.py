@@ -36,7 +36,7 @@ def test_invariant_2_what_brokers_have_deleted_before_it_was_read_halts_the_topi
 
     publish(pair, "A", topic, bodies("m", range(5)))
     assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
-    (read,) = ledgers()
+    read = ledgers()[-1]
     with away(pair, "A"):
         publish(pair, "A", topic, bodies("gone", range(5)))
         broker.admin("PUT", f"{path}/unload")
