@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshots import extents
 from snapshots.errors import ExtentsCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -65,17 +67,26 @@ def test_a_position_is_found_exactly_where_copying_put_it(
         assert got == [one.get(position) for position in real]
 
 
-@given(tables(), st.sets(st.builds(Position, st.integers(1, 14), st.integers(0, 30))), st.booleans())
+@pytest.mark.parametrize("few", [0, extents.FEW_POSITIONS], ids=["by-arrays", "one-by-one"])
+@given(tables(), st.sets(st.builds(Position, st.integers(1, 14), st.integers(0, 30))), st.booleans(), st.data())
 def test_a_set_is_translated_as_its_positions_are(
-    made: tuple[ExtentTable, dict[Position, Position]], asked: set[Position], filled: bool
+    few: int,
+    made: tuple[ExtentTable, dict[Position, Position]],
+    asked: set[Position],
+    filled: bool,
+    data: st.DataObject,
 ) -> None:
     table, truth = made
+    if truth:  # chance alone seldom meets some of a run, or what follows it
+        near = {Position(ledger, entry + step) for ledger, entry in (*truth, *truth.values()) for step in (0, 1)}
+        asked |= data.draw(st.sets(st.sampled_from(sorted(near))))
     if filled:  # without holes: the way by runs
         asked = {Position(ledger, entry) for ledger in {position.ledger for position in asked} for entry in range(25)}
     back = {local: origin for origin, local in truth.items()}
-    assert set(table.to_local_set(PositionSet(asked))) == {truth[each] for each in asked if each in truth}
-    assert set(table.to_origin_set(PositionSet(asked))) == {back[each] for each in asked if each in back}
-    assert set(table.of_origin(PositionSet(asked))) == {each for each in asked if each in back}
+    with mock.patch.object(extents, "FEW_POSITIONS", few):
+        assert set(table.to_local_set(PositionSet(asked))) == {truth[each] for each in asked if each in truth}
+        assert set(table.to_origin_set(PositionSet(asked))) == {back[each] for each in asked if each in back}
+        assert set(table.of_origin(PositionSet(asked))) == {each for each in asked if each in back}
 
 
 @given(tables(), POSITIONS, POSITIONS, st.one_of(st.just(BEFORE_ALL), POSITIONS))
