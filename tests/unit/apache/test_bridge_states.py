@@ -17,6 +17,7 @@ from asynchronous import asynchronous
 from engine_support import make_block, marker, message, opened
 
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.entry_map import EntryMap
 from replicator.apache.published import load_map
 from replicator.apache.state import SubscriptionStates
 from replicator.client.wire.connector import BrokerConnector
@@ -69,9 +70,10 @@ class Brokers:
 class Bridge:
     """The engine's side, of cluster ``a``."""
 
-    def __init__(self, brokers: Brokers, topic: Topic, states: SubscriptionStates) -> None:
+    def __init__(self, brokers: Brokers, topic: Topic, entries: EntryMap, states: SubscriptionStates) -> None:
         self.brokers = brokers
         self.topic = topic
+        self.entries = entries
         self.states = states
 
     async def publish(self, entries: int) -> None:
@@ -83,7 +85,7 @@ class Bridge:
         await self.topic.writing.copy([CopiedBlock(previous, block)])
         following = self.topic.log.next_after(before)
         assert following is not None
-        self.states._entries.copied("a.pulsar", Position(1, first), following, entries)
+        self.entries.copied("a.pulsar", Position(1, first), following, entries)
         self.brokers.entries += entries
 
     async def mark(self, number: int) -> None:
@@ -101,16 +103,16 @@ class Bridge:
     def acknowledged(self, name: str) -> set[int]:
         """In the engine, as entries of the brokers."""
         cursor = self.topic.subscriptions[name].cursor.state
-        everything = self.states._entries.to_broker(self.topic.log.messages_after(BEFORE_ALL, PositionSet()))
+        everything = self.entries.to_broker(self.topic.log.messages_after(BEFORE_ALL, PositionSet()))
         opened_ = self.topic.log.messages_after(cursor.mark_delete, cursor.individually_deleted)
-        everything.difference_update(self.states._entries.to_broker(opened_))
+        everything.difference_update(self.entries.to_broker(opened_))
         return {position.entry for position in everything}
 
     async def merge(self, name: str, entries: int) -> None:
         """Another cluster has acknowledged so many, from the first on."""
         there = PositionSet(Position(1, entry) for entry in range(entries))
         subscription = self.topic.subscriptions[name]
-        subscription.merging.acks(self.states._entries.to_local(there), {}, announce=False)
+        subscription.merging.acks(self.entries.to_local(there), {}, announce=False)
         await subscription.saved()
 
 
@@ -124,7 +126,7 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
         fence = ConsumerFence(connector, admin, "a", TOPIC, bridged=lambda _: True, unloaded=lambda: None)
         settings = ApacheSettings(service_url=NOWHERE, admin_url=url)
         states = SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence)
-        yield Bridge(brokers, topic, states)
+        yield Bridge(brokers, topic, entries, states)
         await connector.close()
 
 
