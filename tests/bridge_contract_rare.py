@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
@@ -36,16 +34,6 @@ def numbers(made: Beside, topic: str, count: int) -> list[int]:
     """What is at B's broker, by the number before a blank; -1 for others."""
     found = read_all(made.brokers["B"], topic, count)
     return [int(body.split()[0]) if " " in body else -1 for body in found]
-
-
-@contextmanager
-def away(made: Beside, name: str) -> Iterator[None]:
-    """That worker does not run until the end of the block."""
-    made.kill(name)
-    try:
-        yield
-    finally:
-        made.start(name)
 
 
 def test_a_message_in_chunks_arrives_whole_and_its_acknowledgement_with_it(pair: Beside) -> None:
@@ -101,7 +89,7 @@ def test_invariant_2_what_a_backlog_quota_takes_from_a_worker_that_is_away_is_re
     topic = "persistent://public/quota/evicted"
     publish(pair, "A", topic, bodies("m", range(5)))
     assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
-    with away(pair, "A"):
+    with pair.away("A"):
         before = stands(pair, topic)
         with official(pair.brokers["A"]) as client:
             producer = client.create_producer(topic, batching_enabled=False)
@@ -131,7 +119,7 @@ def test_invariants_1_and_2_a_worker_restored_from_an_old_backup_reads_again_wha
         for message in got[::2]:
             consumer.acknowledge(message)
         until(lambda: backlog(pair.brokers["B"], topic, "work") == 20, lambda: bridged(pair, topic))
-    with away(pair, "A"):
+    with pair.away("A"):
         shutil.rmtree(pair.path / "data-A")
         publish(pair, "A", topic, bodies("a", range(20, 30)))
         publish(pair, "B", topic, bodies("b", range(20, 30)))

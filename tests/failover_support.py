@@ -89,6 +89,15 @@ class Deployment:
         process.wait()
 
     @contextmanager
+    def away(self, name: str) -> Iterator[None]:
+        """That worker does not run until the end of the block; it was killed."""
+        self.kill(name)
+        try:
+            yield
+        finally:
+            self.start(name)
+
+    @contextmanager
     def paused(self, name: str) -> Iterator[None]:
         """That worker stands still, with its connections, until the end of the block."""
         self._processes[name].send_signal(signal.SIGSTOP)

@@ -8,7 +8,7 @@ import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
 from bridge_contract import LINKS, bridged, publish
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
-from bridge_contract_rare import away, stands
+from bridge_contract_rare import stands
 from peers.apache_support import Beside, beside, bodies, brokers_of, read_all, until
 
 
@@ -37,7 +37,7 @@ def test_invariant_2_what_brokers_have_deleted_before_it_was_read_halts_the_topi
     publish(pair, "A", topic, bodies("m", range(5)))
     assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
     read = ledgers()[-1]
-    with away(pair, "A"):
+    with pair.away("A"):
         publish(pair, "A", topic, bodies("gone", range(5)))
         broker.admin("PUT", f"{path}/unload")
         publish(pair, "A", topic, bodies("gone", range(5, 10)))
