@@ -69,7 +69,14 @@ class Cluster:
 
     def __init__(self, plane: ControlPlane, directory: Path, node: subprocess.Popen[bytes]) -> None:
         self.plane, self.directory, self._node = plane, directory, node
-        self.call, self.helm = plane.call, plane.helm
+        self.call = plane.call
+
+    def helm(self, *arguments: str | Path) -> str:
+        """Run helm; where it fails, :class:`PeerFailed` says how the pods are, too."""
+        try:
+            return self.plane.helm(*arguments)
+        except PeerFailed as error:
+            raise PeerFailed(f"{error}\n{self.described()}") from error
 
     def pods(self, namespace: str, selector: str = "") -> dict[str, Any]:
         """By name; ``selector`` is one of labels."""
@@ -102,9 +109,26 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             assert self._node.poll() is None, f"the node ended by itself: {self.directory / 'node' / 'log'}"
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; see {self.directory}"
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.described()}"
             time.sleep(0.1)
         return value
+
+    def described(self) -> str:
+        """For somebody who was not there: pods that are not ready, what they said, claims, events, the node's log."""
+        lines: list[str] = []
+        for pod in self.call("GET", "/api/v1/pods")["items"]:
+            if not ready(pod) and pod["status"].get("phase") != "Succeeded":
+                of = pod["metadata"]
+                lines.append(f"pod {of['namespace']}/{of['name']}: {json.dumps(pod['status'])}")
+                for log in sorted((self.directory / "node" / of["uid"]).glob("*/log")):
+                    lines += [f"  {log.parent.name}: {line}" for line in _last(log)]
+        for claim in self.call("GET", "/api/v1/persistentvolumeclaims")["items"]:
+            if claim["status"].get("phase") != "Bound":
+                lines.append(f"claim {claim['metadata']['namespace']}/{claim['metadata']['name']} is not bound")
+        for event in self.call("GET", "/api/v1/events")["items"][-50:]:
+            of = event["involvedObject"]
+            lines.append(f"event {of.get('namespace')}/{of.get('name')}: {event['reason']}: {event['message']}")
+        return "\n".join([*lines, *(f"node: {line}" for line in _last(self.directory / "node" / "log"))])
 
     def _listed(self, path: str) -> dict[str, Any]:
         return {each["metadata"]["name"]: each for each in self.call("GET", path)["items"]}
@@ -114,6 +138,10 @@ def ready(pod: Any) -> bool:
     """Whether it is, and not about to end."""
     conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def _last(log: Path, lines: int = 40) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-lines:]
 
 
 @contextmanager

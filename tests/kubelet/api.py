@@ -9,6 +9,7 @@ import ssl
 from typing import Any, Final
 
 import aiohttp
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 Object = dict[str, Any]
 KINDS: Final = {
@@ -31,11 +32,17 @@ def session(url: str, token: str, authority: str) -> aiohttp.ClientSession:
 
 
 class Refused(Exception):
-    """The API server said no; ``status`` is HTTP's."""
+    """The API server said no; ``status`` is HTTP's. Of ``of_another`` object: it has the name by now."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
-        self.status = status
+        self.status, self.of_another = status, "uid" in text.lower()
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the same call may be taken a moment later: the server was busy, or another change was quicker."""
+    refused = isinstance(error, Refused) and error.status in (409, 429, 500, 503, 504) and not error.of_another
+    return refused or isinstance(error, aiohttp.ClientError | TimeoutError)
 
 
 class Api:
@@ -47,8 +54,9 @@ class Api:
         self.changed = asyncio.Event()
         self._watching = [asyncio.create_task(self._watch(kind)) for kind in KINDS]
 
+    @retry(retry=retry_if_exception(_passes), stop=stop_after_delay(60), wait=wait_fixed(0.1), reraise=True)
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Raises :class:`Refused`."""
+        """Calls again where that helps; raises :class:`Refused`."""
         payload: Object = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
         async with self._session.request(method, path, **payload) as response:
             if response.status >= 400:
@@ -66,8 +74,7 @@ class Api:
 
     async def _follow(self, kind: str, version: str) -> None:
         asked = {"watch": "1", "resourceVersion": version}
-        endless = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(KINDS[kind], params=asked, timeout=endless) as response:
+        async with self._session.get(KINDS[kind], params=asked, timeout=aiohttp.ClientTimeout(total=None)) as response:
             async for line in response.content:
                 event = json.loads(line)
                 if event["type"] == "ERROR":

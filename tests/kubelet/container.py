@@ -62,7 +62,6 @@ class Container:
             self._process = await asyncio.create_subprocess_exec(
                 *("nsenter", f"--net=/run/netns/{self._network}", *_UNSHARED),
                 self._script(mounts, [*self._as_user, *known]),
-                stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
@@ -88,7 +87,6 @@ class Container:
         """Whether a command succeeds in the container. Raises :class:`ProcessLookupError` if that has ended."""
         process = await asyncio.create_subprocess_exec(
             *("nsenter", "--all", "--root", "--wd", f"--target={await self._first()}", *self._as_user, *command),
-            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kubelet.api import MERGE_LISTS, Api, Object, Refused
 from kubelet.container import Container, expand
@@ -15,9 +15,6 @@ from kubelet.network import Network
 from kubelet.probes import Probes
 from kubelet.services import hosts_of
 from kubelet.volumes import NotYet, Volumes, field, keys_of
-
-BACK_OFF_SECONDS: Final = 1.0
-"""Before a container is started again. A kubelet waits for 10 s at first, and then longer."""
 
 
 class Pod:
@@ -81,21 +78,21 @@ class Pod:
             again = self._object["spec"]["restartPolicy"] in ("Always", "OnFailure" if status else "")
             if again:
                 self._last, self._restarts = self._state, self._restarts + 1
-                await self._wait("CrashLoopBackOff", f"it ended with status {status}", BACK_OFF_SECONDS)
+                await self._wait("CrashLoopBackOff", f"it ended with status {status}", 1.0)
         self._phase = "Failed" if status else "Succeeded"
         await self._report()
 
     async def _run_once(self) -> int:
         await self._start()
-        started = _now()
         self._probes = Probes(self._container, self._network.address, self._report)
-        self._state, self._phase = {"running": {"startedAt": started}}, "Running"
+        self._state, self._phase = {"running": {"startedAt": _now()}}, "Running"
         await self._report()
-        probing = asyncio.create_task(self._stop_when_it_fails(self._probes))
-        status = await self._container.ended()
-        probing.cancel()
+        async with asyncio.TaskGroup() as group:  # a fault of this tool ends it, instead of the probes alone
+            probing = group.create_task(self._stop_when_it_fails(self._probes))
+            status = await self._container.ended()
+            probing.cancel()
         self._probes = None
-        ended = {"exitCode": status, "startedAt": started, "finishedAt": _now()}
+        ended = {**self._state["running"], "exitCode": status, "finishedAt": _now()}
         self._state = {"terminated": {**ended, "reason": "Error" if status else "Completed"}}
         await self._report()
         return status
@@ -154,15 +151,15 @@ class Pod:
                 "conditions": [{"type": "Ready", "status": str(up)}],
                 "containerStatuses": [{**container, "ready": up, "state": self._state, "lastState": self._last}],
             }
-            about = {"uid": self._object["metadata"]["uid"]}
-            await self._tell("PATCH", "/status", {"metadata": about, "status": status}, MERGE_LISTS)
+            about = {"metadata": {"uid": self._object["metadata"]["uid"]}, "status": status}
+            await self._tell("PATCH", "/status", about, MERGE_LISTS)
 
     async def _tell(self, method: str, part: str, body: Any, kind: str = "application/json") -> None:
         of = self._object["metadata"]
         try:
             await self._api.call(method, f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}{part}", body, kind)
         except Refused as error:
-            if error.status not in (404, 409) and "metadata.uid" not in str(error):
+            if error.status != 404 and not error.of_another:
                 raise  # else it is gone, or another one has its name
 
 
