@@ -7,14 +7,25 @@ table on each side.
    brokers, and the extents of the engine's log say where it lies here.
 2. What links brought here, and the bridge published, has an origin elsewhere. The extents say from where it lies
    here, and ``published`` where it lies at the brokers. It has a place on both sides if both know it.
+3. So what lies on both sides is translated one to one, and back.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+
+
+class _Both(NamedTuple):
+    """What lies on both sides beyond a position of the brokers; kept, as the subscriptions of a topic ask in turn."""
+
+    changes: int
+    beyond: Position
+    at_brokers: PositionSet
 
 
 class EntryMap:
@@ -30,6 +41,7 @@ class EntryMap:
         """Of those origins."""
         self.changes = 0
         """A number that is another one after each change."""
+        self._both = _Both(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
@@ -137,6 +149,13 @@ class EntryMap:
 
     def beyond(self, mark_delete: Position) -> PositionSet:
         """All entries beyond a position of the brokers that lie on both sides, as positions of the brokers."""
+        if self._both.changes != self.changes or mark_delete < self._both.beyond:
+            self._both = _Both(self.changes, mark_delete, self._on_both_sides(mark_delete))
+        found = self._both.at_brokers.copy()
+        found.discard_through(mark_delete)
+        return found
+
+    def _on_both_sides(self, mark_delete: Position) -> PositionSet:
         found = PositionSet()
         own = self._copied.get(self.broker_origin)
         if own is not None:

@@ -190,7 +190,7 @@ class SubscriptionStates:
         seen = self._seen.get(name)
         if seen is None or seen.generation != subscription.cursor.generation:
             return "the brokers do not have it as it is"
-        engine = self._in_engine(subscription, seen.broker.mark_delete)
+        engine = self._in_engine(subscription, self._entries.beyond(seen.broker.mark_delete))
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
@@ -215,10 +215,9 @@ class SubscriptionStates:
             self.quiet &= idle.quiet
             return False
         broker = cursor_of(internals, name)
-        engine = None
-        if subscription is not None:
-            engine = self._in_engine(subscription, BEFORE_ALL if broker is None else broker.mark_delete)
-        all_at_broker = broker is not None and not broker.not_among(self._entries.beyond(broker.mark_delete))
+        both = self._entries.beyond(BEFORE_ALL if broker is None else broker.mark_delete)
+        engine = None if subscription is None else self._in_engine(subscription, both)
+        all_at_broker = broker is not None and not broker.not_among(both)
         self.quiet &= all_at_broker and engine is not None and not engine.open
         decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
         if not isinstance(decision, ResetInEngine):
@@ -358,14 +357,12 @@ class SubscriptionStates:
 
     # The engine's side, in the brokers' positions.
 
-    def _in_engine(self, subscription: Subscription, mark_delete: Position) -> InEngine:
-        open_here = self._open(subscription)
-        at_broker = self._entries.beyond(mark_delete)
-        acknowledged = self._entries.to_local(at_broker)
-        acknowledged.difference_update(open_here)
-        return InEngine(
-            subscription.cursor.generation, self._entries.to_broker(acknowledged), self._entries.to_broker(open_here)
-        )
+    def _in_engine(self, subscription: Subscription, both: PositionSet) -> InEngine:
+        """``both`` are the entries on both sides that count: those beyond the cursor at the broker."""
+        open_ = self._entries.to_broker(self._open(subscription))
+        acknowledged = both.copy()
+        acknowledged.difference_update(open_)
+        return InEngine(subscription.cursor.generation, acknowledged, open_)
 
     def _open(self, subscription: Subscription) -> PositionSet:
         """The entries of the engine's log that are not acknowledged as a whole."""

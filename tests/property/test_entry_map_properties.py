@@ -1,0 +1,87 @@
+"""What lies on both sides, at the brokers and in the engine's log, beside a plain dictionary of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.stamps import Identity
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+OWN, THEIRS = "a.pulsar", ("b", "c")
+PLACES = st.builds(Position, st.integers(0, 3), st.integers(-1, 30))
+
+
+class Sides:
+    """A map, and by position of the brokers where each entry lies in the log, if it lies on both sides."""
+
+    def __init__(self) -> None:
+        self.map = EntryMap(OWN)
+        self.both: dict[Position, Position] = {}
+        self._log, self._topic = Position(1, -1), Position(1, -1)
+        self._sent = dict.fromkeys(THEIRS, -1)
+        self._copied: dict[tuple[str, int], Position] = {}
+        self._published = dict.fromkeys(THEIRS, -1)
+
+    def _next_in_log(self, gap: int) -> Position:
+        self._log = Position(self._log.ledger, self._log.entry + 1 + gap)
+        return self._log
+
+    def _next_at_brokers(self, gap: int) -> Position:
+        self._topic = Position(self._topic.ledger + gap // 3, self._topic.entry + 1 if gap < 3 else 0)
+        return self._topic
+
+    def own(self, gap: int) -> None:
+        """An application published at the brokers, and the bridge has read it."""
+        there, here = self._next_at_brokers(gap), self._next_in_log(gap % 2)
+        self.map.copied(OWN, there, here, 1)
+        self.both[there] = here
+
+    def copied(self, origin: str, gap: int) -> None:
+        """A link brought an entry. It is not at the brokers yet."""
+        self._sent[origin] += 1
+        here = self._next_in_log(gap % 2)
+        self.map.copied(origin, Position(5, self._sent[origin]), here, 1)
+        self._copied[origin, self._sent[origin]] = here
+
+    def published(self, origin: str, gap: int) -> None:
+        """The next of what links brought, or, if there is none, an entry that the log has lost."""
+        self._published[origin] += 1
+        number = self._published[origin]
+        there = self._next_at_brokers(gap)
+        self.map.seen_at_broker(Identity(origin, 9, Position(5, number)), there)
+        if (here := self._copied.get((origin, number))) is not None:
+            self.both[there] = here
+        else:
+            self._sent[origin] = max(self._sent[origin], number)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["own", *THEIRS]), st.booleans(), st.integers(0, 3)), max_size=40),
+    st.lists(PLACES, min_size=1, max_size=4),
+    st.data(),
+)
+def test_what_lies_on_both_sides_is_translated_one_to_one(
+    events: list[tuple[str, bool, int]], asked: list[Position], data: st.DataObject
+) -> None:
+    sides = Sides()
+    for number, (origin, copies, gap) in enumerate(events):
+        if origin == "own":
+            sides.own(gap)
+        elif copies:
+            sides.copied(origin, gap)
+        else:
+            sides.published(origin, gap)
+        if number % 8 == 7:
+            assert sides.map.beyond(BEFORE_ALL) == PositionSet(sides.both)
+    open_ = PositionSet(data.draw(st.lists(st.sampled_from([Position(9, 9), *sides.both.values()]))))
+    for mark_delete in asked:  # in any order
+        beyond = sides.map.beyond(mark_delete)
+        assert beyond == PositionSet(there for there in sides.both if there > mark_delete)
+        acknowledged = PositionSet(sides.both[there] for there in beyond)
+        acknowledged.difference_update(open_)
+        beyond.difference_update(sides.map.to_broker(open_))
+        assert beyond == sides.map.to_broker(acknowledged)
+        assert sides.map.to_local(beyond) == acknowledged
