@@ -13,6 +13,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
@@ -416,6 +417,7 @@ def _reason(said: bytes, status_text: str | None) -> str:
     return status_text or "" if not text or text.startswith("<") else text
 
 
+@lru_cache(maxsize=4096)
 def _path(topic: str) -> str:
     name = parse_topic(topic)
     return f"persistent/{quote(name.full_namespace)}/{quote(str(topic).rpartition('/')[2], safe='')}"

@@ -10,14 +10,13 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from replicator.apache.errors import AdminFailed, AdminLimited
 from replicator.apache.request_pace import RequestPace
@@ -60,34 +59,49 @@ class RequestTurns:
         Raises :class:`AdminLimited` when that takes too long, and whatever else ``send`` raises.
         """
         deadline = time.monotonic() + TURN_SECONDS_MAX
-
-        def too_late(_: RetryCallState) -> bool:
-            now = time.monotonic()
-            return now + self._pace.wait_seconds(now) >= deadline
-
-        retrying = AsyncRetrying(retry=retry_if_exception_type(AdminLimited), stop=too_late, reraise=True)
+        try:
+            return await self._sent_in_turn(send, deadline)
+        except AdminLimited:
+            if self._too_late(deadline):
+                raise
+        # Few come here: what tries again is costly beside a request.
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(AdminLimited), stop=lambda _: self._too_late(deadline), reraise=True
+        )
         async for attempt in retrying:
             with attempt:
-                async with self._turn(deadline):
-                    return await self._sent(send)
+                return await self._sent_in_turn(send, deadline)
         raise AssertionError("tenacity ended without a result or an error")
 
-    @asynccontextmanager
-    async def _turn(self, deadline: float) -> AsyncIterator[None]:
-        """In it a request may go out. Raises :class:`AdminFailed`."""
-        async with AsyncExitStack() as held:
+    def _too_late(self, deadline: float) -> bool:
+        """Whether nothing can go out any more until then."""
+        now = time.monotonic()
+        return now + self._pace.wait_seconds(now) >= deadline
+
+    async def _sent_in_turn(self, send: Callable[[], Awaitable[T]], deadline: float) -> T:
+        await self._entered(self._room, deadline)
+        try:
+            if not self._pace.limited:
+                return await self._sent(send)
+            await self._entered(self._alone, deadline)
             try:
-                async with timeout(deadline - time.monotonic()):
-                    await held.enter_async_context(self._room)
-                    if self._pace.limited:
-                        await held.enter_async_context(self._alone)
-            except TimeoutError:
-                raise self._too_long() from None
-            while wait := self._pace.wait_seconds(time.monotonic()):
-                if time.monotonic() + wait >= deadline:
-                    raise AdminLimited(self.status())
-                await asyncio.sleep(wait)
-            yield
+                while wait := self._pace.wait_seconds(time.monotonic()):
+                    if self._too_late(deadline):
+                        raise AdminLimited(self.status())
+                    await asyncio.sleep(wait)
+                return await self._sent(send)
+            finally:
+                self._alone.release()
+        finally:
+            self._room.release()
+
+    async def _entered(self, room: asyncio.Semaphore | asyncio.Lock, deadline: float) -> None:
+        """Raises :class:`AdminFailed` where that takes too long."""
+        try:
+            async with timeout(deadline - time.monotonic()):
+                await room.acquire()
+        except TimeoutError:
+            raise self._too_long() from None
 
     def _too_long(self) -> AdminFailed:
         if limited := self.status():
