@@ -15,14 +15,15 @@ def run(program: str) -> str:
 
 def test_the_collector_rests_meanwhile_and_leaves_out_what_was_made() -> None:
     program = """
-before = gc.get_freeze_count()
+before, usual = gc.get_freeze_count(), gc.get_threshold()[0]
 with made_to_stay():
     resting = not gc.isenabled()
     made = [[] for _ in range(1000)]
 looked_through = {id(each) for each in gc.get_objects()}
-print(resting, gc.isenabled(), gc.get_freeze_count() - before > 1000, not looked_through & set(map(id, made)))
+later = gc.get_threshold()[0] > usual
+print(resting, gc.isenabled(), gc.get_freeze_count() - before > 1000, not looked_through & set(map(id, made)), later)
 """
-    assert run(program) == "True True True True"
+    assert run(program) == "True True True True True"
 
 
 def test_garbage_of_later_is_found_also_where_the_beginning_failed() -> None:
