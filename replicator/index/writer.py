@@ -61,7 +61,11 @@ MAPPINGS_BETWEEN_THINNINGS: Final = 64
 PROBE_SECONDS: Final = 5.0
 """How long a database that is away goes unnoticed while there is nothing to write."""
 GATHER_SECONDS: Final = 0.1
-"""Changes are gathered for this long, so that a statement carries many."""
+"""Changes are gathered for this long at least, so that a statement carries many."""
+GATHER_SECONDS_MAX: Final = 1.0
+GATHER_TIMES: Final = 4
+"""And so many times as long as the last write took: where everything changes, each row is written less often, and the
+event loop has a fifth of its time for it at most."""
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
@@ -195,12 +199,15 @@ class IndexWriter:
 
     async def _run(self) -> None:
         self.changes.noted.set()  # a run before this one may have ended with changes that it had seen and not written
+        loop = asyncio.get_running_loop()
+        took = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
                 async with timeout(self._pause()):
                     await self.changes.noted.wait()
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(max(GATHER_SECONDS, min(GATHER_TIMES * took, GATHER_SECONDS_MAX)))
             self.changes.noted.clear()
+            began = loop.time()
             retrying = AsyncRetrying(
                 retry=retry_if_exception_type(Exception),  # a defect must not end the index for good
                 wait=wait_random_exponential(multiplier=RETRY_SECONDS_MIN, max=RETRY_SECONDS_MAX),
@@ -213,8 +220,9 @@ class IndexWriter:
                         self.changes.behind = True
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
-                    await self.flush(extents=asyncio.get_running_loop().time() >= self._extents_due)
+                    await self.flush(extents=loop.time() >= self._extents_due)
                     await self._check_head()
+            took = loop.time() - began
 
     async def _check_head(self) -> None:
         """An idle worker notices, too, that its database has gone, or is not the one that it has written."""
