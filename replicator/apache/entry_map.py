@@ -40,16 +40,18 @@ class EntryMap:
         self._incarnations: dict[str, int] = {}
         """Of those origins."""
         self.changes = 0
-        """A number that is another one after each change."""
+        """A number that is another one after each change of what lies on both sides."""
         self._both = _Both(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
     # What happens.
 
-    def copied(self, origin: str, origin_first: Position, local_first: Position, entries: int) -> None:
-        """Entries of an origin were appended to the engine's log."""
-        self.changes += 1
+    def copied(
+        self, origin: str, origin_first: Position, local_first: Position, entries: int, *, messages: bool = True
+    ) -> None:
+        """Entries of an origin were appended to the engine's log; others than messages are never at the brokers."""
+        self.changes += messages
         table = self._copied.setdefault(origin, ExtentTable())
         last = table.last
         if last is None or origin_first > last.origin_last:

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
-from replicator.apache.applying import Applying, Wanted, cursor_of
-from replicator.apache.broker_cursor import BrokerCursor
+from replicator.apache.applying import Applying, Wanted
+from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
@@ -85,6 +85,21 @@ class _Idle(NamedTuple):
     """Whether all was acknowledged, on both sides."""
 
 
+class _Shown(NamedTuple):
+    """What a broker shows of a subscription, and what that says."""
+
+    text: tuple[str, str]
+    last_entries: Mapping[int, int]
+    cursor: BrokerCursor
+
+
+class _Translated(NamedTuple):
+    """What is not acknowledged in the engine, as positions of the brokers."""
+
+    engines: _Engines
+    open: PositionSet
+
+
 class _Merged(NamedTuple):
     """A subscription whose merge has begun."""
 
@@ -120,6 +135,9 @@ class SubscriptionStates:
         self._seen = load_seen(store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
+        self._shown: dict[str, _Shown] = {}
+        """This and the next are kept as mostly only one side has changed when a subscription is compared."""
+        self._translated: dict[str, _Translated] = {}
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self.merging = False
@@ -190,7 +208,8 @@ class SubscriptionStates:
         seen = self._seen.get(name)
         if seen is None or seen.generation != subscription.cursor.generation:
             return "the brokers do not have it as it is"
-        engine = self._in_engine(subscription, self._entries.beyond(seen.broker.mark_delete))
+        both = self._entries.beyond(seen.broker.mark_delete)
+        engine = self._in_engine(name, self._engines(subscription), both)
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
@@ -204,19 +223,20 @@ class SubscriptionStates:
         if subscription is not None and not subscription.replicated:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
         shown = internals.cursors.get(name)
+        engines = None if subscription is None else self._engines(subscription)
         idle = self._idle.pop(name, None)
         if (
-            subscription is not None
+            engines is not None
             and shown is not None
             and idle is not None
-            and idle.state == self._state(subscription, shown, internals.load)
+            and idle.state == _State(_text(shown), internals.load, engines)
         ):
             self._idle[name] = idle
             self.quiet &= idle.quiet
             return False
-        broker = cursor_of(internals, name)
+        broker = self._at_broker(name, internals)
         both = self._entries.beyond(BEFORE_ALL if broker is None else broker.mark_delete)
-        engine = None if subscription is None else self._in_engine(subscription, both)
+        engine = None if engines is None else self._in_engine(name, engines, both)
         all_at_broker = broker is not None and not broker.not_among(both)
         self.quiet &= all_at_broker and engine is not None and not engine.open
         decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
@@ -262,7 +282,7 @@ class SubscriptionStates:
                 assert engine is not None
                 assert shown is not None
                 self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
-                state = self._state(subscription, shown, internals.load)
+                state = _State(_text(shown), internals.load, self._engines(subscription))
                 idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
                 if decision.in_engine and broker.among(self._entries.to_broker(state.engines.open)):
                     idle = None  # the engine did not take all of it
@@ -277,11 +297,6 @@ class SubscriptionStates:
             subscription.merging.acks(self._entries.to_local(at_broker), {}, announce=True)
         finally:
             self.merging = False
-
-    def _state(self, subscription: Subscription, shown: Mapping[str, Any], load: str) -> _State:
-        """As both sides are now."""
-        at_broker = str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])
-        return _State(at_broker, load, self._engines(subscription))
 
     def _engines(self, subscription: Subscription) -> _Engines:
         return _Engines(subscription.cursor.generation, self._open(subscription), self._entries.changes)
@@ -357,12 +372,27 @@ class SubscriptionStates:
 
     # The engine's side, in the brokers' positions.
 
-    def _in_engine(self, subscription: Subscription, both: PositionSet) -> InEngine:
+    def _in_engine(self, name: str, engines: _Engines, both: PositionSet) -> InEngine:
         """``both`` are the entries on both sides that count: those beyond the cursor at the broker."""
-        open_ = self._entries.to_broker(self._open(subscription))
+        translated = self._translated.get(name)
+        if translated is None or translated.engines != engines:
+            translated = self._translated[name] = _Translated(engines, self._entries.to_broker(engines.open))
         acknowledged = both.copy()
-        acknowledged.difference_update(open_)
-        return InEngine(subscription.cursor.generation, acknowledged, open_)
+        acknowledged.difference_update(translated.open)
+        return InEngine(engines.generation, acknowledged, translated.open)
+
+    def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
+        """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""
+        shown = internals.cursors.get(name)
+        if shown is None:
+            self._shown.pop(name, None)
+            self._translated.pop(name, None)
+            return None
+        known = self._shown.get(name)
+        if known is None or known.text != _text(shown) or known.last_entries != internals.last_entries:
+            cursor = parse_cursor(shown, internals.last_entries)
+            known = self._shown[name] = _Shown(_text(shown), internals.last_entries, cursor)
+        return known.cursor
 
     def _open(self, subscription: Subscription) -> PositionSet:
         """The entries of the engine's log that are not acknowledged as a whole."""
@@ -376,3 +406,8 @@ class SubscriptionStates:
         if subscription is None:
             return None
         return self._entries.to_broker(self._open(subscription)).first() or everything.last()
+
+
+def _text(shown: Mapping[str, Any]) -> tuple[str, str]:
+    """What a broker shows of a cursor."""
+    return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])

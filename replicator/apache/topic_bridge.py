@@ -32,6 +32,7 @@ from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
+from replicator.engine.log.block import BlockKind
 from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
@@ -153,7 +154,13 @@ class TopicBridge:
         for appended in blocks:
             header = appended.header
             if header.origin != self._engine.cluster:
-                self._entries.copied(header.origin, header.origin_first, appended.position, header.entries)
+                self._entries.copied(
+                    header.origin,
+                    header.origin_first,
+                    appended.position,
+                    header.entries,
+                    messages=header.kind is BlockKind.MESSAGES,
+                )
         self._note_hold()
         self._outgoing.wake()
         if any(appended.header.origin != self._engine.cluster for appended in blocks):  # else markers for others

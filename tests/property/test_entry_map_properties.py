@@ -24,6 +24,7 @@ class Sides:
         self._sent = dict.fromkeys(THEIRS, -1)
         self._copied: dict[tuple[str, int], Position] = {}
         self._published = dict.fromkeys(THEIRS, -1)
+        self._markers: set[tuple[str, int]] = set()
 
     def _next_in_log(self, gap: int) -> Position:
         self._log = Position(self._log.ledger, self._log.entry + 1 + gap)
@@ -40,16 +41,22 @@ class Sides:
         self.both[there] = here
 
     def copied(self, origin: str, gap: int) -> None:
-        """A link brought an entry. It is not at the brokers yet."""
+        """A link brought an entry. It is not at the brokers yet, and a marker never is."""
         self._sent[origin] += 1
         here = self._next_in_log(gap % 2)
-        self.map.copied(origin, Position(5, self._sent[origin]), here, 1)
-        self._copied[origin, self._sent[origin]] = here
+        marker = gap == 3
+        self.map.copied(origin, Position(5, self._sent[origin]), here, 1, messages=not marker)
+        if marker:
+            self._markers.add((origin, self._sent[origin]))
+        else:
+            self._copied[origin, self._sent[origin]] = here
 
     def published(self, origin: str, gap: int) -> None:
         """The next of what links brought, or, if there is none, an entry that the log has lost."""
-        self._published[origin] += 1
-        number = self._published[origin]
+        number = self._published[origin] + 1
+        while (origin, number) in self._markers:
+            number += 1
+        self._published[origin] = number
         there = self._next_at_brokers(gap)
         self.map.seen_at_broker(Identity(origin, 9, Position(5, number)), there)
         if (here := self._copied.get((origin, number))) is not None:

@@ -92,7 +92,11 @@ class Bridge:
         """A marker comes into the engine's log."""
         previous = Position(9, number - 1) if number else BEFORE_ALL
         block = make_block(Position(9, number), [marker()], origin="b", kind=BlockKind.MARKERS)
+        before = self.topic.log.last
         await self.topic.writing.copy([CopiedBlock(previous, block)])
+        following = self.topic.log.next_after(before)
+        assert following is not None
+        self.entries.copied("b", Position(9, number), following, 1, messages=False)
 
     async def settle(self) -> None:
         async with asyncio.timeout(20):
@@ -144,7 +148,7 @@ async def test_what_is_as_it_was_is_not_worked_out_again_and_markers_are_no_news
         whole = SubscriptionStates._in_engine
 
         def noted(states: SubscriptionStates, *which: object) -> object:
-            worked_out.append(which[0].name)  # type: ignore[attr-defined]
+            worked_out.append(str(which[0]))
             return whole(states, *which)  # type: ignore[arg-type]
 
         monkeypatch.setattr(SubscriptionStates, "_in_engine", noted)
