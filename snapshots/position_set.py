@@ -76,6 +76,13 @@ class PositionSet:
             bitmap.remove_range(0, position[1] + 1)
             self._forget_if_empty(position[0])
 
+    def after(self, position: Position) -> PositionSet:
+        """A copy of what lies above ``position``."""
+        found = PositionSet()
+        found._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items() if ledger >= position[0]}
+        found.discard_through(position)
+        return found
+
     def discard_after(self, position: Position) -> None:
         """Remove every position above ``position``."""
         for ledger in [ledger for ledger in self._ledgers if ledger > position[0]]:

@@ -115,20 +115,25 @@ class Cluster:
 
     def described(self) -> str:
         """For somebody who was not there: pods that are not ready, what they said, claims, events, the node's log."""
-        lines: list[str] = []
+        try:
+            return "\n".join(self._description())
+        except (PeerFailed, OSError, LookupError) as error:  # what it is asked about is told all the same
+            return f"how the pods are is not known: {error!r}"
+
+    def _description(self) -> Iterator[str]:
         for pod in self.call("GET", "/api/v1/pods")["items"]:
             if not ready(pod) and pod["status"].get("phase") != "Succeeded":
                 of = pod["metadata"]
-                lines.append(f"pod {of['namespace']}/{of['name']}: {json.dumps(pod['status'])}")
+                yield f"pod {of['namespace']}/{of['name']}: {json.dumps(pod['status'])}"
                 for log in sorted((self.directory / "node" / of["uid"]).glob("*/log")):
-                    lines += [f"  {log.parent.name}: {line}" for line in _last(log)]
+                    yield from (f"  {log.parent.name}: {line}" for line in _last(log))
         for claim in self.call("GET", "/api/v1/persistentvolumeclaims")["items"]:
             if claim["status"].get("phase") != "Bound":
-                lines.append(f"claim {claim['metadata']['namespace']}/{claim['metadata']['name']} is not bound")
+                yield f"claim {claim['metadata']['namespace']}/{claim['metadata']['name']} is not bound"
         for event in self.call("GET", "/api/v1/events")["items"][-50:]:
             of = event["involvedObject"]
-            lines.append(f"event {of.get('namespace')}/{of.get('name')}: {event['reason']}: {event['message']}")
-        return "\n".join([*lines, *(f"node: {line}" for line in _last(self.directory / "node" / "log"))])
+            yield f"event {of.get('namespace')}/{of.get('name')}: {event.get('reason')}: {event.get('message')}"
+        yield from (f"node: {line}" for line in _last(self.directory / "node" / "log"))
 
     def _listed(self, path: str) -> dict[str, Any]:
         return {each["metadata"]["name"]: each for each in self.call("GET", path)["items"]}

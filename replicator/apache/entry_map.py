@@ -153,9 +153,7 @@ class EntryMap:
         """All entries beyond a position of the brokers that lie on both sides, as positions of the brokers."""
         if self._both.changes != self.changes or mark_delete < self._both.beyond:
             self._both = _Both(self.changes, mark_delete, self._on_both_sides(mark_delete))
-        found = self._both.at_brokers.copy()
-        found.discard_through(mark_delete)
-        return found
+        return self._both.at_brokers.after(mark_delete)
 
     def _on_both_sides(self, mark_delete: Position) -> PositionSet:
         found = PositionSet()

@@ -89,7 +89,6 @@ class _Shown(NamedTuple):
     """What a broker shows of a subscription, and what that says."""
 
     text: tuple[str, str]
-    last_entries: Mapping[int, int]
     cursor: BrokerCursor
 
 
@@ -138,6 +137,8 @@ class SubscriptionStates:
         self._shown: dict[str, _Shown] = {}
         """This and the next are kept as mostly only one side has changed when a subscription is compared."""
         self._translated: dict[str, _Translated] = {}
+        self._last_entries: Mapping[int, int] = {}
+        """With which what is shown was read."""
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self.merging = False
@@ -161,6 +162,9 @@ class SubscriptionStates:
         names.update(self._seen)
         unknown = {name for name in internals.cursors if self.bridged(name)} - names
         names.update(unknown - await self._passing.among(unknown))
+        if self._last_entries != internals.last_entries:
+            self._last_entries = internals.last_entries
+            self._shown.clear()
         worked, self.quiet = False, True
         before = dict(self._seen)
         merges: list[_Merged] = []
@@ -176,6 +180,9 @@ class SubscriptionStates:
                 worked |= done
                 self.errors.pop(name, None)
         worked |= await self._finish_merges(merges, internals)
+        for known in (self._idle, self._shown, self._translated):
+            for name in known.keys() - names:
+                del known[name]
         changed = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
         if changed:
             writes = [write_of(self._topic.topic_id, name, self._seen.get(name)) for name in sorted(changed)]
@@ -385,13 +392,10 @@ class SubscriptionStates:
         """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""
         shown = internals.cursors.get(name)
         if shown is None:
-            self._shown.pop(name, None)
-            self._translated.pop(name, None)
             return None
         known = self._shown.get(name)
-        if known is None or known.text != _text(shown) or known.last_entries != internals.last_entries:
-            cursor = parse_cursor(shown, internals.last_entries)
-            known = self._shown[name] = _Shown(_text(shown), internals.last_entries, cursor)
+        if known is None or known.text != _text(shown):
+            known = self._shown[name] = _Shown(_text(shown), parse_cursor(shown, internals.last_entries))
         return known.cursor
 
     def _open(self, subscription: Subscription) -> PositionSet:

@@ -64,8 +64,8 @@ GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long at least, so that a statement carries many."""
 GATHER_SECONDS_MAX: Final = 1.0
 GATHER_TIMES: Final = 4
-"""And so many times as long as the last write took: where everything changes, each row is written less often, and the
-event loop has a fifth of its time for it at most."""
+"""And so many times as long as the last write took, up to that: where everything changes, each row is written less
+often, and writing takes a fifth of the time."""
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
@@ -207,7 +207,6 @@ class IndexWriter:
                     await self.changes.noted.wait()
             await asyncio.sleep(max(GATHER_SECONDS, min(GATHER_TIMES * took, GATHER_SECONDS_MAX)))
             self.changes.noted.clear()
-            began = loop.time()
             retrying = AsyncRetrying(
                 retry=retry_if_exception_type(Exception),  # a defect must not end the index for good
                 wait=wait_random_exponential(multiplier=RETRY_SECONDS_MIN, max=RETRY_SECONDS_MAX),
@@ -220,9 +219,10 @@ class IndexWriter:
                         self.changes.behind = True
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
-                    await self.flush(extents=loop.time() >= self._extents_due)
+                    began = loop.time()
+                    await self.flush(extents=began >= self._extents_due)
+                    took = loop.time() - began
                     await self._check_head()
-            took = loop.time() - began
 
     async def _check_head(self) -> None:
         """An idle worker notices, too, that its database has gone, or is not the one that it has written."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-THRESHOLDS: Final = (10_000, 20, 20)
+THRESHOLDS: Final = (5_000, 10, 10)
 """Of :func:`gc.set_threshold`: objects, most of them gone by then, and how often younger generations come first."""
 
 

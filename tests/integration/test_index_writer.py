@@ -145,6 +145,7 @@ def test_rows_of_a_topic_made_anew_are_not_deleted_with_the_old_ones(
     """Topics are deleted and made anew all the time, while the database takes one row after another."""
     monkeypatch.setattr(waiting, "BATCH_MAX", 1)
     monkeypatch.setattr(index_writer, "GATHER_SECONDS", 0.001)
+    monkeypatch.setattr(index_writer, "GATHER_TIMES", 0)
 
     async def main() -> None:
         worker = FakeWorker()

@@ -36,7 +36,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
-        self.status, self.of_another = status, "uid" in text.lower()
+        self.status, self.of_another = status, "metadata.uid" in text or "UID in precondition" in text
 
 
 def _passes(error: BaseException) -> bool:

@@ -33,6 +33,15 @@ def test_it_holds_what_was_added_in_the_order_of_positions(members: set[Position
                for ledger in range(6) for entry in range(42))  # fmt: skip
 
 
+@given(position_sets, bounds)
+def test_what_lies_above_a_position_is_a_copy(members: set[Position], position: Position) -> None:
+    tested = PositionSet(members)
+    above = tested.after(position)
+    assert list(above) == sorted(each for each in members if each > position)
+    above.discard_through(Position(9, 0))
+    assert list(tested) == sorted(members)
+
+
 @given(position_sets, positions)
 def test_discarding_a_position_removes_it_alone(members: set[Position], gone: Position) -> None:
     tested = PositionSet(members)
