@@ -65,7 +65,7 @@ class Api:
 
     async def _watch(self, kind: str) -> None:
         while True:
-            with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError):
+            with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError, ValueError):  # a line that was cut
                 listed = await self.call("GET", KINDS[kind])
                 self.objects[kind] = {_key(each): each for each in listed["items"]}
                 self.changed.set()
