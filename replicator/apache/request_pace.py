@@ -3,7 +3,8 @@
 1. An answer 429, or one of 503 that says when to come back, begins a pause: as long as the answer says, between
    :data:`PAUSE_FIRST_SECONDS` and :data:`SAID_SECONDS_MAX`; else twice as long as the last one, up to
    :data:`PAUSE_MAX_SECONDS`. Nothing goes out meanwhile.
-2. Requests that were under way when a pause began are answered in the same way. They do not double it again.
+2. Requests that were under way when a pause began, or when an answer made it longer, do not double it again, and do not
+   end it.
 3. After the pause requests go out one at a time. Each that is answered halves the next pause; when nothing is left of
    it, they go out beside each other again.
 
@@ -50,7 +51,9 @@ class RequestPace:
             if not said_seconds:
                 self._until = now + self._pause * (1 - chance / 2)
         if said_seconds:
-            self._until = max(self._until, now + min(SAID_SECONDS_MAX, max(PAUSE_FIRST_SECONDS, said_seconds)))
+            until = now + min(SAID_SECONDS_MAX, max(PAUSE_FIRST_SECONDS, said_seconds))
+            if until > self._until:
+                self._began, self._until = now, until
         return begins
 
     def answered(self, sent: float) -> bool:

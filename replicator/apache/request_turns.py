@@ -82,22 +82,18 @@ class RequestTurns:
         await self._entered(self._room, deadline)
         try:
             if not self._pace.limited:
-                return await self._sent_after_pause(send, deadline)
+                return await self._sent(send)
             await self._entered(self._alone, deadline)
             try:
-                return await self._sent_after_pause(send, deadline)
+                while wait := self._pace.wait_seconds(time.monotonic()):
+                    if self._too_late(deadline):
+                        raise AdminLimited(self.status())
+                    await asyncio.sleep(wait)
+                return await self._sent(send)
             finally:
                 self._alone.release()
         finally:
             self._room.release()
-
-    async def _sent_after_pause(self, send: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """A pause may last when requests are not limited any more: answers come in any order."""
-        while wait := self._pace.wait_seconds(time.monotonic()):
-            if self._too_late(deadline):
-                raise AdminLimited(self.status() or f"the admin API has all wait. The last refusal: {self._refusal}")
-            await asyncio.sleep(wait)
-        return await self._sent(send)
 
     async def _entered(self, room: asyncio.Semaphore | asyncio.Lock, deadline: float) -> None:
         """Raises :class:`AdminFailed` where that takes too long."""

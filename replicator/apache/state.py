@@ -291,7 +291,7 @@ class SubscriptionStates:
                 self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
                 state = _State(_text(shown), internals.load, self._engines(subscription))
                 idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
-                if decision.in_engine and broker.among(self._entries.to_broker(state.engines.open)):
+                if decision.in_engine and broker.among(self._open_at_brokers(name, state.engines)):
                     idle = None  # the engine did not take all of it
                 return _Merged(subscription, subscription.cursor.generation, broker, decision, idle)
         return True
@@ -381,12 +381,16 @@ class SubscriptionStates:
 
     def _in_engine(self, name: str, engines: _Engines, both: PositionSet) -> InEngine:
         """``both`` are the entries on both sides that count: those beyond the cursor at the broker."""
+        opened = self._open_at_brokers(name, engines)
+        acknowledged = both.copy()
+        acknowledged.difference_update(opened)
+        return InEngine(engines.generation, acknowledged, opened)
+
+    def _open_at_brokers(self, name: str, engines: _Engines) -> PositionSet:
         translated = self._translated.get(name)
         if translated is None or translated.engines != engines:
             translated = self._translated[name] = _Translated(engines, self._entries.to_broker(engines.open))
-        acknowledged = both.copy()
-        acknowledged.difference_update(translated.open)
-        return InEngine(engines.generation, acknowledged, translated.open)
+        return translated.open
 
     def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
         """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""

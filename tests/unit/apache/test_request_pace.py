@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replicator.apache.request_pace import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, SAID_SECONDS_MAX, RequestPace
 
@@ -58,3 +60,32 @@ def test_answers_halve_the_pause_until_requests_go_out_beside_each_other_again()
         ends.append(pace.answered(now))
     assert ends == [False, False, True]
     assert not pace.answered(now)
+
+
+@settings(max_examples=1_000)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["send", "answer", "refuse"]),
+            st.sampled_from([0.01, 0.5]),
+            st.integers(0, 2),
+            st.sampled_from([None, 9.0]),
+        ),
+        max_size=12,
+    )
+)
+def test_requests_are_limited_as_long_as_a_pause_lasts_in_whatever_order_they_are_answered(
+    events: list[tuple[str, float, int, float | None]],
+) -> None:
+    pace, now, under_way = RequestPace(), 0.0, [0.0] * 3
+    for what, passed, which, said in events:
+        now += passed
+        if what == "send" and not pace.wait_seconds(now):
+            under_way.append(now)
+        elif what != "send" and under_way:
+            sent = under_way.pop(which % len(under_way))
+            if what == "answer":
+                pace.answered(sent)
+            else:
+                pace.refused(sent, now, said, 0.5)
+        assert pace.limited or not pace.wait_seconds(now)
