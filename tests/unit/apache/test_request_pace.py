@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replicator.apache.request_pace import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, SAID_SECONDS_MAX, RequestPace
@@ -62,7 +62,7 @@ def test_answers_halve_the_pause_until_requests_go_out_beside_each_other_again()
     assert not pace.answered(now)
 
 
-@settings(max_examples=1_000)
+@example([("refuse", 0.5, 0, None), ("send", 0.5, 0, None), ("refuse", 0.01, 0, 9.0), ("answer", 0.01, 1, None)])
 @given(
     st.lists(
         st.tuples(
