@@ -31,6 +31,8 @@ class Deployment:
 
     engine = "embedded"
     """Starting Spark takes longer than most of what is tested by worker processes."""
+    pipeline = ""
+    """More of what the topology says of the pipeline."""
 
     def __init__(self, path: Path, names: Sequence[str], links: str, databases: Mapping[str, str]) -> None:
         self.path = path
@@ -50,7 +52,7 @@ class Deployment:
             f"{self.pulsar(name)}}}\n"
             for name, port in self.ports.items()
         )
-        path.write_text(f"clusters:\n{clusters}links: {links}\npipeline: {{engine: {self.engine}}}\n")
+        path.write_text(f"clusters:\n{clusters}links: {links}\npipeline: {{engine: {self.engine}{self.pipeline}}}\n")
         return path
 
     def pulsar(self, name: str) -> str:

@@ -31,7 +31,7 @@ from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.awaited_names import AwaitedNames
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.errors import AdminFailed, BridgeError
 from replicator.apache.names import publishing_producer
 from replicator.apache.publish_room import UnderWay
 from replicator.apache.schemas import BrokerSchemas
@@ -247,11 +247,6 @@ class Outgoing:
         if header.kind is not BlockKind.MESSAGES or header.origin_last <= sent[header.origin]:
             return number
         view = BlockView(stored.block, header)
-        if view.absent:
-            raise BridgeHalted(
-                f"{self._topic.name}: a link with an SQL filter left messages out of batches of {header.origin}; "
-                "batches in part cannot be published to Apache Pulsar yet"
-            )
         first = header.origin_first
         for index in range(header.entries):
             at = Position(first.ledger, first.entry + index)
@@ -262,9 +257,10 @@ class Outgoing:
             await flight.room(len(entry))
             number += 1
             identity = Identity(header.origin, header.incarnation, at)
-            messages = int(view.batch_sizes[index])
+            absent = view.absent.get(index)
+            messages = int(view.batch_sizes[index]) - (0 if absent is None else len(absent))
             flight.sent(number, _Sent(len(entry), identity, messages))
-            channel.publish(number, stamped(entry, identity, version))
+            channel.publish(number, stamped(entry, identity, version, absent))
             sent[header.origin] = at
             self.messages += messages
         return number

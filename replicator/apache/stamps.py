@@ -3,17 +3,21 @@
 Invariants (DESIGN §3): 2, an entry in a broker says whose it is and where it was published first, so what stands there
 can be told from what does not; 4, what bears a stamp came through a bridge and is nobody's new message.
 
-The entry stays as it came but for its metadata: payload, batch, compression and encryption are the producer's. Into the
-metadata goes ``copied_from``, a field that other programs skip, and ``replicated_from``, by which a broker's own
-geo-replication sees that it must not carry the entry further. The version of its schema becomes the one that the schema
-has there (:mod:`replicator.apache.schemas`). Out of it go the ids of a transaction: it was one of the
-cluster where the entry comes from, and means nothing to other brokers.
+The entry stays as it came but for its metadata: payload, batch, compression and encryption are the producer's. Only a
+batch of which a link left messages out is made anew (:mod:`replicator.apache.dense_batches`). Into the metadata goes
+``copied_from``, a field that other programs skip, and ``replicated_from``, by which a broker's own geo-replication sees
+that it must not carry the entry further. The version of its schema becomes the one that the schema has there
+(:mod:`replicator.apache.schemas`). Out of it go the ids of a transaction: it was one of the cluster where the entry
+comes from, and means nothing to other brokers.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyroaring import BitMap
+
+from replicator.apache.dense_batches import absent_bits, dense
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -37,14 +41,21 @@ class Marks(NamedTuple):
     """The version of its schema, in the cluster where it lies; empty if it has none."""
 
 
-def stamped(entry: bytes | memoryview, identity: Identity, schema_version: bytes) -> bytes:
-    """The entry as it is published to a broker. Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
-    metadata, payload = decode_entry(entry, check=False)
+def stamped(
+    entry: bytes | memoryview, identity: Identity, schema_version: bytes, absent: BitMap | None = None
+) -> bytes:
+    """The entry as it is published to a broker; ``absent`` are the indexes of the messages that links left out of it.
+
+    Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`.
+    """
+    metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)
     _set_schema_version(metadata, schema_version)
     metadata.replicated_from = identity.origin
     copied = metadata.copied_from
     copied.origin, copied.incarnation = identity.origin, identity.incarnation
     copied.ledger, copied.entry = identity.position
+    if absent is not None:
+        copied.absent = absent_bits(absent, metadata.num_messages_in_batch + len(absent))
     metadata.ClearField("txnid_least_bits")
     metadata.ClearField("txnid_most_bits")
     metadata.ClearField("replicate_to")

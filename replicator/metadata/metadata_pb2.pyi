@@ -103,16 +103,18 @@ class MessageMetadata(_message.Message):
     def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., event_time: _Optional[int] = ..., deliver_at_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., partition_key_b64_encoded: _Optional[bool] = ..., ordering_key: _Optional[bytes] = ..., null_partition_key: _Optional[bool] = ..., null_value: _Optional[bool] = ..., replicated_from: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., marker_type: _Optional[int] = ..., marker_version: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., copied_from: _Optional[_Union[CopiedFrom, _Mapping]] = ...) -> None: ...
 
 class CopiedFrom(_message.Message):
-    __slots__ = ("origin", "incarnation", "ledger", "entry")
+    __slots__ = ("origin", "incarnation", "ledger", "entry", "absent")
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     origin: str
     incarnation: int
     ledger: int
     entry: int
-    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ledger: _Optional[int] = ..., entry: _Optional[int] = ...) -> None: ...
+    absent: bytes
+    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ledger: _Optional[int] = ..., entry: _Optional[int] = ..., absent: _Optional[bytes] = ...) -> None: ...
 
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")

@@ -36,8 +36,10 @@ class Beside(Deployment):
         links: str,
         databases: Mapping[str, str],
         brokers: Mapping[str, Peer],
+        pipeline: str = "",
     ) -> None:
         self.brokers = brokers
+        self.pipeline = pipeline
         super().__init__(path, names, links, databases)
 
     def pulsar(self, name: str) -> str:
@@ -71,10 +73,12 @@ def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, P
 
 
 @contextmanager
-def beside(path: Path, names: str, brokers: Mapping[str, Peer], links: str) -> Iterator[Beside]:
-    """Workers of clusters, started."""
+def beside(
+    path: Path, names: str, brokers: Mapping[str, Peer], links: str, pipeline: str = ""
+) -> Iterator[Beside]:
+    """Workers of clusters, started. ``pipeline`` is more of what the topology says of that."""
     with served_postgres() as server, databases_of(names, server, "bridge") as databases:
-        made = Beside(path, tuple(names), links, databases, brokers)
+        made = Beside(path, tuple(names), links, databases, brokers, pipeline)
         try:
             made.start(*names)
             yield made

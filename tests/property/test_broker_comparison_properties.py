@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from replicator.apache.stamps import Identity
 from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Pair, compare
 from replicator.pipeline.verify.brokers.differences import Difference
-from replicator.pipeline.verify.brokers.entry_log import EntryLog, EntryRows, Life
+from replicator.pipeline.verify.brokers.entry_log import Content, EntryLog, EntryRows, Life
 from snapshots.position import BEFORE_ALL, Position
 
 ORIGINS = ("A.pulsar", "B.pulsar", "C")
@@ -25,6 +25,7 @@ class Row:
     position: Position
     content: int
     messages: int
+    partly: bool = False
 
 
 @dataclass
@@ -40,7 +41,7 @@ def log_of(rows: list[Row], entries_a_ledger: int) -> EntryLog:
     built = EntryRows()
     for number, row in enumerate(rows):
         at = Position(100 + number // entries_a_ledger, number % entries_a_ledger)
-        built.add(Identity(row.origin, 7, row.position), at, row.content, row.messages)
+        built.add(Identity(row.origin, 7, row.position), at, Content(None, row.content, row.messages, 0, row.partly))
     return built.log()
 
 
@@ -116,13 +117,14 @@ def test_losses_doubles_and_changes_are_found_and_nothing_else_is(rows: list[Row
     copied: list[Row] = []
     wanted: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        damage = chance.choice(("lost", "doubled", "changed")) if chance.random() < share else ""
+        damage = chance.choice(("lost", "doubled", "changed", "filtered")) if chance.random() < share else ""
         if damage == "lost":
             # What is lost from the front of brokers' logs looks as if retention had deleted it.
             kind = "missing" if any(each.origin == row.origin for each in copied) else GONE
             wanted[kind, "there"] += 1
             continue
-        kept = Row(row.origin, row.position, row.content ^ (damage == "changed"), row.messages)
+        changed, filtered = damage == "changed", damage == "filtered"  # a link may have left out a part of a batch
+        kept = Row(row.origin, row.position, row.content ^ (changed or filtered), row.messages, filtered)
         wanted["corrupted", "there"] += damage == "changed"
         copied.append(kept)
         if damage == "doubled":

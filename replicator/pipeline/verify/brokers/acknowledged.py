@@ -59,10 +59,12 @@ def acked_at_broker(name: str, cursor: BrokerCursor) -> Acked:
 
 def only_acked_at_source(common: Common, source: Acked, destination: Acked | None) -> Int64s:
     """Indexes in ``common`` of what is acknowledged at the source, and not at the destination, or has no subscription
-    there."""
-    acked = source.contains(common.source.ledger[common.at_source], common.source.entry[common.at_source])
+    there. Who has consumed the part of a batch that a link let pass has not consumed the batch."""
+    here, at_source = common.source, common.at_source
+    log, at = common.destination, common.at_destination
+    acked = source.contains(here.ledger[at_source], here.entry[at_source])
+    acked &= ~(here.partly[at_source] & (here.checksum[at_source] != log.checksum[at]))
     if destination is not None:
-        log, at = common.destination, common.at_destination
         acked &= ~destination.contains(log.ledger[at], log.entry[at])
     return np.flatnonzero(acked)
 

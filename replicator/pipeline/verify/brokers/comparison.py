@@ -9,7 +9,7 @@ compared by a checksum.
    copy must have by now (*behind*); a link left it out; or it was deleted by retention. The last is known of workers.
    Of brokers it is known that they delete whole ledgers from the front: what comes before the first entry of its origin
    that they still have, or that they are known to have got, is *gone*, and is counted apart.
-4. What both have with other checksums is *corrupted*.
+4. What both have with other checksums is *corrupted*; but not a batch of which a link left messages out in one of them.
 
 Several pairs may find the same. Each entry counts once in each copy.
 """
@@ -185,7 +185,9 @@ def _between(
     if contents and there is not None:
         both = np.flatnonzero(here)
         at = there.at[np.searchsorted(there.codes, having.codes[both])]
-        differ = having.log.checksum[having.at[both]] != there.log.checksum[at]
+        rows = having.at[both]
+        differ = having.log.checksum[rows] != there.log.checksum[at]
+        differ &= having.log.partly[rows] == there.log.partly[at]
         yield "corrupted", both[differ]
 
 

@@ -1,6 +1,9 @@
 """The entries of one topic in one place, as columns: whose each is, where it lies, and a checksum of its content. Pure.
 
-A row has 53 bytes, whatever the size of its entry, so a topic of a million entries takes some 50 MB in each place.
+A batch of which a link left messages out lies at brokers without gaps, and in logs with them. Its checksum is that of
+what is left, uncompressed, so it is the same in both.
+
+A row has 54 bytes, whatever the size of its entry, so a topic of a million entries takes some 50 MB in each place.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
+from replicator.apache.dense_batches import dense
 from replicator.apache.stamps import Identity
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
+from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
@@ -45,6 +51,8 @@ class EntryLog:
     messages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     for_some: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     """Whether the entry was published for some clusters only."""
+    partly: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Whether it is a batch of which a link left messages out."""
 
     def __len__(self) -> int:
         return len(self.ledger)
@@ -64,17 +72,19 @@ class EntryRows:
         self._checksums = array("Q")
         self._messages = array("i")
         self._for_some = bytearray()
+        self._partly = bytearray()
 
     def __len__(self) -> int:
         return len(self._checksums)
 
-    def add(self, identity: Identity, at: Position, checksum: int, messages: int, *, for_some: bool = False) -> None:
+    def add(self, identity: Identity, at: Position, content: Content, *, for_some: bool = False) -> None:
         life = self._lives.setdefault(Life(identity.origin, identity.incarnation), len(self._lives))
         for column, value in zip(self._numbers, (life, *identity.position, *at), strict=True):
             column.append(value)
-        self._checksums.append(checksum)
-        self._messages.append(messages)
+        self._checksums.append(content.checksum)
+        self._messages.append(content.messages)
         self._for_some.append(for_some)
+        self._partly.append(content.partly)
 
     def log(self) -> EntryLog:
         """What was collected; nothing may be added after it."""
@@ -89,6 +99,7 @@ class EntryRows:
             np.frombuffer(self._checksums, np.uint64),
             np.frombuffer(self._messages, np.int32),
             np.frombuffer(self._for_some, np.bool_),
+            np.frombuffer(self._partly, np.bool_),
         )
 
 
@@ -100,14 +111,23 @@ class Content(NamedTuple):
     checksum: int
     messages: int
     publish_time_ms: int
+    partly: bool = False
+    """Whether it is a batch of which a link left messages out."""
 
 
-def content_of(entry: bytes | memoryview, versions: Mapping[bytes, bytes] | None = None) -> Content:
+def content_of(
+    entry: bytes | memoryview, versions: Mapping[bytes, bytes] | None = None, absent: BitMap | None = None
+) -> Content:
     """The metadata without what a bridge writes into it, and the payload: these are the same bytes wherever the entry
     lies. ``versions`` has what takes the place of the versions that brokers give to schemas; raises :class:`KeyError`
-    for one that it lacks. Of an entry that nobody can read, all bytes."""
+    for one that it lacks. ``absent`` are the indexes of messages that are left out of it, where a log has it. Of an
+    entry that nobody can read, all bytes."""
     try:
-        metadata, payload = decode_entry(entry, check=False)
+        metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)
+        partly = absent is not None or bool(metadata.copied_from.absent)
+        content = payload
+        if partly:
+            content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     except (EntryCorrupt, MessageTooLarge):
         return Content(None, _checksum(bytes(entry)), 1, 0)
     identity = None
@@ -121,7 +141,8 @@ def content_of(entry: bytes | memoryview, versions: Mapping[bytes, bytes] | None
         metadata.ClearField("schema_version")
     for name in _WRITTEN_BY_BRIDGES:
         metadata.ClearField(name)
-    return Content(identity, _checksum(metadata.SerializeToString(deterministic=True), payload), messages, published)
+    checksum = _checksum(metadata.SerializeToString(deterministic=True), content)
+    return Content(identity, checksum, messages, published, partly)
 
 
 def schema_version_of(entry: bytes | memoryview) -> bytes:

@@ -111,7 +111,7 @@ class _BrokerLog:
             if content.publish_time_ms < self._since_ms:
                 continue
             identity = content.identity or Identity(*self._own, delivery.position)
-            self.rows.add(identity, delivery.position, content.checksum, content.messages)
+            self.rows.add(identity, delivery.position, content)
         _check_size(self._topic, self.rows)
 
     async def _fetch(self, version: bytes) -> None:
@@ -140,12 +140,12 @@ def _take_block(rows: EntryRows, at: Position, block: memoryview, last: int, sin
     view = BlockView(block, header)
     first = header.origin_first
     for index in range(min(header.entries, last - at.entry + 1)):
-        content = content_of(view.entry(index))
+        content = content_of(view.entry(index), absent=view.absent.get(index))
         if content.publish_time_ms < since_ms:
             continue
         identity = Identity(header.origin, header.incarnation, Position(first.ledger, first.entry + index))
         place = Position(at.ledger, at.entry + index)
-        rows.add(identity, place, content.checksum, content.messages, for_some=header.only is not None)
+        rows.add(identity, place, content, for_some=header.only is not None)
 
 
 def _check_size(topic: str, rows: EntryRows) -> None:

@@ -18,7 +18,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.verify.brokers.acknowledged import acked_at_broker, common_of, only_acked_at_source
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
-from replicator.pipeline.verify.brokers.entry_log import EntryLog, EntryRows, content_of, schema_version_of
+from replicator.pipeline.verify.brokers.entry_log import Content, EntryLog, EntryRows, content_of, schema_version_of
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -69,7 +69,8 @@ def test_bytes_that_are_no_entry_are_compared_as_they_are() -> None:
 def log_of(entries: list[int], ledger: int) -> EntryLog:
     rows = EntryRows()
     for number, each in enumerate(entries):
-        rows.add(Identity("A.pulsar", 5, Position(7, each)), Position(ledger, number), each, 2)
+        identity = Identity("A.pulsar", 5, Position(7, each))
+        rows.add(identity, Position(ledger, number), Content(None, each, 2, 0))
     return rows.log()
 
 
@@ -127,3 +128,23 @@ def test_what_arrives_in_time_or_was_taken_back_at_the_source_is_no_difference()
     assert differing({"A": [acked, open_], "B": [open_]}, 60) == []
     assert differing({"A": [acked], "B": [open_]}, 0) == ["ack_mismatch 4 8 the brokers of B"]
     assert differing({"A": [acked], "B": [{}]}, 0) == ["ack_mismatch 4 8 the brokers of B"]
+
+
+def test_who_consumed_the_part_of_a_batch_that_a_link_let_pass_has_not_consumed_the_batch() -> None:
+    def log(ledger: int, contents: list[Content]) -> EntryLog:
+        rows = EntryRows()
+        for number, content in enumerate(contents):
+            rows.add(Identity("A.pulsar", 5, Position(7, number)), Position(ledger, number), content)
+        return rows.log()
+
+    whole = [Content(None, number, 4, 0) for number in range(3)]
+    part = [whole[0], Content(None, 11, 2, 0, partly=True), whole[2]]
+    everything = acked_at_broker("w", BrokerCursor(Position(100, 2)))
+    home, there, also_there = log(100, whole), log(100, part), log(200, part)
+
+    def lacking(source: EntryLog, destination: EntryLog) -> list[int]:
+        return only_acked_at_source(common_of(source, destination), everything, None).tolist()
+
+    assert lacking(home, there) == [0, 1, 2]
+    assert lacking(there, home) == [0, 2]
+    assert lacking(there, also_there) == [0, 1, 2]  # both have the same part

@@ -1,0 +1,83 @@
+"""Batches of which links left messages out, as brokers get them: what is left, whole and in order, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+from test_filtering_properties import CODECS, entry_of
+
+from replicator.apache.dense_batches import dense
+from replicator.apache.stamps import Identity, marks_of, stamped
+from replicator.engine.log.compression import decompress
+from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.pipeline.live.filtering import rewrite_entry
+from replicator.pipeline.verify.brokers.entry_log import content_of
+from snapshots.position import Position
+
+PLACE = Position(7, 3)
+IDENTITY = Identity("us-east.pulsar", 1_700_000_000_000, PLACE)
+
+
+@st.composite
+def in_part(draw: st.DrawFn) -> tuple[bytes, bytes, BitMap]:
+    """A batch, what a link lets pass of it, and what it leaves out."""
+    size = draw(st.integers(2, 20))
+    absent = BitMap(draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1)))
+    whole = entry_of(PLACE, size, draw(st.sampled_from(CODECS)))
+    stays = np.array([index not in absent for index in range(size)])
+    return whole, rewrite_entry(whole, stays, {}, frozenset()), absent
+
+
+def opened(entry: bytes) -> tuple[MessageMetadata, list[tuple[bytes, bytes]]]:
+    """The metadata, and of each message its own and its payload."""
+    metadata, payload = decode_entry(entry)
+    content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
+    return metadata, [
+        (single.SerializeToString(), bytes(message)) for single, message in split_batch(metadata, content)
+    ]
+
+
+@given(in_part())
+def test_what_is_left_is_as_it_was_published_and_nothing_is_between(batch: tuple[bytes, bytes, BitMap]) -> None:
+    whole, part, absent = batch
+    before, messages = opened(whole)
+    after, left = opened(dense(part, absent))
+    assert left == [message for index, message in enumerate(messages) if index not in absent]
+    before.num_messages_in_batch -= len(absent)
+    before.uncompressed_size = after.uncompressed_size
+    after.uncompressed_size = before.uncompressed_size  # it is there in both
+    assert after == before
+
+
+@given(in_part())
+def test_the_stamp_says_which_are_absent_and_whose_the_batch_is(batch: tuple[bytes, bytes, BitMap]) -> None:
+    whole, part, absent = batch
+    entry = stamped(part, IDENTITY, b"", absent)
+    assert marks_of(entry).identity == IDENTITY
+    metadata, left = opened(entry)
+    size = len(left) + len(absent)
+    assert size == opened(whole)[0].num_messages_in_batch
+    bits = np.unpackbits(np.frombuffer(metadata.copied_from.absent, np.uint8), bitorder="little")
+    assert len(bits) - size in range(8)
+    assert np.flatnonzero(bits).tolist() == list(absent)
+    assert not opened(stamped(whole, IDENTITY, b""))[0].copied_from.HasField("absent")
+
+
+@given(in_part())
+def test_a_log_and_brokers_have_the_same_of_it_and_it_is_not_the_whole(batch: tuple[bytes, bytes, BitMap]) -> None:
+    whole, part, absent = batch
+    in_log, at_broker = content_of(part, absent=absent), content_of(stamped(part, IDENTITY, b"", absent))
+    assert in_log == at_broker._replace(identity=None)
+    assert in_log.partly
+    assert in_log.messages == content_of(whole).messages - len(absent)
+    assert not content_of(whole).partly
+    assert content_of(whole).checksum != in_log.checksum
+
+
+@given(in_part())
+def test_a_batch_that_cannot_be_read_is_content_all_the_same(batch: tuple[bytes, bytes, BitMap]) -> None:
+    _, part, absent = batch
+    assert content_of(part[:20], absent=absent).checksum != content_of(part, absent=absent).checksum
