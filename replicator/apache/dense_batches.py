@@ -1,9 +1,10 @@
 """Batches of which a link left messages out, as they are published to brokers: without gaps. Pure.
 
 In logs such a batch keeps the place of each message, and those that are absent are marked ``compacted_out`` (ADR 33).
-Clients of brokers pass over these and never acknowledge them one by one, so that at brokers the batch would stay open
-for good. Therefore it is published with the messages that it has, one after the other. Brokers show batches as a whole
-only, so nothing is asked of the places that messages had; the entry's stamp says which are absent.
+Our engine tells clients which these are; brokers know nothing of them. Then some clients hand them to the application,
+empty, and others pass over them and never acknowledge them, so that the batch stays open for good. Therefore a batch is
+published with the messages that it has, one after the other. Brokers show batches as a whole only, so nothing is asked
+of the places that messages had; the entry's stamp says which are absent.
 """
 
 from __future__ import annotations

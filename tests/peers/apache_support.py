@@ -116,7 +116,7 @@ def official(broker: Peer | str) -> Iterator[pulsar.Client]:
         client.close()
 
 
-def read_all(broker: PulsarBroker, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
+def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
     """The first ``count`` messages of a topic, and those that come within two seconds after them."""
     deadline = time.monotonic() + seconds
     with official(broker) as client:

@@ -1,5 +1,5 @@
 """Links with SQL between clusters beside brokers: at real ones Spark's tasks run on a cluster, at our own gateways in
-the worker's driver, and there the link masks, too."""
+the worker's driver, and there the link masks, too, and an embedded cluster gets the same."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Pair:
 def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     real = request.param == "brokers"
     select = "" if real else f", {SELECT}"
-    links = f"[{{from: A, to: B, engine: spark, {WHERE}{select}}}, {{from: B, to: A}}]"
+    there = "B" if real else "BC"
+    filtered = "".join(f"{{from: A, to: {name}, engine: spark, {WHERE}{select}}}, " for name in there)
+    links = f"[{filtered}{{from: B, to: A}}]"
     with ExitStack() as stack:
         pipeline = ""
         if real:
@@ -54,7 +56,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
             }
             pipeline = f", master: '{spark.master}', conf: {conf}"
         brokers = stack.enter_context(brokers_of(tmp_path, "A", "B") if real else gateways_of(tmp_path, "A", "B"))
-        made = stack.enter_context(beside(tmp_path, "AB", brokers, links, pipeline))
+        made = stack.enter_context(beside(tmp_path, f"A{there}", brokers, links, pipeline))
         yield Pair(made, masks=not real, counts_batches=real)
 
 
@@ -104,6 +106,9 @@ def test_what_a_filter_lets_pass_is_consumed_at_the_other_brokers_and_says_nothi
         SECONDS_MAX,
     )
     assert arrived == copied
+    if "C" in made.ports:
+        until(lambda: TOPIC in made.topics("C"), made.log("A"), SECONDS_MAX)
+        assert read_all(f"pulsar://127.0.0.1:{made.ports['C']}", TOPIC, len(copied), SECONDS_MAX) == copied
 
     # All of a batch that is there is acknowledged, one by one, but for every fifth one.
     left = {number for number in wanted if number // BATCH % 5 == 0}
