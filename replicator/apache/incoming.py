@@ -1,10 +1,10 @@
 """Reading one topic of the brokers into the engine's log.
 
-Invariants (DESIGN §3): 1 and 2, the brokers' cursor moves only after what it passes is durable here. What comes again
-then is dropped by the high-water mark, which was committed with the blocks. Rows that tell where the bridge's own
-entries lie are written again. Neither says anything of the other, as a process may end in between. 3, entries are
-appended in the order in which the broker stores them; 4, what the bridge itself published is recognised by its stamp,
-or by the broker's confirmation, and not appended again; 11, what is read and not yet stored is bounded by permits.
+Invariants (DESIGN §3): 1 and 2, the brokers' cursor moves only after what it passes is durable here: blocks, and rows
+that tell where the bridge's own entries lie, in one transaction. What comes again then is dropped by the high-water
+mark, which was committed with them; rows are written again. 3, entries are appended in the order in which the broker
+stores them; 4, what the bridge itself published is recognised by its stamp, or by the broker's confirmation, and not
+appended again; 11, what is read and not yet stored is bounded by permits.
 
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
@@ -192,10 +192,11 @@ class Incoming:
             reached = position
             found(identity, position)
             confirmed += batch_size
+        rows = list(writes.values())
         if blocks:
-            await self._topic.writing.copy(blocks)
-        if writes:
-            await self._topic.writer.put_many(list(writes.values()))
+            await self._topic.writing.copy(blocks, writes=rows)
+        elif rows:
+            await self._topic.writer.put_many(rows)
         self.reached = reached
         self.messages += messages + confirmed
         self.messages_confirmed += confirmed

@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     incarnation: int
     """Of the topic at the brokers."""
     reached: Position
-    """All up to there is durable here; of what lies behind it, rows may be missing."""
+    """All up to there is durable here."""
 
 
 class ReadingCursor:
@@ -96,8 +96,8 @@ class ReadingCursor:
             raise BridgeError(self._passed_over(missed, moved_to))
 
     async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
-        """Whether all up to there was read, but for what brokers show to nobody. What the store has says nothing of it,
-        for rows may be missing there: it counts what this process has read, after what was acknowledged before.
+        """Whether all up to there was read, but for what brokers show to nobody. It counts what this process has read,
+        after what was acknowledged before.
 
         Raises :class:`AdminFailed`.
         """

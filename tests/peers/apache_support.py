@@ -73,9 +73,7 @@ def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, P
 
 
 @contextmanager
-def beside(
-    path: Path, names: str, brokers: Mapping[str, Peer], links: str, pipeline: str = ""
-) -> Iterator[Beside]:
+def beside(path: Path, names: str, brokers: Mapping[str, Peer], links: str, pipeline: str = "") -> Iterator[Beside]:
     """Workers of clusters, started. ``pipeline`` is more of what the topology says of that."""
     with served_postgres() as server, databases_of(names, server, "bridge") as databases:
         made = Beside(path, tuple(names), links, databases, brokers, pipeline)

@@ -181,6 +181,8 @@ class CopyRequest(Request):
     blocks: Sequence[CopiedBlock] = ()
     numbered: bool = False
     """Whether deduplication is on: then it is noted which producers' sequence ids come in."""
+    writes: Sequence[tuple[str, bytes, bytes | None]] = ()
+    """Rows that are set, or with None deleted, with the blocks."""
 
 
 @dataclass(slots=True)

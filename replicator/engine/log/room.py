@@ -65,6 +65,7 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
         if isinstance(request, CopyRequest):
             for copied in request.blocks:
                 total += 2 * ROW_BYTES + _row_bytes(len(copied.block), elsewhere)
+            total += ROW_BYTES * len(request.writes)
         else:
             total += _row_bytes(request.bytes, elsewhere)
         if isinstance(request, PutManyRequest):

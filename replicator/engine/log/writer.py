@@ -157,14 +157,22 @@ class Writer:
         positions: list[Position] = await self._submit(request)
         return positions
 
-    async def copy(self, tail: Tail, blocks: Sequence[CopiedBlock], *, numbered: bool = False) -> list[Extent]:
-        """Append blocks of another origin, but for what is here already; returns the extents written.
+    async def copy(
+        self,
+        tail: Tail,
+        blocks: Sequence[CopiedBlock],
+        *,
+        numbered: bool = False,
+        writes: Sequence[tuple[str, bytes, bytes | None]] = (),
+    ) -> list[Extent]:
+        """Append blocks of another origin, but for what is here already, and set or (with None) delete rows, in one
+        transaction; returns the extents written.
 
         With ``numbered``, deduplication notes the sequence ids that come in.
         """
         size = sum(len(copied.block) for copied in blocks)
         extents: list[Extent] = await self._submit(
-            CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks, numbered=numbered)
+            CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks, numbered=numbered, writes=writes)
         )
         return extents
 

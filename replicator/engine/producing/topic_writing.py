@@ -115,13 +115,20 @@ class TopicWriting:
         (position,) = await self._writer.publish(self.tail, kind, [entry], [0])
         return position
 
-    async def copy(self, blocks: Sequence[CopiedBlock], notes: Sequence[CarriedNotes] = ()) -> list[Extent]:
+    async def copy(
+        self,
+        blocks: Sequence[CopiedBlock],
+        notes: Sequence[CarriedNotes] = (),
+        writes: Sequence[tuple[str, bytes, bytes | None]] = (),
+    ) -> list[Extent]:
         """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new. ``notes`` say
-        which of their messages are traced.
+        which of their messages are traced. ``writes`` are rows that are set, or with None deleted, in the same
+        transaction.
 
         Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
         """
-        copying = self._writer.copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
+        numbered = self._policies.effective.deduplication
+        copying = self._writer.copy(self.tail, blocks, numbered=numbered, writes=writes)
         if not notes or self._tracing is None:
             return await copying
         with self._tracing.appending(self.tail.name, notes):

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import lmdb
 import pytest
 from asynchronous import asynchronous
 from engine_support import entries_of, eventually, message, opened
@@ -27,7 +27,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
-from replicator.engine.log.writer import Writer
+from replicator.engine.log.commit.group import CommitGroup
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -124,34 +124,27 @@ async def test_a_bridge_that_waits_for_a_confirmation_reads_on_without_it(tmp_pa
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["goes-on", "ends"])
-@pytest.mark.parametrize("refused", ["blocks", "rows"])
 @asynchronous
-async def test_invariants_1_and_2_what_was_stored_in_part_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, ends: bool
+async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    """The store takes one of both, blocks and rows. The bridge goes on, or its process ends and another one begins."""
+    """The store has no room for the rows. The bridge goes on, or its process ends and another one begins."""
     async with staged(tmp_path) as stage:
         await stage.published([own(0), message(b"an application's"), own(1)])
-        write = Writer.put_many
+        put_all = CommitGroup._put_all
 
-        async def refuse(*_: object) -> None:
-            raise StoreFull("no room")
-
-        async def refuse_published(writer: Writer, rows: Sequence[RowWrite], **others: Any) -> None:
+        def no_room(group: CommitGroup, txn: lmdb.Transaction, rows: Sequence[RowWrite]) -> None:
             if any(table == "published" for table, _, _ in rows):
-                raise StoreFull("no room")
-            await write(writer, rows, **others)
+                raise lmdb.MapFullError
+            put_all(group, txn, rows)
 
         with monkeypatch.context() as patched:
-            if refused == "blocks":
-                patched.setattr(type(stage.topic.writing), "copy", refuse)
-            else:
-                patched.setattr(Writer, "put_many", refuse_published)
+            patched.setattr(CommitGroup, "_put_all", no_room)
             incoming = stage.incoming()
             with pytest.raises(StoreFull):
                 await incoming.read()
         assert incoming.reached == BEFORE_ALL
-        assert len(entries_of(stage.topic, "a.pulsar")) == (refused == "rows")
+        assert entries_of(stage.topic, "a.pulsar") == []
         if ends:
             stage = replace(stage, entries=load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar"))
         again = stage.incoming(incoming.reached)

@@ -123,7 +123,9 @@ class CommitGroup:
             if (copies := self._copies) is None:
                 deduplication, appender = self._deduplication, self._appender
                 copies = self._copies = BlockCopies(self._dbs, self._cluster, appender, deduplication, self.committed)
-            return copies.copy(txn, request)
+            extents = copies.copy(txn, request)
+            self._put_all(txn, request.writes)
+            return extents
         if isinstance(request, PublishStagedRequest):
             positions = self._publishes.publish_staged(txn, request)
             self._put_all(txn, request.writes)
