@@ -9,7 +9,8 @@ appended again; 11, what is read and not yet stored is bounded by permits.
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
 2. Nothing is stored behind what the brokers have passed over (:mod:`replicator.apache.passed_over`).
-3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's.
+3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's. What its
+   producer wants in some clusters only lies in blocks of its own, which links leave out for the others (ADR 47).
 4. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
    is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
 5. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
@@ -26,6 +27,7 @@ from typing import Final, NamedTuple
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeHalted
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
@@ -36,6 +38,7 @@ from replicator.apache.stamps import Identity, marks_of, with_schema_version
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.errors import NotAllowedError
 from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockKind, build_block
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import RowWrite
@@ -74,6 +77,7 @@ class Incoming:
         check: Callable[[Sequence[Gap]], Awaitable[None]],
     ) -> None:
         self._connector = connector
+        self._cluster = cluster
         self._name = reading_subscription(cluster)
         self._topic = topic
         self._entries = entries
@@ -146,10 +150,8 @@ class Incoming:
         if gaps := gaps_among(self.reached, (delivery.position for delivery in arrived)):
             await self._check(gaps)
         marks = [marks_of(delivery.entry) for delivery in arrived]
-        await self._schemas.fetch(version for identity, version in marks if identity is None)
-        blocks: list[CopiedBlock] = []
+        await self._schemas.fetch(each.schema_version for each in marks if each.identity is None)
         writes: dict[bytes, RowWrite] = {}
-        others = False
         messages = confirmed = 0
         reached = self.reached
 
@@ -159,42 +161,35 @@ class Incoming:
                 write = write_of(self._topic.topic_id, identity, seen)
                 writes[write[1]] = write
 
-        run: list[Delivery] = []
-        run_bytes = 0
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
-        previous = BEFORE_ALL if high_water is None else high_water.position
-        for delivery, (identity, version) in zip(arrived, marks, strict=True):
+        stored = BEFORE_ALL if high_water is None else high_water.position
+        blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored)
+        refused: BridgeHalted | None = None
+        for delivery, (identity, version, clusters) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
+            if identity is None and delivery.position > stored:
+                try:
+                    only = None if clusters is None else self._topic.writing.only(clusters | {self._cluster})
+                except NotAllowedError as error:
+                    refused = BridgeHalted(f"at {delivery.position} of the brokers: {error}")
+                    break
+                if version:
+                    entry = with_schema_version(delivery.entry, self._schemas.here(version))
+                    delivery = delivery._replace(entry=entry)
+                blocks.add(delivery, only)
+            elif identity is not None:
+                found(identity, delivery.position)
             reached = delivery.position
             messages += delivery.batch_size
-            if identity is not None:
-                found(identity, delivery.position)
-                continue
-            if delivery.position <= previous:
-                continue  # it was stored, and something beside it was not
-            others = True
-            if run and (
-                delivery.position != Position(run[-1].position.ledger, run[-1].position.entry + 1)
-                or run_bytes + len(delivery.entry) > BLOCK_BYTES_MAX
-                or len(run) >= BLOCK_ENTRIES_MAX
-            ):
-                blocks.append(CopiedBlock(previous, self._block(run)))
-                run, run_bytes = [], 0
-            if version:
-                entry = with_schema_version(delivery.entry, self._schemas.here(version))
-                delivery = delivery._replace(entry=entry)
-            run.append(delivery)
-            run_bytes += len(delivery.entry)
-        if run:
-            blocks.append(CopiedBlock(previous, self._block(run)))
+        made = blocks.end()
         for position, identity, batch_size in self._confirmed.after(reached):
             reached = position
             found(identity, position)
             confirmed += batch_size
         rows = list(writes.values())
-        if blocks:
-            await self._topic.writing.copy(blocks, writes=rows)
+        if made:
+            await self._topic.writing.copy(made, writes=rows)
         elif rows:
             await self._topic.writer.put_many(rows)
         self.reached = reached
@@ -202,15 +197,53 @@ class Incoming:
         self.messages_confirmed += confirmed
         if writes:
             self._stored()
-        return _Found(others, confirmed)
+        if refused is not None:
+            raise refused
+        return _Found(bool(made), confirmed)
 
-    def _block(self, run: Sequence[Delivery]) -> bytes:
-        return build_block(
+
+class _Blocks:
+    """Entries of applications, in their order, as blocks: runs of neighbours that are for the same clusters."""
+
+    def __init__(self, origin: str, incarnation: int, stored: Position) -> None:
+        """``stored`` is the last of them that is in the log."""
+        self._origin = origin
+        self._incarnation = incarnation
+        self._stored = stored
+        self._blocks: list[CopiedBlock] = []
+        self._run: list[Delivery] = []
+        self._bytes = 0
+        self._only: frozenset[str] | None = None
+
+    def add(self, delivery: Delivery, only: frozenset[str] | None) -> None:
+        run, size = self._run, len(delivery.entry)
+        if run and (
+            only != self._only
+            or delivery.position != Position(run[-1].position.ledger, run[-1].position.entry + 1)
+            or self._bytes + size > BLOCK_BYTES_MAX
+            or len(run) >= BLOCK_ENTRIES_MAX
+        ):
+            self._end_run()
+        self._only = only
+        self._run.append(delivery)
+        self._bytes += size
+
+    def end(self) -> list[CopiedBlock]:
+        """All that was added."""
+        if self._run:
+            self._end_run()
+        return self._blocks
+
+    def _end_run(self) -> None:
+        block = build_block(
             kind=BlockKind.MESSAGES,
-            origin=self._entries.broker_origin,
+            origin=self._origin,
             incarnation=self._incarnation,
-            origin_first=run[0].position,
+            origin_first=self._run[0].position,
             publish_time_ms=time.time_ns() // 1_000_000,
-            entries=[delivery.entry for delivery in run],
-            batch_sizes=[delivery.batch_size for delivery in run],
+            entries=[delivery.entry for delivery in self._run],
+            batch_sizes=[delivery.batch_size for delivery in self._run],
+            only=self._only,
         )
+        self._blocks.append(CopiedBlock(self._stored, block))
+        self._run, self._bytes = [], 0

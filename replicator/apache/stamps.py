@@ -39,6 +39,8 @@ class Marks(NamedTuple):
     """Whose it is; None if its producer published it here."""
     schema_version: bytes
     """The version of its schema, in the cluster where it lies; empty if it has none."""
+    clusters: frozenset[str] | None = None
+    """The clusters that its producer wants it copied to; None for all."""
 
 
 def stamped(
@@ -79,7 +81,8 @@ def marks_of(entry: bytes | memoryview) -> Marks:
     if metadata.HasField("copied_from"):
         copied = metadata.copied_from
         identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
-    return Marks(identity, metadata.schema_version)
+    clusters = frozenset(metadata.replicate_to) if metadata.replicate_to else None
+    return Marks(identity, metadata.schema_version, clusters)
 
 
 def _set_schema_version(metadata: MessageMetadata, schema_version: bytes) -> None:

@@ -88,8 +88,8 @@ class Admission:
     def only(self, topic: str, named: frozenset[str]) -> frozenset[str]:
         """The clusters that may have a message which names those to which it is to be copied.
 
-        Raises :class:`NotAllowedError` where a cluster would pass the topic on to others, and not all that get it are
-        named: what it has, and what it lacks, would come to a third one by two ways, and the one that lacks it might
+        Raises :class:`NotAllowedError` where a cluster that is not named passes the topic on, and some that is named
+        gets it: what the one lacks and what the other is to have would come there by two ways, and the former might
         come first. The message would be missing there.
         """
         only = frozenset(each for each in named if each != LOCAL and is_cluster(each))  # others can be no clusters
@@ -97,12 +97,12 @@ class Admission:
             encode_only(only)
         except BlockCorrupt as error:
             raise NotAllowedError(f"{topic}: {error}") from None
-        others = sorted(set(self.copied_to(topic)) - only)
-        if others and (passing := sorted(self.passed_on_by(topic))):
+        wanted = sorted(only.intersection(self.copied_to(topic)))
+        if wanted and (passing := ", ".join(sorted(set(self.passed_on_by(topic)) - only))):
             raise NotAllowedError(
-                f"{topic}: the message is not to be copied to {', '.join(others)}, and {', '.join(passing)} pass on "
-                "what links bring of this topic: use a topic that is not forwarded, or send it without replication "
-                "clusters"
+                f"{topic}: the message is to be copied to {', '.join(wanted)} and not to {passing}, and {passing} "
+                f"would pass on to others what links bring of this topic: name {passing} too, use a topic that is not "
+                "forwarded, or send it without replication clusters"
             )
         return only
 

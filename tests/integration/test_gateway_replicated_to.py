@@ -96,14 +96,23 @@ def test_a_message_for_more_clusters_than_a_block_has_room_for_is_refused_by_the
     refused_is_answered(linked, [f"cluster-{number}" for number in range(500)], "is for 500 clusters")
 
 
-def test_where_clusters_pass_a_topic_on_and_not_all_are_named_it_is_refused_by_the_official_error(
-    linked: ServedEngine,
+def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_official_error(
+    client: Any, linked: ServedEngine
 ) -> None:
-    """A cluster that lacks it and one that has it would both bring the topic to a third."""
+    """A cluster that lacks it and one that has it would both bring the topic to a third. Where none is to get it, or
+    all that pass it on are, that is no matter."""
     linked.engine.admission.passed_on_by = lambda topic: {"eu"} if topic == LINKED else ()
     try:
-        refused_is_answered(linked, ["eu"], "not to be copied to ap, and eu pass on")
-        refused_is_answered(linked, ["__local__"], "not to be copied to ap, eu, and eu pass on")
+        refused_is_answered(linked, ["ap"], "to be copied to ap and not to eu, and eu would pass on")
+        producer = client.create_producer(LINKED)
+        options: dict[str, Any]
+        for options, only in (
+            ({"replication_clusters": ["eu"]}, {"eu"}),
+            ({"disable_replication": True}, set()),
+            ({"replication_clusters": ["elsewhere"]}, {"elsewhere"}),
+        ):
+            producer.send(b"m", **options)
+            assert last_block(linked).only == only
     finally:
         linked.engine.admission.passed_on_by = lambda topic: ()
 
@@ -183,13 +192,13 @@ async def test_where_messages_go_follows_the_links_and_the_clusters_of_the_names
             assert admission.copied_to("persistent://public/default/t") == {"eu", "ap"}
             assert admission.copied_to("persistent://public/default/both") == {"eu", "ap", "sa"}
             both = await engine.topic("persistent://public/default/both")
-            metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=["eu", "ap"])
             assert admission.passed_on_by("persistent://public/default/t") == {"eu"}
-            with pytest.raises(NotAllowedError, match="to sa, and eu pass on"):
-                await both.publish([encode_entry(metadata, b"m")])
+            with pytest.raises(NotAllowedError, match="to be copied to ap, sa and not to eu, and eu would pass on"):
+                await both.publish([for_clusters(0, ["ap", "sa"])])
+            await both.publish([for_clusters(0, ["eu", "ap"])])
             await engine.catalog.set_namespace("public/default", NamespacePolicies(replication_clusters=("eu",)))
             assert admission.copied_to("persistent://public/default/both") == {"eu", "ap"}
-            await both.publish([encode_entry(metadata, b"m")])
+            await both.publish([for_clusters(1, ["eu", "ap"])])
             await running.change(Topology(clusters, (), PipelineSettings(engine=EMBEDDED)))
             assert admission.copied_to("persistent://public/default/both") == frozenset()
             assert admission.passed_on_by("persistent://public/default/both") == frozenset()

@@ -86,7 +86,7 @@ class TopicWriting:
         checked = check_entries(entries, self._policies.effective, None if producer is None else producer.name)
         if checked.size_bytes > self._admission.entry_bytes_max:  # seldom, even of all together
             self._admission.check_entry(max(map(len, entries)))
-        only = None if checked.only is None else self._admission.only(self.tail.name, checked.only)
+        only = None if checked.only is None else self.only(checked.only)
         self._admission.check_producer()
         publication = None
         if self._tracing is not None and (chosen := choose(self._tracing, entries, checked.batch_sizes)):
@@ -133,6 +133,10 @@ class TopicWriting:
             return await copying
         with self._tracing.appending(self.tail.name, notes):
             return await copying
+
+    def only(self, named: frozenset[str]) -> frozenset[str]:
+        """See :meth:`Admission.only`."""
+        return self._admission.only(self.tail.name, named)
 
     def check_takes(self) -> None:
         """Raises why publishes are refused; that they are held is no reason."""

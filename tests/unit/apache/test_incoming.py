@@ -16,6 +16,7 @@ from gateway_support import serving_clients
 
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeHalted
 from replicator.apache.incoming import Incoming
 from replicator.apache.passed_over import Gap
 from replicator.apache.permits import PERMITS_FIRST, read_room
@@ -28,6 +29,7 @@ from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
 from replicator.engine.log.commit.group import CommitGroup
+from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -60,6 +62,19 @@ class Stage:
     topic: Topic
     entries: EntryMap
     confirmed: Confirmed
+
+    def blocks(self) -> list[tuple[frozenset[str] | None, list[Position]]]:
+        """For which clusters each of the log is, and where its entries lie at the brokers."""
+        found = self.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]
+        return [
+            (
+                each.header.only,
+                [Position(each.header.origin_first.ledger, each.header.origin_first.entry + index)
+                 for index in range(each.header.entries)],
+            )
+            for each in found
+            if each.header.origin == "a.pulsar"
+        ]
 
     def incoming(self, reached: Position = BEFORE_ALL) -> Incoming:
         async def check(gaps: Sequence[Gap]) -> None:
@@ -157,3 +172,55 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
         stored = load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar")
         assert stored.published_through("b") == Position(9, 1)
         assert (stored.doubled, stage.entries.doubled) == (0, 0)
+
+
+def for_clusters(text: bytes, *clusters: str) -> bytes:
+    metadata, payload = decode_entry(message(text))
+    metadata.replicate_to.extend(clusters)
+    return encode_entry(metadata, payload)
+
+
+@asynchronous
+async def test_what_is_for_some_clusters_lies_in_blocks_of_its_own_that_say_so(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        entries = [
+            message(b"all"),
+            for_clusters(b"eu", "eu"),
+            for_clusters(b"eu too", "eu", "no cluster"),
+            for_clusters(b"here", "__local__"),
+            own(0),
+            message(b"all again"),
+        ]
+        await stage.published(entries)
+        incoming = stage.incoming()
+        reading = asyncio.create_task(incoming.read())
+        await eventually(lambda: incoming.messages == len(entries))
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        found = [(only, at.entry) for only, positions in stage.blocks() for at in positions]
+        eu, here = frozenset({"a", "eu"}), frozenset({"a"})
+        assert found == [(None, 0), (eu, 1), (eu, 2), (here, 3), (None, 5)]
+        assert len({only for only, _ in stage.blocks()}) == 3
+
+
+@asynchronous
+async def test_where_links_cannot_keep_to_it_the_topic_halts_behind_all_before_it(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        admission = stage.engine.admission
+        admission.copied_to, admission.passed_on_by = lambda topic: {"eu", "ap"}, lambda topic: {"ap"}
+        await stage.published([message(b"all"), own(0), for_clusters(b"eu", "eu"), message(b"all again"), own(1)])
+        incoming = stage.incoming()
+        with pytest.raises(BridgeHalted, match="to be copied to eu and not to ap, and ap would pass on"):
+            await incoming.read()
+        assert [positions for _, positions in stage.blocks()] == [[incoming.reached._replace(entry=0)]]
+        assert incoming.reached.entry == 1
+        assert stage.entries.published_through("b") == Position(9, 0)
+        admission.passed_on_by = lambda topic: ()
+        again = stage.incoming(incoming.reached)
+        reading = asyncio.create_task(again.read())
+        await eventually(lambda: again.messages == 3)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu"}), None]

@@ -77,13 +77,13 @@ class EntryRows:
     def __len__(self) -> int:
         return len(self._checksums)
 
-    def add(self, identity: Identity, at: Position, content: Content, *, for_some: bool = False) -> None:
+    def add(self, identity: Identity, at: Position, content: Content) -> None:
         life = self._lives.setdefault(Life(identity.origin, identity.incarnation), len(self._lives))
         for column, value in zip(self._numbers, (life, *identity.position, *at), strict=True):
             column.append(value)
         self._checksums.append(content.checksum)
         self._messages.append(content.messages)
-        self._for_some.append(for_some)
+        self._for_some.append(content.for_some)
         self._partly.append(content.partly)
 
     def log(self) -> EntryLog:
@@ -113,6 +113,8 @@ class Content(NamedTuple):
     publish_time_ms: int
     partly: bool = False
     """Whether it is a batch of which a link left messages out."""
+    for_some: bool = False
+    """Whether its producer wants it in some clusters only."""
 
 
 def content_of(
@@ -135,6 +137,7 @@ def content_of(
         copied = metadata.copied_from
         identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
     messages, published = metadata.num_messages_in_batch, metadata.publish_time
+    for_some = bool(metadata.replicate_to)
     if versions is not None:
         metadata.schema_version = versions[metadata.schema_version]
     if not metadata.schema_version:
@@ -142,7 +145,7 @@ def content_of(
     for name in _WRITTEN_BY_BRIDGES:
         metadata.ClearField(name)
     checksum = _checksum(metadata.SerializeToString(deterministic=True), content)
-    return Content(identity, checksum, messages, published, partly)
+    return Content(identity, checksum, messages, published, partly, for_some)
 
 
 def schema_version_of(entry: bytes | memoryview) -> bytes:

@@ -145,7 +145,7 @@ def _take_block(rows: EntryRows, at: Position, block: memoryview, last: int, sin
             continue
         identity = Identity(header.origin, header.incarnation, Position(first.ledger, first.entry + index))
         place = Position(at.ledger, at.entry + index)
-        rows.add(identity, place, content, for_some=header.only is not None)
+        rows.add(identity, place, content)
 
 
 def _check_size(topic: str, rows: EntryRows) -> None:
