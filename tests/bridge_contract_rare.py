@@ -1,5 +1,6 @@
-"""What holds of workers beside Apache Pulsar clusters where messages are in chunks, or where brokers pass over some
-that no worker has read. A module of tests imports all of it, as :mod:`bridge_contract`, and has its fixture ``pair``.
+"""What holds of workers beside Apache Pulsar clusters where messages are in chunks or for some clusters only, or where
+brokers pass over some that no worker has read. A module of tests imports all of it, as :mod:`bridge_contract`, and has
+its fixture ``pair``.
 
 Real brokers are to look at backlog quotas every second.
 """
@@ -60,6 +61,52 @@ def test_a_message_in_chunks_arrives_whole_and_its_acknowledgement_with_it(pair:
         assert [message.data() for message in got] == [b"before", b"between", whole[::-1]]
         consumer.acknowledge_cumulative(got[2])
     until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: bridged(pair, topic))
+
+
+def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_acknowledgements_to_all(
+    pair: Beside,
+) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"all")
+        producer.send(b"here", disable_replication=True)
+        producer.send(b"B", replication_clusters=["B"])
+        producer.send(b"C", replication_clusters=["C", "elsewhere"])
+        producer.send(b"both", replication_clusters=["B", "C"])
+        producer.send(b"end")
+        assert read_all(pair.brokers["A"], topic, 6) == ["all", "here", "B", "C", "both", "end"]
+        assert read_all(pair.brokers["B"], topic, 4) == ["all", "B", "both", "end"], bridged(pair, topic)
+        assert read_all(pair.client_url("C"), topic, 4) == ["all", "C", "both", "end"], bridged(pair, topic)
+        for _ in range(6):
+            message = consumer.receive(60_000)
+            if message.data() != b"both":
+                consumer.acknowledge(message)
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 1, lambda: bridged(pair, topic))
+    assert drain(pair.brokers["B"], topic, "work", ConsumerType.Shared) == ["both"]
+    until(lambda: backlog(pair.brokers["A"], topic, "work") == 0, lambda: bridged(pair, topic))
+    assert pair.report("verify", "--brokers", "--topic", topic)["brokers"]["B"]["messages"] == 4
+
+
+def test_a_message_for_a_cluster_behind_one_that_may_not_have_it_halts_the_topic_and_the_status_says_why(
+    pair: Beside,
+) -> None:
+    topic = next(_topics)
+    with official(pair.brokers["B"]) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"all")
+        producer.send(b"C", replication_clusters=["C"])
+        producer.send(b"end")
+
+    def halted() -> bool:
+        return any(
+            each["halted"] and "to be copied to C and not to A, and A would pass on to C" in str(each["errors"])
+            for each in bridged(pair, topic)
+        )
+
+    until(halted, lambda: bridged(pair, topic))
+    assert read_all(pair.brokers["A"], topic, 1) == ["all"]
 
 
 def test_invariant_2_what_a_broker_passes_over_while_it_is_read_is_read_all_the_same(pair: Beside) -> None:

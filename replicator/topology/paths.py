@@ -55,6 +55,15 @@ def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
     return frozenset(found - {origin})
 
 
+def passed_on_by(origin: str, destination: str, links: Sequence[Edge]) -> frozenset[str]:
+    """The clusters from which a link passes on to ``destination`` what ``origin`` publishes."""
+    others = [each for each in links if destination not in (each.source, each.destination)]
+    reached = reached_from(origin, others)
+    return frozenset(
+        each.source for each in links if each.destination == destination and each.forward and each.source in reached
+    )
+
+
 def _reaching(cluster: str, links: Iterable[Edge]) -> frozenset[str]:
     into: dict[str, list[Edge]] = {}
     for each in links:

@@ -19,7 +19,7 @@ from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
 from replicator.topology import Link as LinkSpec
-from replicator.topology.paths import reached_from
+from replicator.topology.paths import passed_on_by
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
@@ -40,7 +40,6 @@ class RunningLinks:
         self._running: dict[str, Link] = {}
         self._waits_for = NOBODY_ASKED
         self._forwarding: tuple[LinkSpec, ...] = ()
-        engine.admission.copied_to = self.copied_to
         engine.admission.passed_on_by = self.passed_on_by
 
     def __iter__(self) -> Iterator[Link]:
@@ -50,16 +49,13 @@ class RunningLinks:
         """The running link of that key, ``A>B`` or ``A>B#name``."""
         return self._running.get(key)
 
-    def copied_to(self, topic: str) -> frozenset[str]:
-        """The clusters that get what is published here to a topic of that name, straight or forwarded."""
+    def passed_on_by(self, topic: str, destination: str) -> frozenset[str]:
+        """The clusters from which a link passes on to another one what is published here to a topic of that name."""
+        forwarding = [each for each in self._forwarding if each.carries(topic)]
+        if not forwarding:
+            return frozenset()
         carrying = [link.route.link for link in self if link.carries(topic)]
-        forwarding = (each for each in self._forwarding if each.carries(topic))
-        return reached_from(self._engine.cluster, (*carrying, *forwarding))
-
-    def passed_on_by(self, topic: str) -> frozenset[str]:
-        """Those of these clusters from which a link passes it on."""
-        reached = self.copied_to(topic)
-        return frozenset(each.source for each in self._forwarding if each.source in reached and each.carries(topic))
+        return passed_on_by(self._engine.cluster, destination, (*carrying, *forwarding))
 
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""

@@ -31,9 +31,7 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
-    """A cluster of which one topic goes to two others."""
     with served_engine(tmp_path_factory.mktemp("linked")) as served:
-        served.engine.admission.copied_to = lambda topic: {"eu", "ap"} if topic == LINKED else ()
         yield served
 
 
@@ -99,22 +97,23 @@ def test_a_message_for_more_clusters_than_a_block_has_room_for_is_refused_by_the
 def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_official_error(
     client: Any, linked: ServedEngine
 ) -> None:
-    """A cluster that lacks it and one that has it would both bring the topic to a third. Where none is to get it, or
-    all that pass it on are, that is no matter."""
-    linked.engine.admission.passed_on_by = lambda topic: {"eu"} if topic == LINKED else ()
+    """A cluster that lacks it and one that has it would both bring the topic to a third. Where that is not to get it,
+    or all that pass it on are, that is no matter."""
+    linked.engine.admission.passed_on_by = lambda topic, to: {"eu"} if (topic, to) == (LINKED, "ap") else ()
     try:
-        refused_is_answered(linked, ["ap"], "to be copied to ap and not to eu, and eu would pass on")
+        refused_is_answered(linked, ["ap"], "to be copied to ap and not to eu, and eu would pass on to ap")
         producer = client.create_producer(LINKED)
         options: dict[str, Any]
         for options, only in (
             ({"replication_clusters": ["eu"]}, {"eu"}),
+            ({"replication_clusters": ["eu", "ap"]}, {"eu", "ap"}),
             ({"disable_replication": True}, set()),
             ({"replication_clusters": ["elsewhere"]}, {"elsewhere"}),
         ):
             producer.send(b"m", **options)
             assert last_block(linked).only == only
     finally:
-        linked.engine.admission.passed_on_by = lambda topic: ()
+        linked.engine.admission.passed_on_by = lambda topic, to: ()
 
 
 def refused_is_answered(linked: ServedEngine, clusters: list[str], why: str) -> None:
@@ -189,18 +188,18 @@ async def test_where_messages_go_follows_the_links_and_the_clusters_of_the_names
         await running.change(topology)
         try:
             admission = engine.admission
-            assert admission.copied_to("persistent://public/default/t") == {"eu", "ap"}
-            assert admission.copied_to("persistent://public/default/both") == {"eu", "ap", "sa"}
+            assert admission.passed_on_by("persistent://public/default/t", "ap") == {"eu"}
+            assert admission.passed_on_by("persistent://public/default/t", "eu") == frozenset()
             both = await engine.topic("persistent://public/default/both")
-            assert admission.passed_on_by("persistent://public/default/t") == {"eu"}
-            with pytest.raises(NotAllowedError, match="to be copied to ap, sa and not to eu, and eu would pass on"):
+            with pytest.raises(NotAllowedError, match="to be copied to ap and not to eu, and eu would pass on to ap"):
                 await both.publish([for_clusters(0, ["ap", "sa"])])
-            await both.publish([for_clusters(0, ["eu", "ap"])])
-            await engine.catalog.set_namespace("public/default", NamespacePolicies(replication_clusters=("eu",)))
-            assert admission.copied_to("persistent://public/default/both") == {"eu", "ap"}
-            await both.publish([for_clusters(1, ["eu", "ap"])])
+            for clusters_named in (["eu", "ap"], ["eu"], ["sa"], ["__local__"]):
+                await both.publish([for_clusters(0, clusters_named)])
+            await engine.catalog.set_namespace("public/default", NamespacePolicies(replication_clusters=("sa",)))
+            assert admission.passed_on_by("persistent://public/default/both", "ap") == frozenset()
+            await both.publish([for_clusters(0, ["ap", "sa"])])
+            await engine.catalog.set_namespace("public/default", NamespacePolicies())
             await running.change(Topology(clusters, (), PipelineSettings(engine=EMBEDDED)))
-            assert admission.copied_to("persistent://public/default/both") == frozenset()
-            assert admission.passed_on_by("persistent://public/default/both") == frozenset()
+            assert admission.passed_on_by("persistent://public/default/both", "ap") == frozenset()
         finally:
             await running.stop()

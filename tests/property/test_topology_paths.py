@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.topology import Link
-from replicator.topology.paths import origins_over, reached_from, reaching
+from replicator.topology.paths import origins_over, passed_on_by, reached_from, reaching
 
 NAMES = "abcde"
 
@@ -47,6 +47,9 @@ def test_who_is_reached_is_who_stands_at_the_end_of_a_path(links: list[Link]) ->
     for name in NAMES:
         assert reached_from(name, links) == {path[-1] for path in paths if path[0] == name}
         assert reaching(name, links) == {path[0] for path in paths if path[-1] == name}
+        for end in NAMES:
+            passing = {path[-2] for path in paths if path[0] == name and path[-1] == end and len(path) > 2}
+            assert passed_on_by(name, end, links) == passing
 
 
 def ring(names: str, *, forward: bool = True) -> list[Link]:
