@@ -347,6 +347,12 @@ def test_a_reader_at_one_broker_is_no_subscription_of_the_other_clusters(pair: B
         assert [reader.read_next(60_000).data().decode() for _ in range(3)] == bodies("r", range(3, 6))
 
 
+def test_brokers_tell_of_topics_that_come(pair: Beside) -> None:
+    """So none has to wait until it is looked for."""
+    for name in "AB":
+        until(lambda name=name: pair.apache(name)["watched"] >= 1, lambda: (pair.apache("A"), pair.apache("B")))
+
+
 def test_each_partition_of_a_partitioned_topic_is_bridged(pair: Beside) -> None:
     topic = next(_topics)
     pair.brokers["A"].admin("PUT", f"{topic.replace('://', '/')}/partitions", 3)

@@ -1,8 +1,9 @@
 """The bridge of one worker: which topics it bridges, and what it shows of them.
 
-The brokers are asked for their topics every :data:`DISCOVER_SECONDS`; the engine says of its own when messages come
-into them. A topic is bridged from either side: what is at the brokers is made in the engine, and what links brought
-into the engine is made at the brokers, in a namespace that is there.
+The brokers are asked for their topics every :data:`DISCOVER_SECONDS`, and where they tell that some have come
+(:mod:`replicator.apache.topic_watches`); the engine says of its own when messages come into them. A topic is bridged
+from either side: what is at the brokers is made in the engine, and what links brought into the engine is made at the
+brokers, in a namespace that is there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
 from replicator.apache.topic_bridge import TopicBridge
+from replicator.apache.topic_watches import TopicWatches
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
@@ -35,6 +37,8 @@ from replicator.topology.apache import ApacheSettings
 DISCOVER_SECONDS: Final = 2.0
 """So long a new topic at the brokers waits at most. It costs a request for each tenant and partitioned topic,
 and two for each namespace."""
+LOOK_PAUSE_SECONDS: Final = 0.1
+"""Between two looks: many topics may come one after the other."""
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 CONNECTION_SECONDS_MAX: Final = 10.0
@@ -64,7 +68,6 @@ class ApacheBridge(TopicListener[Topic]):
         self._error = ""
         self._refused: dict[str, str] = {}
         """Topics that cannot be bridged, and why."""
-        self._look = asyncio.Event()
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
         self._connector = BrokerConnector(
@@ -72,6 +75,11 @@ class ApacheBridge(TopicListener[Topic]):
             connection_timeout_seconds=CONNECTION_SECONDS_MAX,
             operation_timeout_seconds=OPERATION_SECONDS_MAX,
             showing=showing_of(settings),
+        )
+        self._watches = TopicWatches(self._connector)
+        self._namespaces: list[str] = []
+        self._hearing: SupervisedTask = engine.supervisor.task(
+            "apache-bridge", "hearing of new topics from the brokers", self._hear
         )
 
     def start(self) -> None:
@@ -81,13 +89,15 @@ class ApacheBridge(TopicListener[Topic]):
             if self._settings.bridges(topic.name) and self._has_messages(topic):
                 self._bridge(topic)
         self._task.start()
+        self._hearing.start()
 
     async def stop(self) -> None:
-        await self._task.stop()
+        await asyncio.gather(self._task.stop(), self._hearing.stop())
         if self in self._engine.loaded.listeners:
             self._engine.remove_listener(self)
         await asyncio.gather(*(each.stop() for each in self._topics.values()))
         self._topics.clear()
+        await self._watches.close()
         await self._connector.close()
         await self._admin.close()
 
@@ -99,6 +109,7 @@ class ApacheBridge(TopicListener[Topic]):
             "error": self._error,
             "limited": self._admin.limited(),
             "requests_refused": self._admin.refusals,
+            "watched": self._watches.count,
             "refused": dict(self._refused),
             "topics": [each.status() for each in self._topics.values()],
         }
@@ -179,30 +190,48 @@ class ApacheBridge(TopicListener[Topic]):
         bridged.start()
 
     async def _find(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
+            changed = self._watches.take()
             try:
-                await self._find_once()
+                if loop.time() >= due:
+                    due = loop.time() + DISCOVER_SECONDS
+                    await self._find_once()
+                for namespace in changed:
+                    await self._find_in(namespace)
                 self._error = ""
             except (BridgeError, PulsarException) as error:
                 if not self._error:
                     log.warning("the Apache Pulsar brokers do not answer", reason=str(error))
                 self._error = str(error)
+            await asyncio.sleep(LOOK_PAUSE_SECONDS)
             try:
-                async with timeout(DISCOVER_SECONDS):
-                    await self._look.wait()
+                async with timeout(max(0.0, due - loop.time())):
+                    await self._watches.news.wait()
             except TimeoutError:
                 pass
-            self._look.clear()
+
+    async def _hear(self) -> None:
+        """Apart from looking: the binary protocol may hang while the admin API answers."""
+        while True:
+            await self._watches.keep(self._namespaces)
+            await asyncio.sleep(DISCOVER_SECONDS)
 
     async def _find_once(self) -> None:
-        for namespace in await self._admin.namespaces():
-            found = await self._admin.topics(namespace)  # first: then of each partition here its topic is known
-            for name in await self._admin.partitioned_topics(namespace):
-                if self._settings.bridges(name):
-                    await self._adopt(name)
-            for name in found:
-                if name not in self._topics and self._settings.bridges(name):
-                    await self._take(name)
+        """Look everywhere."""
+        self._namespaces = await self._admin.namespaces()
+        for namespace in self._namespaces:
+            await self._find_in(namespace)
+
+    async def _find_in(self, namespace: str) -> None:
+        found = await self._admin.topics(namespace)  # first: then of each partition here its topic is known
+        for name in await self._admin.partitioned_topics(namespace):
+            if self._settings.bridges(name):
+                await self._adopt(name)
+        for name in found:
+            if name not in self._topics and self._settings.bridges(name):
+                await self._take(name)
 
     async def _adopt(self, name: str) -> None:
         """A partitioned topic is partitioned in the engine as well, so that links say so to other clusters."""

@@ -1,0 +1,99 @@
+"""Hearing from the brokers that topics come, so that new ones need not wait to be looked for.
+
+One watcher a namespace, as pattern consumers have. What it says is taken as a hint alone: the lists say what there is,
+and are asked for now and then all the same. So nothing depends on it, and where brokers or a proxy watch nothing, or
+refuse it, new topics are found a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import structlog
+
+from replicator.client.errors import ConnectError, PulsarException, Timeout
+from replicator.client.wire.connector import BrokerConnector
+from replicator.client.wire.topic_watch_channel import BrokerTopicWatchChannel
+
+REFUSED_SECONDS: Final = 300.0
+"""A namespace whose watch was refused is asked for again then."""
+
+log = structlog.get_logger(__name__)
+
+
+class TopicWatches:
+    """Those of one worker."""
+
+    def __init__(self, connector: BrokerConnector) -> None:
+        self._connector = connector
+        self._watches: dict[str, _Watch] = {}
+        self._refused_until: dict[str, float] = {}
+        self._changed: set[str] = set()
+        self.news = asyncio.Event()
+        """Set when a namespace has changed."""
+
+    @property
+    def count(self) -> int:
+        """How many namespaces are watched."""
+        return len(self._watches)
+
+    def take(self) -> list[str]:
+        """The namespaces that have changed since this was asked."""
+        changed = sorted(self._changed)
+        self._changed.clear()
+        self.news.clear()
+        return changed
+
+    async def keep(self, namespaces: Collection[str]) -> None:
+        """Watch these and no others. What cannot be watched is tried again by a later call."""
+        for gone in self._watches.keys() - set(namespaces):
+            await self._watches.pop(gone).channel.close()
+        now = asyncio.get_running_loop().time()
+        for namespace in namespaces:
+            if namespace in self._watches or now < self._refused_until.get(namespace, now):
+                continue
+            try:
+                channel = await self._connector.open_topic_watch(f"{namespace}/.*", "")
+            except (ConnectError, Timeout):
+                return  # whoever reads topics says so
+            except PulsarException as error:
+                self._refused_until[namespace] = now + REFUSED_SECONDS
+                log.info("the brokers do not tell of new topics", namespace=namespace, reason=str(error))
+                continue
+            self._watches[namespace] = watch = _Watch(self, namespace, channel)
+            channel.start(watch)
+
+    async def close(self) -> None:
+        await self.keep(())
+
+    def changed(self, namespace: str) -> None:
+        self._changed.add(namespace)
+        self.news.set()
+
+    def lost(self, namespace: str) -> None:
+        self._watches.pop(namespace, None)
+
+
+class _Watch:
+    """One namespace; see :class:`TopicWatchEvents`."""
+
+    def __init__(self, watches: TopicWatches, namespace: str, channel: BrokerTopicWatchChannel) -> None:
+        self._watches = watches
+        self._namespace = namespace
+        self.channel = channel
+
+    def on_topics(self, names: Sequence[str] | None, names_hash: str) -> None:
+        """What there was when watching began, which was listed before: something may have come in between."""
+        self._watches.changed(self._namespace)
+
+    def on_topics_changed(self, added: Sequence[str], deleted: Sequence[str], names_hash: str) -> None:
+        self._watches.changed(self._namespace)
+
+    def on_poll_refused(self, error: PulsarException) -> None:
+        """Nothing is polled."""
+        return
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._watches.lost(self._namespace)
