@@ -4,7 +4,7 @@ In logs such a batch keeps the place of each message, and those that are absent 
 Our engine tells clients which these are; brokers know nothing of them. Then some clients hand them to the application,
 empty, and others pass over them and never acknowledge them, so that the batch stays open for good. Therefore a batch is
 published with the messages that it has, one after the other. Brokers show batches as a whole only, so nothing is asked
-of the places that messages had; the entry's stamp says which are absent.
+of the places that messages had; the entry's stamp says how many are absent.
 """
 
 from __future__ import annotations
@@ -30,12 +30,3 @@ def dense(entry: bytes | memoryview, absent: BitMap) -> bytes:
     if metadata.HasField("uncompressed_size"):
         metadata.uncompressed_size = len(body)
     return encode_entry(metadata, compress(body, metadata.compression))
-
-
-def absent_bits(absent: BitMap, size: int) -> bytes:
-    """``absent`` of a batch of ``size`` messages, as a stamp has it: a bit for each message, the lowest of a byte
-    first."""
-    bits = bytearray((size + 7) // 8)
-    for index in absent:
-        bits[index >> 3] |= 1 << (index & 7)
-    return bytes(bits)

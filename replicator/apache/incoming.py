@@ -24,10 +24,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
+import structlog
+
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeHalted
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
@@ -46,6 +47,8 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscriptionType
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
+
+log = structlog.get_logger(__name__)
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -92,6 +95,8 @@ class Incoming:
         self.messages = 0
         self.messages_confirmed = 0
         """Of them: those of the bridge's own that did not have to be read."""
+        self.copied_to_all = 0
+        """Entries that their producers wanted in some clusters only."""
 
     async def read(self) -> None:
         """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
@@ -164,20 +169,14 @@ class Incoming:
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         stored = BEFORE_ALL if high_water is None else high_water.position
         blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored)
-        refused: BridgeHalted | None = None
         for delivery, (identity, version, clusters) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
             if identity is None and delivery.position > stored:
-                try:
-                    only = None if clusters is None else self._topic.writing.only(clusters | {self._cluster})
-                except NotAllowedError as error:
-                    refused = BridgeHalted(f"at {delivery.position} of the brokers: {error}")
-                    break
                 if version:
                     entry = with_schema_version(delivery.entry, self._schemas.here(version))
                     delivery = delivery._replace(entry=entry)
-                blocks.add(delivery, only)
+                blocks.add(delivery, None if clusters is None else self._only(clusters))
             elif identity is not None:
                 found(identity, delivery.position)
             reached = delivery.position
@@ -197,9 +196,18 @@ class Incoming:
         self.messages_confirmed += confirmed
         if writes:
             self._stored()
-        if refused is not None:
-            raise refused
         return _Found(bool(made), confirmed)
+
+    def _only(self, clusters: frozenset[str]) -> frozenset[str] | None:
+        """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links
+        cannot keep to it: the broker has taken it, and nobody can be told."""
+        try:
+            return self._topic.writing.only(clusters | {self._cluster})
+        except NotAllowedError as error:
+            if not self.copied_to_all:
+                log.warning("what is for some clusters is copied to all", topic=self._topic.name, reason=str(error))
+            self.copied_to_all += 1
+            return None
 
 
 class _Blocks:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap
 
-from replicator.apache.dense_batches import absent_bits, dense
+from replicator.apache.dense_batches import dense
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -57,7 +57,7 @@ def stamped(
     copied.origin, copied.incarnation = identity.origin, identity.incarnation
     copied.ledger, copied.entry = identity.position
     if absent is not None:
-        copied.absent = absent_bits(absent, metadata.num_messages_in_batch + len(absent))
+        copied.absent = len(absent)
     metadata.ClearField("txnid_least_bits")
     metadata.ClearField("txnid_most_bits")
     metadata.ClearField("replicate_to")
@@ -72,14 +72,14 @@ def with_schema_version(entry: bytes | memoryview, schema_version: bytes) -> byt
 
 
 def marks_of(entry: bytes | memoryview) -> Marks:
-    """None of them for an entry that nobody can read."""
+    """None of them for an entry that nobody can read. Text that is not UTF-8 comes as bytes: such a stamp is none."""
     try:
         metadata, _ = decode_entry(entry, check=False)
     except (EntryCorrupt, MessageTooLarge):
         return Marks(None, b"")
     identity = None
-    if metadata.HasField("copied_from"):
-        copied = metadata.copied_from
+    copied = metadata.copied_from
+    if metadata.HasField("copied_from") and isinstance(copied.origin, str):
         identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
     clusters = frozenset(metadata.replicate_to) if metadata.replicate_to else None
     return Marks(identity, metadata.schema_version, clusters)

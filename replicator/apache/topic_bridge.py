@@ -239,6 +239,7 @@ class TopicBridge:
             "messages_read": 0 if incoming is None else incoming.messages,
             "put_back": self._cursor.times_put_back,
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
+            "copied_to_all": 0 if incoming is None else incoming.copied_to_all,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {

@@ -44,8 +44,8 @@ class Admission:
         """Of a message's payload; what clients are told."""
         self.entry_bytes_max = message_bytes_max + METADATA_BYTES_MAX
         """What a producer may publish. Links copy larger ones, which another cluster took."""
-        self.passed_on_by: Callable[[str, str], Collection[str]] = lambda topic, cluster: ()
-        """The clusters that pass on to another one what is published to a topic here; whoever runs links sets it."""
+        self.passed_on_by: Callable[[str], Collection[str]] = lambda topic: ()
+        """The clusters that pass on what is published to a topic here; whoever runs links sets it."""
         self.clients_elsewhere: EngineError | None = None
         """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
         self.producers: EngineError | None = None
@@ -85,22 +85,22 @@ class Admission:
     def only(self, topic: str, named: frozenset[str]) -> frozenset[str]:
         """The clusters that may have a message which names those to which it is to be copied.
 
-        Raises :class:`NotAllowedError` where a cluster that is not named passes the topic on to one that is: what the
-        one lacks and the other is to have would come there by two ways, or only as lacking. If that comes first, the
-        message is missing there.
+        Raises :class:`NotAllowedError` where a cluster that is not named passes the topic on. It would pass on that it
+        lacks the message: to one that is to have it, where the message could come later and be missing, or to one that
+        would take it for a loss.
         """
-        only = frozenset(each for each in named if each != LOCAL and is_cluster(each))  # others can be no clusters
+        # Others can be no clusters; what is not UTF-8 comes as bytes.
+        only = frozenset(each for each in named if isinstance(each, str) and each != LOCAL and is_cluster(each))
         try:
             encode_only(only)
         except BlockCorrupt as error:
             raise NotAllowedError(f"{topic}: {error}") from None
-        for to in sorted(only):
-            if passing := ", ".join(sorted(set(self.passed_on_by(topic, to)) - only)):
-                raise NotAllowedError(
-                    f"{topic}: the message is to be copied to {to} and not to {passing}, and {passing} would pass on "
-                    f"to {to} what links bring of this topic: name {passing} too, use a topic that is not forwarded, "
-                    "or send it without replication clusters"
-                )
+        if passing := ", ".join(sorted(set(self.passed_on_by(topic)) - only)):
+            raise NotAllowedError(
+                f"{topic}: the message is not to be copied to {passing}, and {passing} would pass on to others what "
+                f"links bring of this topic: name {passing} too, use a topic that is not forwarded, or send it without "
+                "replication clusters"
+            )
         return only
 
     def check_producer(self) -> None:

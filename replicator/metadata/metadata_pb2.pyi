@@ -113,8 +113,8 @@ class CopiedFrom(_message.Message):
     incarnation: int
     ledger: int
     entry: int
-    absent: bytes
-    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ledger: _Optional[int] = ..., entry: _Optional[int] = ..., absent: _Optional[bytes] = ...) -> None: ...
+    absent: int
+    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ledger: _Optional[int] = ..., entry: _Optional[int] = ..., absent: _Optional[int] = ...) -> None: ...
 
 class SingleMessageMetadata(_message.Message):
     __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")

@@ -55,12 +55,10 @@ def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
     return frozenset(found - {origin})
 
 
-def passed_on_by(origin: str, destination: str, links: Sequence[Edge]) -> frozenset[str]:
-    """The clusters from which a link passes on to ``destination`` what ``origin`` publishes."""
-    others = [each for each in links if destination not in (each.source, each.destination)]
-    reached = reached_from(origin, others)
+def passed_on_by(origin: str, links: Sequence[Edge]) -> frozenset[str]:
+    """The other clusters from which a link passes on what ``origin`` publishes."""
     return frozenset(
-        each.source for each in links if each.destination == destination and each.forward and each.source in reached
+        each.source for each in links if each.forward and each.source != origin and origin in origins_over(each, links)
     )
 
 

@@ -39,6 +39,7 @@ class RunningLinks:
         self._on_lost_copy = on_lost_copy
         self._running: dict[str, Link] = {}
         self._waits_for = NOBODY_ASKED
+        self._topology = Topology((), ())
         self._forwarding: tuple[LinkSpec, ...] = ()
         engine.admission.passed_on_by = self.passed_on_by
 
@@ -49,13 +50,13 @@ class RunningLinks:
         """The running link of that key, ``A>B`` or ``A>B#name``."""
         return self._running.get(key)
 
-    def passed_on_by(self, topic: str, destination: str) -> frozenset[str]:
-        """The clusters from which a link passes on to another one what is published here to a topic of that name."""
-        forwarding = [each for each in self._forwarding if each.carries(topic)]
-        if not forwarding:
-            return frozenset()
+    def passed_on_by(self, topic: str) -> frozenset[str]:
+        """The clusters from which a link passes on what is published here to a topic of that name."""
         carrying = [link.route.link for link in self if link.carries(topic)]
-        return passed_on_by(self._engine.cluster, destination, (*carrying, *forwarding))
+        if not (carrying and self._forwarding):
+            return frozenset()
+        forwarding = (each for each in self._forwarding if self._topology.carries(each, topic))
+        return passed_on_by(self._engine.cluster, (*carrying, *forwarding))
 
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""
@@ -64,6 +65,7 @@ class RunningLinks:
             for link in topology.links_from(self._engine.cluster)
         }
         own = self._engine.cluster
+        self._topology = topology
         self._forwarding = tuple(each for each in topology.links if each.forward and each.source != own)
         ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,8 @@ class Row:
     position: Position
     content: int
     messages: int
-    partly: bool = False
+    absent: int = 0
+    audience: frozenset[str] | None = None
 
 
 @dataclass
@@ -41,7 +42,11 @@ def log_of(rows: list[Row], entries_a_ledger: int) -> EntryLog:
     built = EntryRows()
     for number, row in enumerate(rows):
         at = Position(100 + number // entries_a_ledger, number % entries_a_ledger)
-        built.add(Identity(row.origin, 7, row.position), at, Content(None, row.content, row.messages, 0, row.partly))
+        built.add(
+            Identity(row.origin, 7, row.position),
+            at,
+            Content(None, row.content, row.messages, 0, row.absent, row.audience),
+        )
     return built.log()
 
 
@@ -117,14 +122,13 @@ def test_losses_doubles_and_changes_are_found_and_nothing_else_is(rows: list[Row
     copied: list[Row] = []
     wanted: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        damage = chance.choice(("lost", "doubled", "changed", "filtered")) if chance.random() < share else ""
+        damage = chance.choice(("lost", "doubled", "changed")) if chance.random() < share else ""
         if damage == "lost":
             # What is lost from the front of brokers' logs looks as if retention had deleted it.
             kind = "missing" if any(each.origin == row.origin for each in copied) else GONE
             wanted[kind, "there"] += 1
             continue
-        changed, filtered = damage == "changed", damage == "filtered"  # a link may have left out a part of a batch
-        kept = Row(row.origin, row.position, row.content ^ (changed or filtered), row.messages, filtered)
+        kept = Row(row.origin, row.position, row.content ^ (damage == "changed"), row.messages)
         wanted["corrupted", "there"] += damage == "changed"
         copied.append(kept)
         if damage == "doubled":
@@ -216,3 +220,28 @@ def test_several_pairs_count_an_entry_once_and_name_its_places() -> None:
         "A.pulsar 3:4 to 5 (the brokers of A at 100:4, not in the brokers of B)",
         "A.pulsar 3:8 (the brokers of A at 100:8, not in the brokers of B)",
     )
+
+
+def test_a_batch_in_part_is_sound_only_where_a_link_may_leave_messages_out_and_all_others_are_there() -> None:
+    at = Position(3, 0)
+    here = Copy("here", log_of([Row(LIVES[0].origin, at, 1, 10)], 9), {LIVES[0]: at})
+
+    def found(part: Row, *, parts: bool) -> Counter[tuple[str, str]]:
+        there = Copy("there", log_of([part], 5), {LIVES[0]: at})
+        return counts([here, there], [Pair(0, 1, LIVES[0].origin, contents=True, parts=parts)])
+
+    part = Row(LIVES[0].origin, at, 2, 7, absent=3)
+    corrupted = Counter({("corrupted", "there"): 1})
+    assert found(part, parts=True) == Counter()
+    assert found(part, parts=False) == corrupted
+    assert found(replace(part, absent=2), parts=True) == corrupted, "one is missing"
+    assert found(replace(part, absent=0, messages=10), parts=True) == corrupted
+
+
+def test_what_its_producer_does_not_want_in_a_cluster_is_not_missing_there_and_everywhere_else_it_is() -> None:
+    """At home it is to be in every copy."""
+    row = Row(LIVES[0].origin, Position(3, 0), 1, 1, audience=frozenset({"named"}))
+    here = Copy("here", log_of([row], 9), whole([row]))
+    for cluster, missing in ((LIVES[0].origin.partition(".")[0], 1), ("named", 1), ("other", 0)):
+        there = Copy("there", log_of([], 5), whole([row]), cluster=cluster)
+        assert counts([here, there], [Pair(0, 1, LIVES[0].origin)])["missing", "there"] == missing, cluster

@@ -16,7 +16,6 @@ from gateway_support import serving_clients
 
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeHalted
 from replicator.apache.incoming import Incoming
 from replicator.apache.passed_over import Gap
 from replicator.apache.permits import PERMITS_FIRST, read_room
@@ -28,6 +27,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
+from replicator.engine.log.checksums import crc32c
 from replicator.engine.log.commit.group import CommitGroup
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.subscriptions.cursor_rows import RowWrite
@@ -207,22 +207,40 @@ async def test_what_is_for_some_clusters_lies_in_blocks_of_its_own_that_say_so(t
 
 
 @asynchronous
-async def test_where_links_cannot_keep_to_it_the_topic_halts_behind_all_before_it(tmp_path: Path) -> None:
+async def test_where_links_cannot_keep_to_it_all_get_it_and_it_is_counted(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        admission = stage.engine.admission
-        admission.passed_on_by = lambda topic, to: {"ap"} if to == "eu" else ()
-        await stage.published([message(b"all"), own(0), for_clusters(b"eu", "eu"), message(b"all again"), own(1)])
+        stage.engine.admission.passed_on_by = lambda topic: {"ap"}
+        entries = [
+            for_clusters(b"eu", "eu"),
+            for_clusters(b"eu and ap", "eu", "ap"),
+            for_clusters(b"here", "__local__"),
+        ]
+        await stage.published(entries)
         incoming = stage.incoming()
-        with pytest.raises(BridgeHalted, match="to be copied to eu and not to ap, and ap would pass on"):
-            await incoming.read()
-        assert [positions for _, positions in stage.blocks()] == [[incoming.reached._replace(entry=0)]]
-        assert incoming.reached.entry == 1
-        assert stage.entries.published_through("b") == Position(9, 0)
-        admission.passed_on_by = lambda topic, to: ()
-        again = stage.incoming(incoming.reached)
-        reading = asyncio.create_task(again.read())
-        await eventually(lambda: again.messages == 3)
+        reading = asyncio.create_task(incoming.read())
+        await eventually(lambda: incoming.messages == len(entries))
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
-        assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu"}), None]
+        assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu", "ap"}), None]
+        assert incoming.copied_to_all == 2
+
+
+@asynchronous
+async def test_names_and_stamps_that_are_no_text_are_none(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        named = for_clusters(b"eu", "eu", "??")
+        forged = stamped(message(b"forged"), Identity("?", 7, Position(9, 0)), b"")
+        entries = []
+        for entry, sign, text in ((named, b"??", b"\xff\xfe"), (forged, b"\n\x01?", b"\n\x01\xff")):
+            at = entry.index(sign)
+            head = entry[6:at] + text + entry[at + len(sign) :]
+            entries.append(entry[:2] + crc32c(head).to_bytes(4, "big") + head)
+        await stage.published(entries)
+        incoming = stage.incoming()
+        reading = asyncio.create_task(incoming.read())
+        await eventually(lambda: incoming.messages == 2)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+        assert [only for only, _ in stage.blocks()] == [frozenset({"a", "eu"}), None]

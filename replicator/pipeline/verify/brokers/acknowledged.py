@@ -63,7 +63,7 @@ def only_acked_at_source(common: Common, source: Acked, destination: Acked | Non
     here, at_source = common.source, common.at_source
     log, at = common.destination, common.at_destination
     acked = source.contains(here.ledger[at_source], here.entry[at_source])
-    acked &= ~(here.partly[at_source] & (here.checksum[at_source] != log.checksum[at]))
+    acked &= ~((here.absent[at_source] > 0) & (here.checksum[at_source] != log.checksum[at]))
     if destination is not None:
         acked &= ~destination.contains(log.ledger[at], log.entry[at])
     return np.flatnonzero(acked)

@@ -6,10 +6,11 @@ compared by a checksum.
 1. Identities become numbers that ascend as the entries of their origin do, the same in all copies (:class:`_Codes`).
 2. What a copy has twice is *duplicated*; what stands after a later entry of its origin is *reordered*.
 3. Of each pair, what one copy has and the other has not is *missing* there, unless it is excused: it is above what the
-   copy must have by now (*behind*); a link left it out; or it was deleted by retention. The last is known of workers.
-   Of brokers it is known that they delete whole ledgers from the front: what comes before the first entry of its origin
-   that they still have, or that they are known to have got, is *gone*, and is counted apart.
-4. What both have with other checksums is *corrupted*; but not a batch of which a link left messages out in one of them.
+   copy must have by now (*behind*); its producer does not want it there; a link left it out; or it was deleted by
+   retention. The last is known of workers. Of brokers it is known that they delete whole ledgers from the front: what
+   comes before the first entry of its origin that they still have, or that they are known to have got, is *gone*, and
+   is counted apart.
+4. What both have with other checksums is *corrupted*; but not a batch of which links left messages out on the way.
 
 Several pairs may find the same. Each entry counts once in each copy.
 """
@@ -50,6 +51,8 @@ class Copy:
     got: Mapping[Life, Position] | None = None
     """Of brokers: an entry of a life that they have got, and whose ledger is still there. None for a worker's log: what
     was deleted of that is known."""
+    cluster: str = ""
+    """Where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Pair:
     origin: str
     contents: bool = False
     """Whether contents are compared as well; what differs is put down to ``lacking``."""
+    parts: bool = False
+    """Whether links on the way may leave messages out of batches."""
 
 
 def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Difference]:
@@ -78,7 +83,7 @@ def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Differenc
         for life, having in views[pair.having].items():
             if life.origin == pair.origin:
                 there = views[pair.lacking].get(life)
-                for kind, at in _between(copies[pair.lacking], life, having, there, codes, contents=pair.contents):
+                for kind, at in _between(copies[pair.lacking], life, having, there, codes, pair):
                     lack = found.setdefault((pair.lacking, life, kind), _Lack())
                     lack.add(pair.having, having, at)
     for (number, life, kind), lack in found.items():
@@ -161,12 +166,12 @@ def _within(copy: Copy, view: _View) -> Iterator[Difference]:
 
 
 def _between(
-    lacking: Copy, life: Life, having: _View, there: _View | None, codes: _Codes, *, contents: bool
+    lacking: Copy, life: Life, having: _View, there: _View | None, codes: _Codes, pair: Pair
 ) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
     """Kinds, each with the indexes in ``having.codes``."""
     none = np.zeros(len(having.codes), bool)
     here = none if there is None else np.isin(having.codes, there.codes, assume_unique=True)
-    wanted = ~here & ~having.log.for_some[having.at]
+    wanted = ~here & _wanted_in(lacking.cluster, life, having.log)[having.at]
     if life.origin in lacking.trimmed:
         wanted &= having.codes >= codes.bound(lacking.trimmed[life.origin])
     for after, upto in lacking.left_out.get(life.origin, ()):
@@ -182,13 +187,22 @@ def _between(
         yield GONE, np.flatnonzero(gone)
         wanted &= ~gone
     yield "missing", np.flatnonzero(wanted)
-    if contents and there is not None:
+    if pair.contents and there is not None:
         both = np.flatnonzero(here)
         at = there.at[np.searchsorted(there.codes, having.codes[both])]
         rows = having.at[both]
         differ = having.log.checksum[rows] != there.log.checksum[at]
-        differ &= having.log.partly[rows] == there.log.partly[at]
+        if pair.parts:
+            messages, absent = there.log.messages[at], there.log.absent[at]
+            differ &= (absent == 0) | (messages + absent != having.log.messages[rows])
         yield "corrupted", both[differ]
+
+
+def _wanted_in(cluster: str, life: Life, log: EntryLog) -> npt.NDArray[np.bool_]:
+    """Which entries of a log their producers want to be in a cluster: all are where they were published."""
+    home = life.origin.partition(".")[0] == cluster
+    wanted = np.array([home or names is None or cluster in names for names in log.audiences], np.bool_)
+    return wanted[log.audience]
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 A batch of which a link left messages out lies at brokers without gaps, and in logs with them. Its checksum is that of
 what is left, uncompressed, so it is the same in both.
 
-A row has 54 bytes, whatever the size of its entry, so a topic of a million entries takes some 50 MB in each place.
+A row has 60 bytes, whatever the size of its entry, so a topic of a million entries takes some 50 MB in each place.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -22,11 +23,15 @@ from replicator.apache.dense_batches import dense
 from replicator.apache.stamps import Identity
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import decompress
-from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 Int64s = npt.NDArray[np.int64]
+
+
+Audience = frozenset[str] | None
+"""The clusters that are to have an entry; None for all."""
 
 
 class Life(NamedTuple):
@@ -49,10 +54,11 @@ class EntryLog:
     entry: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     checksum: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     messages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    for_some: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """Whether the entry was published for some clusters only."""
-    partly: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """Whether it is a batch of which a link left messages out."""
+    audiences: tuple[Audience, ...] = ()
+    audience: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """The index in ``audiences`` of those clusters that its producer wants to have it."""
+    absent: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """How many messages links left out of the batch."""
 
     def __len__(self) -> int:
         return len(self.ledger)
@@ -71,8 +77,9 @@ class EntryRows:
         self._numbers = [array("q") for _ in range(5)]
         self._checksums = array("Q")
         self._messages = array("i")
-        self._for_some = bytearray()
-        self._partly = bytearray()
+        self._audiences: dict[Audience, int] = {}
+        self._audience = array("i")
+        self._absent = array("i")
 
     def __len__(self) -> int:
         return len(self._checksums)
@@ -83,8 +90,8 @@ class EntryRows:
             column.append(value)
         self._checksums.append(content.checksum)
         self._messages.append(content.messages)
-        self._for_some.append(content.for_some)
-        self._partly.append(content.partly)
+        self._audience.append(self._audiences.setdefault(content.audience, len(self._audiences)))
+        self._absent.append(content.absent)
 
     def log(self) -> EntryLog:
         """What was collected; nothing may be added after it."""
@@ -98,8 +105,9 @@ class EntryRows:
             entry,
             np.frombuffer(self._checksums, np.uint64),
             np.frombuffer(self._messages, np.int32),
-            np.frombuffer(self._for_some, np.bool_),
-            np.frombuffer(self._partly, np.bool_),
+            tuple(self._audiences),
+            np.frombuffer(self._audience, np.int32),
+            np.frombuffer(self._absent, np.int32),
         )
 
 
@@ -111,10 +119,9 @@ class Content(NamedTuple):
     checksum: int
     messages: int
     publish_time_ms: int
-    partly: bool = False
-    """Whether it is a batch of which a link left messages out."""
-    for_some: bool = False
-    """Whether its producer wants it in some clusters only."""
+    absent: int = 0
+    """How many messages links left out of the batch."""
+    audience: Audience = None
 
 
 def content_of(
@@ -126,26 +133,26 @@ def content_of(
     entry that nobody can read, all bytes."""
     try:
         metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)
-        partly = absent is not None or bool(metadata.copied_from.absent)
-        content = payload
-        if partly:
-            content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     except (EntryCorrupt, MessageTooLarge):
         return Content(None, _checksum(bytes(entry)), 1, 0)
+    copied = metadata.copied_from
     identity = None
-    if metadata.HasField("copied_from"):
-        copied = metadata.copied_from
+    if metadata.HasField("copied_from") and isinstance(copied.origin, str):
         identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
+    lacking = min(copied.absent, BATCH_MESSAGES_MAX) if absent is None else len(absent)
+    if lacking:
+        with suppress(EntryCorrupt, MessageTooLarge):  # nobody can read it: then it is compared as it lies there
+            payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     messages, published = metadata.num_messages_in_batch, metadata.publish_time
-    for_some = bool(metadata.replicate_to)
+    audience = frozenset(metadata.replicate_to) if metadata.replicate_to else None
     if versions is not None:
         metadata.schema_version = versions[metadata.schema_version]
     if not metadata.schema_version:
         metadata.ClearField("schema_version")
     for name in _WRITTEN_BY_BRIDGES:
         metadata.ClearField(name)
-    checksum = _checksum(metadata.SerializeToString(deterministic=True), content)
-    return Content(identity, checksum, messages, published, partly, for_some)
+    checksum = _checksum(metadata.SerializeToString(deterministic=True), payload)
+    return Content(identity, checksum, messages, published, lacking, audience)
 
 
 def schema_version_of(entry: bytes | memoryview) -> bytes:

@@ -307,6 +307,7 @@ class _Verification:
             {origin: Position(begin.ledger, begin.entry - 1) if begin is not None else end},
             standing.left_out,
             got,
+            cluster=name,
         )
 
     async def _at_worker(self, name: str, topic: str, standing: Standing) -> Copy | None:
@@ -327,27 +328,29 @@ class _Verification:
             {**marks, **own},
             {**trimmed.trimmed_of, name: trimmed.trimmed},
             standing.left_out,
+            cluster=name,
         )
 
     def _pairs(self, ways: Reachability, names: Sequence[str]) -> list[Pair]:
         """Which copies are compared in which origin's entries."""
-        changed = {(link.source, link.destination) for link in self._topology.links if link.select}
-        wanted: list[tuple[str, str, str, bool]] = []
+        changed = any(link.select for link in self._topology.links)
+        parts = any(link.where for link in self._topology.links)
+        wanted: list[tuple[str, str, str, bool, bool]] = []
         for home, reached in sorted(ways.messages):
             if self._settings.keys() & {home, reached}:
                 origin = self._topology.origin_of_clients(home)
                 there, here = self._served_at(home), self._served_at(reached)
-                wanted += [(there, here, origin, not changed), (here, there, origin, False)]
+                wanted += [(there, here, origin, not changed, parts), (here, there, origin, False, False)]
                 if reached in self._settings:  # the spool may have what was deleted where it comes from
-                    wanted.append((spool_of(reached), brokers_of(reached), origin, True))
+                    wanted.append((spool_of(reached), brokers_of(reached), origin, True, False))
         for name in self._settings:
             own = self._topology.origin_of_clients(name)
             brokers, spool = brokers_of(name), spool_of(name)
-            wanted += [(brokers, spool, own, True), (spool, brokers, own, False)]
+            wanted += [(brokers, spool, own, True, False), (spool, brokers, own, False, False)]
         number = {name: index for index, name in enumerate(names)}
         return [
-            Pair(number[having], number[lacking], origin, contents)
-            for having, lacking, origin, contents in wanted
+            Pair(number[having], number[lacking], origin, contents, parts)
+            for having, lacking, origin, contents, parts in wanted
             if having in number and lacking in number
         ]
 

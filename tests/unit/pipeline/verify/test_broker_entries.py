@@ -138,7 +138,7 @@ def test_who_consumed_the_part_of_a_batch_that_a_link_let_pass_has_not_consumed_
         return rows.log()
 
     whole = [Content(None, number, 4, 0) for number in range(3)]
-    part = [whole[0], Content(None, 11, 2, 0, partly=True), whole[2]]
+    part = [whole[0], Content(None, 11, 2, 0, absent=2), whole[2]]
     everything = acked_at_broker("w", BrokerCursor(Position(100, 2)))
     home, there, also_there = log(100, whole), log(100, part), log(200, part)
 
