@@ -50,6 +50,8 @@ class TopicWatches:
         """Watch these and no others. What cannot be watched is tried again by a later call."""
         for gone in self._watches.keys() - set(namespaces):
             await self._watches.pop(gone).channel.close()
+        for gone in self._refused_until.keys() - set(namespaces):
+            del self._refused_until[gone]
         now = asyncio.get_running_loop().time()
         for namespace in namespaces:
             if namespace in self._watches or now < self._refused_until.get(namespace, now):
@@ -59,9 +61,11 @@ class TopicWatches:
             except (ConnectError, Timeout):
                 return  # whoever reads topics says so
             except PulsarException as error:
+                if namespace not in self._refused_until:
+                    log.info("the brokers do not tell of new topics", namespace=namespace, reason=str(error))
                 self._refused_until[namespace] = now + REFUSED_SECONDS
-                log.info("the brokers do not tell of new topics", namespace=namespace, reason=str(error))
                 continue
+            self._refused_until.pop(namespace, None)
             self._watches[namespace] = watch = _Watch(self, namespace, channel)
             channel.start(watch)
 
