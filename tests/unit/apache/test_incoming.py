@@ -119,6 +119,15 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
         await connector.close()
 
 
+async def read(incoming: Incoming, messages: int) -> None:
+    """Until that many were read."""
+    reading = asyncio.create_task(incoming.read())
+    await eventually(lambda: incoming.messages == messages)
+    reading.cancel()
+    with suppress(asyncio.CancelledError):
+        await reading
+
+
 def own(number: int) -> bytes:
     return stamped(message(), Identity("b", 7, Position(9, number)), b"")
 
@@ -165,11 +174,7 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
         if ends:
             stage = replace(stage, entries=load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar"))
         again = stage.incoming(incoming.reached)
-        reading = asyncio.create_task(again.read())
-        await eventually(lambda: again.messages == 3)
-        reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await reading
+        await read(again, 3)
         assert len(entries_of(stage.topic, "a.pulsar")) == 1
         stored = load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar")
         assert stored.published_through("b") == Position(9, 1)
@@ -195,11 +200,7 @@ async def test_what_is_for_some_clusters_lies_in_blocks_of_its_own_that_say_so(t
         ]
         await stage.published(entries)
         incoming = stage.incoming()
-        reading = asyncio.create_task(incoming.read())
-        await eventually(lambda: incoming.messages == len(entries))
-        reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await reading
+        await read(incoming, len(entries))
         found = [(only, at.entry) for only, positions in stage.blocks() for at in positions]
         eu, here = frozenset({"a", "eu"}), frozenset({"a"})
         assert found == [(None, 0), (eu, 1), (eu, 2), (here, 3), (None, 5)]
@@ -217,11 +218,7 @@ async def test_where_links_cannot_keep_to_it_all_get_it_and_it_is_counted(tmp_pa
         ]
         await stage.published(entries)
         incoming = stage.incoming()
-        reading = asyncio.create_task(incoming.read())
-        await eventually(lambda: incoming.messages == len(entries))
-        reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await reading
+        await read(incoming, len(entries))
         assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu", "ap"}), None]
         assert incoming.copied_to_all == 2
 
@@ -238,9 +235,5 @@ async def test_names_and_stamps_that_are_no_text_are_none(tmp_path: Path) -> Non
             entries.append(entry[:2] + crc32c(head).to_bytes(4, "big") + head)
         await stage.published(entries)
         incoming = stage.incoming()
-        reading = asyncio.create_task(incoming.read())
-        await eventually(lambda: incoming.messages == 2)
-        reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await reading
+        await read(incoming, 2)
         assert [only for only, _ in stage.blocks()] == [frozenset({"a", "eu"}), None]
