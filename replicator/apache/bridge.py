@@ -38,7 +38,11 @@ DISCOVER_SECONDS: Final = 2.0
 """So long a new topic at the brokers waits at most. It costs a request for each tenant and partitioned topic,
 and two for each namespace."""
 LOOK_PAUSE_SECONDS: Final = 0.1
-"""Between two looks: many topics may come one after the other."""
+"""Between two looks at least: many topics may come one after the other."""
+LOOK_SHARE: Final = 5
+"""So many times as long as a look took, nothing is looked at again, but for :data:`DISCOVER_SECONDS`."""
+WATCHED_TOPICS_MAX: Final = 5_000
+"""A namespace with more is not watched: each change would cost milliseconds, also of topics that are not bridged."""
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 CONNECTION_SECONDS_MAX: Final = 10.0
@@ -77,7 +81,8 @@ class ApacheBridge(TopicListener[Topic]):
             showing=showing_of(settings),
         )
         self._watches = TopicWatches(self._connector)
-        self._namespaces: list[str] = []
+        self._sizes: dict[str, int] = {}
+        """By namespace, how many topics it has."""
         self._hearing: SupervisedTask = engine.supervisor.task(
             "apache-bridge", "hearing of new topics from the brokers", self._hear
         )
@@ -193,19 +198,21 @@ class ApacheBridge(TopicListener[Topic]):
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            changed = self._watches.take()
+            changed, began = self._watches.take(), loop.time()
             try:
-                if loop.time() >= due:
-                    due = loop.time() + DISCOVER_SECONDS
+                if began >= due:
+                    due = began + DISCOVER_SECONDS
                     await self._find_once()
-                for namespace in changed:
-                    await self._find_in(namespace)
+                else:
+                    for namespace in changed:
+                        await self._find_in(namespace)
                 self._error = ""
             except (BridgeError, PulsarException) as error:
                 if not self._error:
                     log.warning("the Apache Pulsar brokers do not answer", reason=str(error))
                 self._error = str(error)
-            await asyncio.sleep(LOOK_PAUSE_SECONDS)
+            took = loop.time() - began
+            await asyncio.sleep(min(max(LOOK_PAUSE_SECONDS, LOOK_SHARE * took), DISCOVER_SECONDS))
             try:
                 async with timeout(max(0.0, due - loop.time())):
                     await self._watches.news.wait()
@@ -215,17 +222,20 @@ class ApacheBridge(TopicListener[Topic]):
     async def _hear(self) -> None:
         """Apart from looking: the binary protocol may hang while the admin API answers."""
         while True:
-            await self._watches.keep(self._namespaces)
+            await self._watches.keep([name for name, size in self._sizes.items() if size <= WATCHED_TOPICS_MAX])
             await asyncio.sleep(DISCOVER_SECONDS)
 
     async def _find_once(self) -> None:
         """Look everywhere."""
-        self._namespaces = await self._admin.namespaces()
-        for namespace in self._namespaces:
+        namespaces = await self._admin.namespaces()
+        for namespace in namespaces:
             await self._find_in(namespace)
+        for gone in self._sizes.keys() - set(namespaces):
+            del self._sizes[gone]
 
     async def _find_in(self, namespace: str) -> None:
         found = await self._admin.topics(namespace)  # first: then of each partition here its topic is known
+        self._sizes[namespace] = len(found)
         for name in await self._admin.partitioned_topics(namespace):
             if self._settings.bridges(name):
                 await self._adopt(name)

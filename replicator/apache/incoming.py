@@ -200,14 +200,18 @@ class Incoming:
 
     def _only(self, clusters: frozenset[str]) -> frozenset[str] | None:
         """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links
-        cannot keep to it: the broker has taken it, and nobody can be told."""
+        cannot keep to it, or nobody here is named: brokers may call clusters otherwise. The broker has taken it, and
+        its producer cannot be told."""
+        reason = f"none of {', '.join(sorted(map(str, clusters)))} is a cluster of the topology"
         try:
-            return self._topic.writing.only(clusters | {self._cluster})
+            if self._topic.writing.knows_of(clusters):
+                return self._topic.writing.only(clusters | {self._cluster})
         except NotAllowedError as error:
-            if not self.copied_to_all:
-                log.warning("what is for some clusters is copied to all", topic=self._topic.name, reason=str(error))
-            self.copied_to_all += 1
-            return None
+            reason = str(error)
+        if not self.copied_to_all:
+            log.warning("what is for some clusters is copied to all", topic=self._topic.name, reason=reason)
+        self.copied_to_all += 1
+        return None
 
 
 class _Blocks:

@@ -254,14 +254,14 @@ class Outgoing:
                 continue
             entry = view.entry(index)
             version = await schemas.there(marks_of(entry).schema_version)
-            await flight.room(len(entry))
-            number += 1
-            identity = Identity(header.origin, header.incarnation, at)
             absent = view.absent.get(index)
             messages = int(view.batch_sizes[index])
             if absent is not None:
                 messages -= len(absent)
                 await asyncio.sleep(0)  # it is made anew, message by message: milliseconds for a thousand
+            await flight.room(len(entry))
+            number += 1
+            identity = Identity(header.origin, header.incarnation, at)
             published = stamped(entry, identity, version, absent)
             flight.sent(number, _Sent(len(entry), identity, messages))
             channel.publish(number, published)

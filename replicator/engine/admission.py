@@ -31,6 +31,7 @@ class Admission:
 
     __slots__ = (
         "clients_elsewhere",
+        "clusters",
         "consumers",
         "entry_bytes_max",
         "finishing",
@@ -44,6 +45,8 @@ class Admission:
         """Of a message's payload; what clients are told."""
         self.entry_bytes_max = message_bytes_max + METADATA_BYTES_MAX
         """What a producer may publish. Links copy larger ones, which another cluster took."""
+        self.clusters: Collection[str] = ()
+        """Those of the topology; whoever runs links sets it."""
         self.passed_on_by: Callable[[str], Collection[str]] = lambda topic: ()
         """The clusters that pass on what is published to a topic here; whoever runs links sets it."""
         self.clients_elsewhere: EngineError | None = None
@@ -102,6 +105,10 @@ class Admission:
                 "replication clusters"
             )
         return only
+
+    def knows_of(self, named: frozenset[str]) -> bool:
+        """Whether a message names clusters of the topology, or none but the one where it was published."""
+        return LOCAL in named or not named.isdisjoint(self.clusters)
 
     def check_producer(self) -> None:
         """Raises why no producer is taken."""

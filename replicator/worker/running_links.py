@@ -66,6 +66,7 @@ class RunningLinks:
         }
         own = self._engine.cluster
         self._topology = topology
+        self._engine.admission.clusters = frozenset(each.name for each in topology.clusters)
         self._forwarding = tuple(each for each in topology.links if each.forward and each.source != own)
         ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))

@@ -197,6 +197,7 @@ async def test_where_messages_go_follows_the_links_and_the_clusters_of_the_names
             own = await engine.topic("persistent://public/default/own")
             assert admission.passed_on_by(own.name) == frozenset(), "the first link of a pair takes it"
             await own.publish([for_clusters(0, ["ap"])])
+            assert admission.clusters == set(names)
             await engine.catalog.set_namespace("public/default", NamespacePolicies(replication_clusters=("sa",)))
             assert admission.passed_on_by("persistent://public/default/both") == frozenset()
             await both.publish([for_clusters(0, ["ap", "sa"])])

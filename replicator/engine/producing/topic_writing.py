@@ -138,6 +138,10 @@ class TopicWriting:
         """See :meth:`Admission.only`."""
         return self._admission.only(self.tail.name, named)
 
+    def knows_of(self, named: frozenset[str]) -> bool:
+        """See :meth:`Admission.knows_of`."""
+        return self._admission.knows_of(named)
+
     def check_takes(self) -> None:
         """Raises why publishes are refused; that they are held is no reason."""
         self._check_there()

@@ -114,6 +114,7 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
         opened(path / "a", "a") as engine,
     ):
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
+        engine.admission.clusters = {"a", "ap", "eu"}
         topic = await engine.topic(TOPIC, by_link=True)
         yield Stage(connector, engine, topic, load_map(engine.store, topic.topic_id, "a.pulsar"), Confirmed())
         await connector.close()
@@ -208,19 +209,22 @@ async def test_what_is_for_some_clusters_lies_in_blocks_of_its_own_that_say_so(t
 
 
 @asynchronous
-async def test_where_links_cannot_keep_to_it_all_get_it_and_it_is_counted(tmp_path: Path) -> None:
+async def test_where_links_cannot_keep_to_it_or_no_name_is_known_all_get_it_and_it_is_counted(
+    tmp_path: Path,
+) -> None:
     async with staged(tmp_path) as stage:
         stage.engine.admission.passed_on_by = lambda topic: {"ap"}
         entries = [
             for_clusters(b"eu", "eu"),
             for_clusters(b"eu and ap", "eu", "ap"),
             for_clusters(b"here", "__local__"),
+            for_clusters(b"names of others", "cluster-1", "cluster-2"),
         ]
         await stage.published(entries)
         incoming = stage.incoming()
         await read(incoming, len(entries))
         assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu", "ap"}), None]
-        assert incoming.copied_to_all == 2
+        assert incoming.copied_to_all == 3
 
 
 @asynchronous
