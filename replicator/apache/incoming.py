@@ -51,6 +51,7 @@ from snapshots.position import BEFORE_ALL, Position
 log = structlog.get_logger(__name__)
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+NAMED_MAX: Final = 5
 
 
 class _Found(NamedTuple):
@@ -202,7 +203,7 @@ class Incoming:
         """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links
         cannot keep to it, or nobody here is named: brokers may call clusters otherwise. The broker has taken it, and
         its producer cannot be told."""
-        reason = f"none of {', '.join(sorted(map(str, clusters)))} is a cluster of the topology"
+        reason = f"none of {', '.join(sorted(map(str, clusters))[:NAMED_MAX])} is a cluster of the topology"
         try:
             if self._topic.writing.knows_of(clusters):
                 return self._topic.writing.only(clusters | {self._cluster})

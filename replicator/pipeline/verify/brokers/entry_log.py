@@ -3,7 +3,7 @@
 A batch of which a link left messages out lies at brokers without gaps, and in logs with them. Its checksum is that of
 what is left, uncompressed, so it is the same in both.
 
-A row has 60 bytes, whatever the size of its entry, so a topic of a million entries takes some 50 MB in each place.
+A row has 60 bytes, whatever the size of its entry, so a topic of a million entries takes some 60 MB in each place.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from snapshots.position import Position
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 ENTRIES_MAX: Final = 20_000_000
-"""Of one topic in one place: 1 GB of memory. Past it the topic is not compared; ``--since`` takes a part of it."""
+"""Of one topic in one place: 1.2 GB of memory. Past it the topic is not compared; ``--since`` takes a part of it."""
 
 
 class TooManyEntries(UnexpectedAnswer):
