@@ -36,9 +36,14 @@ PUBLISH_TIME_MS = 1_700_000_000_000
 TOPIC = "persistent://public/default/orders"
 
 
-def message(payload: bytes = b"payload", *, sequence_id: int = 0, batch_size: int | None = None) -> bytes:
-    """An entry of one message; ``batch_size`` makes it claim to be a batch of that many."""
-    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS)
+def message(
+    payload: bytes = b"payload", *, sequence_id: int = 0, batch_size: int | None = None, clusters: Iterable[str] = ()
+) -> bytes:
+    """An entry of one message; ``batch_size`` makes it claim to be a batch of that many, and ``clusters`` are those
+    that its producer wants it copied to, if not all."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS, replicate_to=clusters
+    )
     if batch_size is not None:
         metadata.num_messages_in_batch = batch_size
     return encode_entry(metadata, payload)

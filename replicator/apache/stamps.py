@@ -72,17 +72,27 @@ def with_schema_version(entry: bytes | memoryview, schema_version: bytes) -> byt
 
 
 def marks_of(entry: bytes | memoryview) -> Marks:
-    """None of them for an entry that nobody can read. Text that is not UTF-8 comes as bytes: such a stamp is none."""
+    """None of them for an entry that nobody can read."""
     try:
         metadata, _ = decode_entry(entry, check=False)
     except (EntryCorrupt, MessageTooLarge):
         return Marks(None, b"")
-    identity = None
+    return Marks(identity_of(metadata), metadata.schema_version, clusters_of(metadata))
+
+
+def identity_of(metadata: MessageMetadata) -> Identity | None:
+    """Of an entry's stamp; None if it has none."""
+    if not metadata.HasField("copied_from"):
+        return None
     copied = metadata.copied_from
-    if metadata.HasField("copied_from") and isinstance(copied.origin, str):
-        identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
-    clusters = frozenset(metadata.replicate_to) if metadata.replicate_to else None
-    return Marks(identity, metadata.schema_version, clusters)
+    if not isinstance(copied.origin, str):
+        return None  # text that is not UTF-8 comes as bytes: no bridge wrote it
+    return Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
+
+
+def clusters_of(metadata: MessageMetadata) -> frozenset[str] | None:
+    """The clusters that an entry's producer wants it copied to; None for all."""
+    return frozenset(metadata.replicate_to) if metadata.replicate_to else None
 
 
 def _set_schema_version(metadata: MessageMetadata, schema_version: bytes) -> None:

@@ -18,7 +18,6 @@ from replicator.links.link_topics import LinkIndex
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.topology import SPARK, Topology
-from replicator.topology import Link as LinkSpec
 from replicator.topology.paths import passed_on_by
 
 
@@ -40,7 +39,6 @@ class RunningLinks:
         self._running: dict[str, Link] = {}
         self._waits_for = NOBODY_ASKED
         self._topology = Topology((), ())
-        self._forwarding: tuple[LinkSpec, ...] = ()
         engine.admission.passed_on_by = self.passed_on_by
 
     def __iter__(self) -> Iterator[Link]:
@@ -52,11 +50,10 @@ class RunningLinks:
 
     def passed_on_by(self, topic: str) -> frozenset[str]:
         """The clusters from which a link passes on what is published here to a topic of that name."""
-        carrying = [link.route.link for link in self if link.carries(topic)]
-        if not (carrying and self._forwarding):
-            return frozenset()
-        forwarding = (each for each in self._forwarding if self._topology.carries(each, topic))
-        return passed_on_by(self._engine.cluster, (*carrying, *forwarding))
+        own, topology = self._engine.cluster, self._topology
+        carrying = (link.route.link for link in self if link.carries(topic))  # it also asks the namespace's policy
+        others = (each for each in topology.links if each.source != own and topology.carries(each, topic))
+        return passed_on_by(own, (*carrying, *others))
 
     async def change(self, topology: Topology) -> None:
         """From now on the links of ``topology``: what is the same in it goes on undisturbed."""
@@ -64,10 +61,8 @@ class RunningLinks:
             link.key: (Route.of(topology, link), topology.cluster(link.destination).address)
             for link in topology.links_from(self._engine.cluster)
         }
-        own = self._engine.cluster
         self._topology = topology
         self._engine.admission.clusters = frozenset(each.name for each in topology.clusters)
-        self._forwarding = tuple(each for each in topology.links if each.forward and each.source != own)
         ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))
         for key, link in ending.items():  # no await from here on: see above

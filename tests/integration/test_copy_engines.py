@@ -23,13 +23,11 @@ from link_support import ENGINES, Web, carrier_of, link_of, web
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.block import BlockHeader, verify_block
 from replicator.engine.log.commit import new_blocks
-from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import RunningLinks
@@ -194,7 +192,7 @@ def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_t
                 lacking: dict[str, set[Position]] = {"b": set(), "c": set()}
                 for number in range(120):
                     named = random.choice(kinds) if number < 118 else ["__local__"]
-                    entries = [for_clusters(named, b"%d %d " % (number, each) + bytes(100)) for each in range(3)]
+                    entries = [message(b"%d %d " % (number, each) + bytes(100), clusters=named) for each in range(3)]
                     positions = await topic.publish(entries)
                     for name in expected:
                         if not named or name in named:
@@ -220,11 +218,6 @@ def test_invariants_2_and_5_messages_for_some_clusters_come_to_those_alone_and_t
                     await made.carriers["a>b"].stop()
 
     asyncio.run(main())
-
-
-def for_clusters(named: list[str], payload: bytes) -> bytes:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=named)
-    return encode_entry(metadata, payload)
 
 
 def high_water(engine: Engine) -> Position | None:

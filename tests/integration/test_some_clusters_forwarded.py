@@ -3,27 +3,19 @@ no link (invariants 2, 4 and 5)."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from asynchronous import asynchronous
-from engine_support import TOPIC, eventually
+from engine_support import TOPIC, eventually, message
 from link_support import web
 
-from replicator.engine.log.entry import encode_entry
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import Link as LinkSpec
 from replicator.topology.paths import passed_on_by
 
 CHAIN = [LinkSpec("a", "b"), LinkSpec("b", "c", forward=True)]
 DIAMOND = [LinkSpec("a", "b"), LinkSpec("a", "c"), LinkSpec("b", "c", forward=True)]
 STAR = [LinkSpec(one, other, forward=True) for spoke in "bc" for one, other in (("a", spoke), (spoke, "a"))]
-
-
-def for_clusters(named: list[str], payload: bytes) -> bytes:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=named)
-    return encode_entry(metadata, payload)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +37,14 @@ async def test_what_is_admitted_comes_to_those_that_it_names_and_halts_no_link(
     async with web(tmp_path, links) as made:
         topic = await made.engines["a"].topic(TOPIC)
         expected: dict[str, list[bytes]] = {name: [] for name in made.engines if name != "a"}
-        for number, named in enumerate([kind for kind in kinds for kind in ([], kind, kind, [])] * 5):
-            entry = for_clusters(named, b"%d" % number)
+        for number, named in enumerate([named for kind in kinds for named in ([], kind, kind, [])] * 5):
+            entry = message(b"%d" % number, clusters=named)
             await topic.publish([entry])
             for name, entries in expected.items():
                 if not named or name in named:
                     entries.append(entry)
-            if number % 7 == 0:
-                await asyncio.sleep(0.01)
+            if number % 7 == 0:  # links are not to carry all of it at once
+                await eventually(lambda: made.entries("b", "a") == expected["b"])
         for name, entries in expected.items():
             await eventually(
                 lambda name=name, entries=entries: made.entries(name, "a") == entries,

@@ -29,7 +29,6 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
 from replicator.engine.log.checksums import crc32c
 from replicator.engine.log.commit.group import CommitGroup
-from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -182,20 +181,14 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
         assert (stored.doubled, stage.entries.doubled) == (0, 0)
 
 
-def for_clusters(text: bytes, *clusters: str) -> bytes:
-    metadata, payload = decode_entry(message(text))
-    metadata.replicate_to.extend(clusters)
-    return encode_entry(metadata, payload)
-
-
 @asynchronous
 async def test_what_is_for_some_clusters_lies_in_blocks_of_its_own_that_say_so(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         entries = [
             message(b"all"),
-            for_clusters(b"eu", "eu"),
-            for_clusters(b"eu too", "eu", "no cluster"),
-            for_clusters(b"here", "__local__"),
+            message(b"eu", clusters=["eu"]),
+            message(b"eu too", clusters=["eu", "no cluster"]),
+            message(b"here", clusters=["__local__"]),
             own(0),
             message(b"all again"),
         ]
@@ -215,10 +208,10 @@ async def test_where_links_cannot_keep_to_it_or_no_name_is_known_all_get_it_and_
     async with staged(tmp_path) as stage:
         stage.engine.admission.passed_on_by = lambda topic: {"ap"}
         entries = [
-            for_clusters(b"eu", "eu"),
-            for_clusters(b"eu and ap", "eu", "ap"),
-            for_clusters(b"here", "__local__"),
-            for_clusters(b"names of others", "cluster-1", "cluster-2"),
+            message(b"eu", clusters=["eu"]),
+            message(b"eu and ap", clusters=["eu", "ap"]),
+            message(b"here", clusters=["__local__"]),
+            message(b"names of others", clusters=["cluster-1", "cluster-2"]),
         ]
         await stage.published(entries)
         incoming = stage.incoming()
@@ -230,7 +223,7 @@ async def test_where_links_cannot_keep_to_it_or_no_name_is_known_all_get_it_and_
 @asynchronous
 async def test_names_and_stamps_that_are_no_text_are_none(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        named = for_clusters(b"eu", "eu", "??")
+        named = message(b"eu", clusters=["eu", "??"])
         forged = stamped(message(b"forged"), Identity("?", 7, Position(9, 0)), b"")
         entries = []
         for entry, sign, text in ((named, b"??", b"\xff\xfe"), (forged, b"\n\x01?", b"\n\x01\xff")):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from replicator.apache.dense_batches import dense
-from replicator.apache.stamps import Identity
+from replicator.apache.stamps import Identity, clusters_of, identity_of
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry
@@ -135,16 +135,12 @@ def content_of(
         metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)
     except (EntryCorrupt, MessageTooLarge):
         return Content(None, _checksum(bytes(entry)), 1, 0)
-    copied = metadata.copied_from
-    identity = None
-    if metadata.HasField("copied_from") and isinstance(copied.origin, str):
-        identity = Identity(copied.origin, copied.incarnation, Position(copied.ledger, copied.entry))
-    lacking = min(copied.absent, BATCH_MESSAGES_MAX) if absent is None else len(absent)
+    identity, audience = identity_of(metadata), clusters_of(metadata)
+    lacking = min(metadata.copied_from.absent, BATCH_MESSAGES_MAX) if absent is None else len(absent)
     if lacking:
         with suppress(EntryCorrupt, MessageTooLarge):  # nobody can read it: then it is compared as it lies there
             payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     messages, published = metadata.num_messages_in_batch, metadata.publish_time
-    audience = frozenset(metadata.replicate_to) if metadata.replicate_to else None
     if versions is not None:
         metadata.schema_version = versions[metadata.schema_version]
     if not metadata.schema_version:
