@@ -8,6 +8,7 @@ import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
 from bridge_contract import LINKS
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
+from bridge_contract_starts import *  # noqa: F403 - all of its tests
 from gateway_broker import gateways_of
 from peers.apache_support import Beside, beside
 
