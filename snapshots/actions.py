@@ -9,6 +9,7 @@ from snapshots.ack_vector import AckVector
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import Position
+from snapshots.starts import Starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,9 @@ class ApplyUpdate:
     2. Create it if it does not exist, from the earliest message on.
     3. If the generation is new here: what is acknowledged of the origins that ``acks`` names starts anew; without
        ``whole`` everything does.
-    4. Merge ``acks``. If there is a position, move the mark-delete position up to it, never back.
+    4. Merge ``starts``: the earlier one of each origin counts. The mark-delete position moves back by that.
+    5. Merge ``acks``. If there is a position, move the mark-delete position up to it, unless ``starts`` are later than
+       those that count: what lies between was not consumed.
     """
 
     subscription: str
@@ -97,6 +100,7 @@ class ApplyUpdate:
     deleted: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
+    starts: Starts = field(default_factory=dict)
 
 
 Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate

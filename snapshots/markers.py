@@ -23,6 +23,7 @@ from snapshots.ack_vector import BITMAP_POSITIONS_MAX, AckVector, OriginAcks, bi
 from snapshots.errors import MarkerCorrupt
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start, Starts
 
 MARKER_VERSION: Final = 1
 """``MessageMetadata.marker_version`` of what is written here, and the highest that is read. Fields are only ever added,
@@ -95,7 +96,8 @@ class SubscriptionUpdate:
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
     ``acks`` is the exact state: what changed, or with ``whole`` (a part of) all of it. Without either it says only that
     the subscription exists, in this generation; with ``deleted`` that it does not. ``asks``: whoever has more says so.
-    ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it.
+    ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it. ``starts`` say where it
+    begins; a whole state has them, and a coarse state that may include what lies before them.
     """
 
     subscription: str
@@ -107,6 +109,7 @@ class SubscriptionUpdate:
     asks: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
+    starts: Starts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +317,12 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
         asks=update.asks or None,
         properties=[pb.SubscriptionProperty(key=key, value=value) for key, value in sorted(update.properties.items())],
         read_compacted=update.read_compacted or None,
+        starts=[
+            pb.SubscriptionStart(
+                origin=origin, incarnation=start.incarnation, message_id=_position_to_wire(start.position)
+            )
+            for origin, start in sorted(update.starts.items())
+        ],
     )
 
 
@@ -323,6 +332,9 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         if acks.origin in vector.origins:
             raise MarkerCorrupt(f"an update names origin {acks.origin[:60]!r} twice")
         vector.origins[acks.origin] = _acks_from_wire(acks)
+    starts = {item.origin: Start(item.incarnation, _position_from_wire(item.message_id)) for item in wire.starts}
+    if len(starts) != len(wire.starts):
+        raise MarkerCorrupt("an update names an origin twice among its starts")
     if wire.generation > GENERATION_MAX:
         raise MarkerCorrupt(f"an update has generation {wire.generation}, which no subscription can have")
     return SubscriptionUpdate(
@@ -335,6 +347,7 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         wire.asks,
         {item.key: item.value for item in wire.properties},
         wire.read_compacted,
+        starts,
     )
 
 

@@ -96,6 +96,16 @@ class OriginAcks(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[PartAcks]
     def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[PositionRange, _Mapping]]] = ..., ledgers: _Optional[_Iterable[_Union[LedgerAcks, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartAcks, _Mapping]]] = ...) -> None: ...
 
+class SubscriptionStart(_message.Message):
+    __slots__ = ("origin", "incarnation", "message_id")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    incarnation: int
+    message_id: MarkersMessageIdData
+    def __init__(self, origin: _Optional[str] = ..., incarnation: _Optional[int] = ..., message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ...) -> None: ...
+
 class SubscriptionProperty(_message.Message):
     __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -105,7 +115,7 @@ class SubscriptionProperty(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted")
+    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "starts")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +126,7 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     ASKS_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     generation: int
@@ -126,7 +137,8 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     asks: bool
     properties: _containers.RepeatedCompositeFieldContainer[SubscriptionProperty]
     read_compacted: bool
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ...) -> None: ...
+    starts: _containers.RepeatedCompositeFieldContainer[SubscriptionStart]
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ...) -> None: ...
 
 class FailoverAssignment(_message.Message):
     __slots__ = ("home", "serving")
