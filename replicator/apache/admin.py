@@ -29,7 +29,7 @@ from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import AuthenticationError
 from replicator.engine.topic_name import parse_topic
 from replicator.topology.apache import ApacheSettings
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -73,6 +73,11 @@ class TopicInternals:
     """Those that the topic has."""
     entries: int = 1
     """That are stored: 0 where all were deleted, though there is a last one."""
+
+    @property
+    def gone(self) -> Position:
+        """The position up to which the brokers have deleted everything."""
+        return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +250,11 @@ class BrokerAdmin(ClosedAtExit):
         again. Returns when the broker has let go."""
         await self._ask("PUT", f"{_path(topic)}/unload")
 
-    async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> None:
-        """Make a subscription to which the entry at ``first`` comes first, or, with None, the first that there is. One
-        that is there already stays as it is."""
+    async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> bool:
+        """Make a subscription to which the entry at ``first`` comes first, or, with None, the first that there is.
+        Return whether it was made: one that is there already stays as it is."""
         body = _place(Position(-1, -1) if first is None else first)
-        await self._make(f"{_path(topic)}/subscription/{quote(subscription, safe='')}", body)
+        return await self._make(f"{_path(topic)}/subscription/{quote(subscription, safe='')}", body)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         try:
@@ -286,12 +291,15 @@ class BrokerAdmin(ClosedAtExit):
                 return {}
             raise
 
-    async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> None:
+    async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> bool:
+        """Return whether it was made; False if it is there already."""
         try:
             await self._ask(method, path, body)
         except AdminFailed as error:
             if error.status != 409:
                 raise
+            return False
+        return True
 
     async def _ask(self, method: str, path: str, body: Any = None) -> Any:
         said = (await self._request(method, path, body)).said

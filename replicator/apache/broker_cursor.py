@@ -32,6 +32,11 @@ class BrokerCursor:
     def __contains__(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.beyond
 
+    @property
+    def first_open(self) -> Position:
+        """The first place that is not acknowledged, in the ledger of the mark-delete position."""
+        return Position(self.mark_delete.ledger, self.mark_delete.entry + 1)
+
     def among(self, positions: PositionSet) -> PositionSet:
         """Those of ``positions`` that are acknowledged."""
         below = positions.copy()

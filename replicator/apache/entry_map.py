@@ -12,6 +12,7 @@ table on each side.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from replicator.apache.stamps import Identity
@@ -147,6 +148,34 @@ class EntryMap:
                 found.update(copied.to_local_set(at_broker))
             elif (published := self._published.get(origin)) is not None:
                 found.update(copied.to_local_set(published.to_origin_set(at_broker)))
+        return found
+
+    def ends_at(self, position: Position) -> dict[str, Position]:
+        """Return, by origin, the last entry that lies at or below a position of the brokers; not of origins without."""
+        ends: dict[str, Position] = {}
+        own = self._copied.get(self.broker_origin)
+        if own is not None and own.first is not None and own.first.origin_first <= position:
+            ends[self.broker_origin] = position
+        for origin, table in self._published.items():
+            if table.first is not None and table.first.local_first <= position:
+                through = table.origin_through(position)
+                assert through is not None
+                ends[origin] = through
+        return ends
+
+    def up_to(self, at_brokers: PositionSet, ends: Mapping[str, Position]) -> PositionSet:
+        """Return those of the entries at the brokers that lie at or before the end of their origin in ``ends``."""
+        found = PositionSet()
+        own = at_brokers.copy() if self.broker_origin in ends else PositionSet()
+        for origin, table in self._published.items():
+            if own:
+                own.difference_update(table.of_origin(own))
+            if origin in ends and (theirs := table.to_origin_set(at_brokers)):
+                theirs.discard_after(ends[origin])
+                found.update(table.to_local_set(theirs))
+        if own:
+            own.discard_after(ends[self.broker_origin])
+            found.update(own)
         return found
 
     def beyond(self, mark_delete: Position) -> PositionSet:

@@ -1,29 +1,44 @@
 """What is to be done so that a subscription at a broker and the same one in the engine say the same. Pure.
 
-Invariants (DESIGN §3): 5, nothing is acknowledged on one side that was not on the other; 6, within a generation both
-sides only grow, and a seek on either side starts the next one, which wins over what the other side still has.
+Invariants (DESIGN §3): 5, nothing is acknowledged on one side that was not on the other, and a start acknowledges
+nothing; 6, within a generation both sides only grow, and a seek on either side starts the next one, which wins over
+what the other side still has.
 
 All positions here are those of the broker. What the broker alone has (entries that the engine has not read yet) and
 what the engine alone has (entries that are not published yet) is in neither set, and waits until it is in both.
 
-1. A side that lacks the subscription gets it, if it never had it. If it had it, it was deleted there, and is deleted on
+1. A cursor that is seen for the first time has its start where it stands. That is noted before anything else is done.
+   Then the engine gets the subscription with that start, or learns that the brokers' one starts there.
+2. A side that lacks the subscription gets it, if it never had it. If it had it, it was deleted there, and is deleted on
    the other side too.
-2. The engine is in a higher generation than the one that was last in step: another cluster put the subscription
+3. The engine is in a higher generation than the one that was last in step: another cluster put the subscription
    elsewhere. The broker's is reset, to the first message that is not acknowledged.
-3. The broker's cursor lacks what was seen in it before: an application, or an operator, put it back. The engine starts
+4. The broker's cursor lacks what was seen in it before: an application, or an operator, put it back. The engine starts
    a new generation with what the broker has. Not so if the topic was loaded anew meanwhile: a broker that was killed
    has lost its last acknowledgements, and gets them again.
-4. Else each side gets what the other one has.
+5. The broker's cursor has passed over messages that nobody acknowledged: they lay before its start, and another cluster
+   has an earlier one. The broker's cursor is put back to them, once, and gets again what is acknowledged.
+   The intention is noted first. So a cursor that is found put back after a crash is not taken for a seek (4).
+6. Else each side gets what the other one has. Where the broker's cursor starts, and what the worker passed over there
+   because it lies before a start, is no acknowledgement.
 
-A cursor that was put *forward* looks as if all before had been acknowledged, and is told so (invariant 5 allows it).
+A cursor that is put *forward* after it was seen looks as if all before had been acknowledged, and is told so (invariant
+5 allows it).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from replicator.apache.broker_cursor import BrokerCursor
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start
+
+NOT_TOLD: Final = 0
+"""The generation of a subscription whose start at the broker the engine has not been told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,17 @@ class Seen:
     broker: BrokerCursor
     load: str = ""
     """Which loading of the topic at a broker that was."""
+    start: Position = BEFORE_ALL
+    """The broker's cursor passed over all up to here without an acknowledgement: it was made there, or the worker put
+    it there."""
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    """The starts, by origin, that the broker's cursor follows: the worker passed over what lies before them."""
+    returning: Position | None = None
+    """The entry to which the worker was about to put the broker's cursor back; None if it was not."""
+
+    def passes_over(self) -> tuple[Position, Mapping[str, Start], Position | None]:
+        """Return what must be stored before the worker acknowledges at the broker."""
+        return self.start, self.starts, self.returning
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +68,25 @@ class InEngine:
 
     generation: int
     acknowledged: PositionSet
+    """What is acknowledged, or lies before the start."""
     open: PositionSet
+    uncovered: PositionSet = field(default_factory=PositionSet)
+    """Those of ``open`` that lay before :attr:`Seen.starts`: at the broker, the worker may have passed over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteStart:
+    """The broker's subscription is seen for the first time: note where it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateInEngine:
-    """Make it in the engine, with nothing acknowledged."""
+    """Make it in the engine, with the start that was noted, and with nothing acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartInEngine:
+    """Tell the engine, which has it from another cluster, the start that was noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +115,13 @@ class ResetInEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBackAtBroker:
+    """Another cluster has an earlier start: put the broker's cursor back to the entry at ``first``."""
+
+    first: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """It is gone on both sides."""
 
@@ -86,24 +132,98 @@ class Merge:
 
     in_engine: PositionSet = field(default_factory=PositionSet)
     at_broker: PositionSet = field(default_factory=PositionSet)
+    start: Position = BEFORE_ALL
+    """:attr:`Seen.start`, from now on."""
 
 
 Decision = (
-    CreateInEngine | CreateAtBroker | DeleteInEngine | DeleteAtBroker | ResetAtBroker | ResetInEngine | Forget | Merge
+    NoteStart
+    | CreateInEngine
+    | StartInEngine
+    | CreateAtBroker
+    | DeleteInEngine
+    | DeleteAtBroker
+    | ResetAtBroker
+    | ResetInEngine
+    | PutBackAtBroker
+    | Forget
+    | Merge
 )
 
 
-def reconcile(seen: Seen | None, broker: BrokerCursor | None, engine: InEngine | None, *, load: str = "") -> Decision:
-    """What to do about one subscription; ``load`` names the present loading of the topic at a broker."""
+def reconcile(
+    seen: Seen | None,
+    broker: BrokerCursor | None,
+    engine: InEngine | None,
+    *,
+    load: str = "",
+    gone: Position = BEFORE_ALL,
+) -> Decision:
+    """Decide what to do about one subscription.
+
+    ``load`` names the present loading of the topic at a broker. The broker has deleted all entries up to ``gone``.
+    """
+    told = seen is not None and seen.generation != NOT_TOLD
     if broker is None:
         if engine is None:
             return Forget()
-        return CreateAtBroker() if seen is None else DeleteInEngine()
+        return DeleteInEngine() if told else CreateAtBroker()
+    if seen is None:
+        return NoteStart()
     if engine is None:
-        return CreateInEngine() if seen is None else DeleteAtBroker()
-    if seen is not None:
-        if engine.generation > seen.generation:
-            return ResetAtBroker()
-        if broker.lacks(seen.broker) and load == seen.load:
-            return ResetInEngine()
-    return Merge(broker.among(engine.open), broker.not_among(engine.acknowledged))
+        return DeleteAtBroker() if told else CreateInEngine()
+    if not told:
+        return StartInEngine()
+    if engine.generation > seen.generation:
+        return ResetAtBroker()
+    seen = if_returned(seen, broker, load)
+    if broker.lacks(seen.broker) and load == seen.load:
+        return ResetInEngine()
+    start = max(seen.start, min(gone, broker.mark_delete))
+    if seen.broker.mark_delete == BEFORE_ALL:  # the worker has just made it: the broker may not have had all any more
+        seen = replace(seen, start=start)
+    passed_over = broker.among(uncovered(seen, engine))
+    there = passed_over.after(gone)
+    if (first := there.first()) is not None:
+        beyond = first > broker.mark_delete  # then nothing before it that is open may be passed over
+        return PutBackAtBroker(broker.first_open if beyond else first)
+    return Merge(
+        acknowledged_at_broker(seen, broker, engine),
+        broker.not_among(engine.acknowledged),
+        start if passed_over else seen.start,
+    )
+
+
+def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
+    """Return the open entries that the broker's cursor may have passed over without an acknowledgement."""
+    found = engine.open.copy()
+    found.discard_after(seen.start)
+    found.update(engine.uncovered)
+    return found
+
+
+def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -> PositionSet:
+    """Return the entries that are open in the engine and acknowledged at the broker, by consumers there."""
+    found = broker.among(engine.open)
+    found.difference_update(uncovered(seen, engine))
+    return found
+
+
+def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
+    """Return ``seen`` as it is once the worker has put the cursor back, if the broker shows that it has.
+
+    The worker may have been killed in between. A cursor behind its start was put back, as nothing else moves it there
+    but a seek, which means the same for what lies before it. After another loading of the topic nobody can tell. Then
+    it counts as not put back, which repeats messages at worst.
+    """
+    if seen.returning is None:
+        return seen
+    put_at = before(seen.returning)
+    if broker.lacks(seen.broker) and load == seen.load and broker.mark_delete <= max(put_at, seen.start):
+        return replace(seen, broker=BrokerCursor(put_at), start=min(put_at, seen.start), returning=None)
+    return replace(seen, returning=None)
+
+
+def before(position: Position) -> Position:
+    """Return the place before an entry in its ledger."""
+    return Position(position.ledger, position.entry - 1)

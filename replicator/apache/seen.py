@@ -1,25 +1,37 @@
 """How both sides of each subscription were when they were last compared: the rows of table ``broker_cursors``.
 
-They tell a subscription that was deleted from one that was never made, and a cursor that was put back from one that is
-only behind. So they are kept over a restart. A row may be older than what is so: then the next comparison merges again.
+They tell a subscription that was deleted from one that was never made, a cursor that was put back from one that is only
+behind, and where a subscription starts from what is acknowledged. So they are kept over a restart. A row may be older
+than what is so: then the next comparison merges again. Rows of earlier versions name no start: all below their cursors
+counts as acknowledged.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.reconciling import Seen
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.subscriptions.cursor_rows import RowWrite
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Start
 
 
 def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
     """The row, for :meth:`Writer.put_many`; None deletes it."""
     value = None
     if seen is not None:
-        shown = {"generation": seen.generation, "load": seen.load, "broker": seen.broker.to_json()}
+        shown: dict[str, Any] = {"generation": seen.generation, "load": seen.load, "broker": seen.broker.to_json()}
+        if seen.start > BEFORE_ALL:
+            shown["start"] = seen.start
+        if seen.starts:
+            shown["starts"] = {origin: [each.incarnation, *each.position] for origin, each in seen.starts.items()}
+        if seen.returning is not None:
+            shown["returning"] = seen.returning
         value = json.dumps(shown, separators=(",", ":")).encode()
     return "broker_cursors", TOPIC_KEY.pack(topic_id) + subscription.encode(), value
 
@@ -32,9 +44,18 @@ def load_seen(store: Store, topic_id: int) -> dict[str, Seen]:
         cursor = txn.cursor()
         more = cursor.set_range(prefix)
         while more and (key := bytes(cursor.key())).startswith(prefix):
-            row = json.loads(bytes(cursor.value()))
-            found[key[len(prefix) :].decode()] = Seen(
-                row["generation"], BrokerCursor.from_json(row["broker"]), row["load"]
-            )
+            found[key[len(prefix) :].decode()] = _seen_of(json.loads(bytes(cursor.value())))
             more = cursor.next()
     return found
+
+
+def _seen_of(row: Mapping[str, Any]) -> Seen:
+    starts: Mapping[str, list[int]] = row.get("starts", {})
+    return Seen(
+        row["generation"],
+        BrokerCursor.from_json(row["broker"]),
+        row["load"],
+        start=Position(*row.get("start", BEFORE_ALL)),
+        starts={origin: Start(each[0], Position(each[1], each[2])) for origin, each in starts.items()},
+        returning=Position(*row["returning"]) if "returning" in row else None,
+    )

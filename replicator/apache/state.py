@@ -14,59 +14,60 @@ engine's subscriptions everything else follows: links carry their markers, other
 4. Where both sides are as they were when nothing was to be done, nothing is: most are, whenever they are compared.
 5. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
    ranges one after the other, and may be asked in between.
+6. Where a cursor stood when it was first seen is told to the engine once all up to there is read: only then it is known
+   which messages lie before the start.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import structlog
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
-from replicator.apache.applying import Applying, Wanted
+from replicator.apache.applying import Applying, Wanted, cursor_of
 from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.engine_side import Engines, EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
 from replicator.apache.passing_cursors import PassingCursors
 from replicator.apache.reconciling import (
+    NOT_TOLD,
     CreateAtBroker,
     CreateInEngine,
     DeleteAtBroker,
     DeleteInEngine,
     Forget,
-    InEngine,
     Merge,
+    NoteStart,
+    PutBackAtBroker,
     ResetAtBroker,
     ResetInEngine,
     Seen,
+    StartInEngine,
+    acknowledged_at_broker,
+    before,
     reconcile,
+    uncovered,
 )
 from replicator.apache.seen import load_seen, write_of
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.log.store import Store
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start
 
 log = structlog.get_logger(__name__)
-
-
-class _Engines(NamedTuple):
-    """What a decision follows from on the engine's side."""
-
-    generation: int
-    open: PositionSet
-    """Its messages that are not acknowledged. The mark-delete position says less: it passes over markers, too."""
-    entries: int
-    """:attr:`EntryMap.changes`."""
 
 
 class _State(NamedTuple):
@@ -74,7 +75,7 @@ class _State(NamedTuple):
 
     at_broker: tuple[str, str]
     load: str
-    engines: _Engines
+    engines: Engines
 
 
 class _Idle(NamedTuple):
@@ -92,19 +93,11 @@ class _Shown(NamedTuple):
     cursor: BrokerCursor
 
 
-class _Translated(NamedTuple):
-    """What is not acknowledged in the engine, as positions of the brokers."""
-
-    engines: _Engines
-    open: PositionSet
-
-
 class _Merged(NamedTuple):
     """A subscription whose merge has begun."""
 
     subscription: Subscription
-    generation: int
-    broker: BrokerCursor
+    seen: Seen
     merge: Merge
     idle: _Idle | None
     """Once it is merged in the engine, if nothing is to be done at the brokers."""
@@ -118,25 +111,27 @@ class SubscriptionStates:
         settings: ApacheSettings,
         connector: BrokerConnector,
         admin: BrokerAdmin,
-        cluster: str,
+        engine: Engine,
         topic: Topic,
-        store: Store,
         entries: EntryMap,
         fence: ConsumerFence,
+        has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
+        """``has_read`` says whether all up to a position of the brokers was read."""
         self._fence = fence
         self._settings = settings
-        self._applying = Applying(connector, admin, cluster, topic.name, fence)
+        self._applying = Applying(connector, admin, engine.cluster, topic.name, fence)
         self._admin = admin
-        self._cluster = cluster
+        self._engine = engine
         self._topic = topic
         self._entries = entries
-        self._seen = load_seen(store, topic.topic_id)
+        self._side = EngineSide(engine, topic, entries)
+        self._has_read = has_read
+        self._seen = load_seen(engine.store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
         self._shown: dict[str, _Shown] = {}
-        """This and the next are kept as mostly only one side has changed when a subscription is compared."""
-        self._translated: dict[str, _Translated] = {}
+        """Kept as mostly only the engine's side has changed when a subscription is compared."""
         self._last_entries: Mapping[int, int] = {}
         """With which what is shown was read."""
         self._put_back: dict[str, BrokerCursor] = {}
@@ -147,7 +142,7 @@ class SubscriptionStates:
         """Whether all is acknowledged, on both sides."""
         self.errors: dict[str, str] = {}
         """By subscription, why its state does not travel now."""
-        self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0}
+        self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
 
     async def compare(self) -> bool:
         """Compare all once, and carry out what follows. Returns whether anything was to be done.
@@ -155,7 +150,7 @@ class SubscriptionStates:
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
         """
         internals = await self._admin.internals(self._topic.name)
-        if reading_subscription(self._cluster) not in internals.cursors:
+        if reading_subscription(self._engine.cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
         names = {name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored}
@@ -166,7 +161,7 @@ class SubscriptionStates:
             self._last_entries = internals.last_entries
             self._shown.clear()
         worked, self.quiet = False, True
-        before = dict(self._seen)
+        noted = dict(self._seen)
         merges: list[_Merged] = []
         for name in sorted(name for name in names if self.bridged(name)):
             try:
@@ -179,15 +174,28 @@ class SubscriptionStates:
             else:
                 worked |= done
                 self.errors.pop(name, None)
+        for each in merges:
+            name = each.subscription.name
+            if self._seen[name].passes_over() != each.seen.passes_over():
+                self._seen[name] = each.seen
+        noted = await self._note(noted)  # first: else what is passed over at a broker would look acknowledged there
         worked |= await self._finish_merges(merges, internals)
-        for known in (self._idle, self._shown, self._translated):
+        for known in (self._idle, self._shown):
             for name in known.keys() - names:
                 del known[name]
-        changed = {name for name in before.keys() | self._seen.keys() if before.get(name) != self._seen.get(name)}
-        if changed:
-            writes = [write_of(self._topic.topic_id, name, self._seen.get(name)) for name in sorted(changed)]
-            await self._topic.writer.put_many(writes)
+        self._side.keep(names)
+        await self._note(noted)
         return worked
+
+    async def _note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Store what is seen, as far as it is not ``noted``; return what is noted then."""
+        seen = dict(self._seen)
+        changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
+        if changed:
+            await self._topic.writer.put_many(
+                [write_of(self._topic.topic_id, name, seen.get(name)) for name in changed]
+            )
+        return seen
 
     def missing_at_brokers(self) -> frozenset[str]:
         """The subscriptions of the engine that were never seen at the brokers. Messages that are published before they
@@ -203,7 +211,7 @@ class SubscriptionStates:
     def knows(self, subscription: Subscription) -> bool:
         """Whether the engine's subscription is as it was when nothing was to be done."""
         idle = self._idle.get(subscription.name)
-        return idle is not None and idle.state.engines == self._engines(subscription)
+        return idle is not None and idle.state.engines == self._side.engines(subscription)
 
     def lags(self, name: str) -> str:
         """What of a subscription of the engine the brokers are not known to have; empty if nothing."""
@@ -215,8 +223,9 @@ class SubscriptionStates:
         seen = self._seen.get(name)
         if seen is None or seen.generation != subscription.cursor.generation:
             return "the brokers do not have it as it is"
-        both = self._entries.beyond(seen.broker.mark_delete)
-        engine = self._in_engine(name, self._engines(subscription), both)
+        engine = self._side.in_engine(name, self._side.engines(subscription), seen, seen.broker.mark_delete)
+        if passed_over := len(seen.broker.among(uncovered(seen, engine))):
+            return f"the brokers have passed over {passed_over} entries that an earlier start elsewhere opens"
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
@@ -230,7 +239,7 @@ class SubscriptionStates:
         if subscription is not None and not subscription.replicated:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
         shown = internals.cursors.get(name)
-        engines = None if subscription is None else self._engines(subscription)
+        engines = None if subscription is None else self._side.engines(subscription)
         idle = self._idle.pop(name, None)
         if (
             engines is not None
@@ -242,26 +251,47 @@ class SubscriptionStates:
             self.quiet &= idle.quiet
             return False
         broker = self._at_broker(name, internals)
-        both = self._entries.beyond(BEFORE_ALL if broker is None else broker.mark_delete)
-        engine = None if engines is None else self._in_engine(name, engines, both)
-        all_at_broker = broker is not None and not broker.not_among(both)
+        seen = self._seen.get(name)
+        beyond = BEFORE_ALL if broker is None else broker.mark_delete
+        engine = None if engines is None else self._side.in_engine(name, engines, seen, beyond)
+        all_at_broker = broker is not None and not broker.not_among(self._entries.beyond(beyond))
         self.quiet &= all_at_broker and engine is not None and not engine.open
-        decision = reconcile(self._seen.get(name), broker, engine, load=internals.load)
+        decision = reconcile(seen, broker, engine, load=internals.load, gone=internals.gone)
         if not isinstance(decision, ResetInEngine):
             self._put_back.pop(name, None)
         match decision:
             case Forget():
                 self._seen.pop(name, None)
                 return False
-            case CreateInEngine():
+            case NoteStart():
                 assert broker is not None
-                made = await self._topic.subscriptions.create(name, BEFORE_ALL, replicated=True)
-                self._seen[name] = Seen(made.cursor.generation, broker, internals.load)
+                self._seen[name] = Seen(NOT_TOLD, broker, internals.load, start=broker.mark_delete)
+            case CreateInEngine():
+                assert seen is not None
+                starts = await self._starts(seen.start, internals)
+                made = await self._topic.subscriptions.create(name, BEFORE_ALL, replicated=True, starts=starts)
+                self._seen[name] = replace(seen, generation=made.cursor.generation)
+            case StartInEngine():
+                assert seen is not None
+                assert subscription is not None
+                starts = await self._starts(seen.start, internals)
+                if self._engine.merge_starts(self._topic, subscription, starts):
+                    await subscription.saved()
+                self._seen[name] = replace(seen, generation=subscription.cursor.generation)
             case CreateAtBroker():
                 assert subscription is not None
-                made_for = Seen(subscription.cursor.generation, BrokerCursor(BEFORE_ALL), internals.load)
-                await self._admin.create_subscription(self._topic.name, name, self._first_open(subscription))
-                self._seen[name] = made_for
+                first = self._side.first_open(subscription)
+                made_for = Seen(
+                    subscription.cursor.generation,
+                    BrokerCursor(BEFORE_ALL),
+                    internals.load,
+                    start=BEFORE_ALL if first is None else before(first),
+                    starts=subscription.cursor.state.starts,
+                )
+                if await self._admin.create_subscription(self._topic.name, name, first):
+                    self._seen[name] = made_for
+                else:  # somebody has just made it
+                    self._seen.pop(name, None)
             case DeleteInEngine():
                 log.info("subscription was deleted at the brokers", topic=self._topic.name, subscription=name)
                 await self._topic.subscriptions.delete(name)
@@ -275,6 +305,11 @@ class SubscriptionStates:
                 assert subscription is not None
                 assert broker is not None
                 await self._reset_at_broker(subscription, broker, internals)
+            case PutBackAtBroker(first):
+                assert subscription is not None
+                assert broker is not None
+                assert seen is not None
+                await self._put_back_at_broker(subscription, replace(seen, broker=broker, returning=first), internals)
             case ResetInEngine():
                 assert subscription is not None
                 assert broker is not None
@@ -288,12 +323,16 @@ class SubscriptionStates:
                 assert broker is not None
                 assert engine is not None
                 assert shown is not None
+                assert seen is not None
+                assert engines is not None
                 self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
-                state = _State(_text(shown), internals.load, self._engines(subscription))
+                state = _State(_text(shown), internals.load, self._side.engines(subscription))
                 idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
-                if decision.in_engine and broker.among(self._open_at_brokers(name, state.engines)):
+                if decision.in_engine and broker.among(self._side.open_at_brokers(name, state.engines)):
                     idle = None  # the engine did not take all of it
-                return _Merged(subscription, subscription.cursor.generation, broker, decision, idle)
+                generation = subscription.cursor.generation
+                seen = Seen(generation, broker, internals.load, start=decision.start, starts=engines.starts)
+                return _Merged(subscription, seen, decision, idle)
         return True
 
     def _merge_in_engine(self, subscription: Subscription, at_broker: PositionSet) -> None:
@@ -304,9 +343,6 @@ class SubscriptionStates:
             subscription.merging.acks(self._entries.to_local(at_broker), {}, announce=True)
         finally:
             self.merging = False
-
-    def _engines(self, subscription: Subscription) -> _Engines:
-        return _Engines(subscription.cursor.generation, self._open(subscription), self._entries.changes)
 
     # Carrying it out.
 
@@ -327,22 +363,22 @@ class SubscriptionStates:
         for name, error in unsaved.items():
             self._failed(name, error)
         wanted = {
-            each.subscription.name: Wanted(each.broker, each.merge.at_broker) for each in merges if each.merge.at_broker
+            each.subscription.name: Wanted(each.seen.broker, each.merge.at_broker)
+            for each in merges
+            if each.merge.at_broker
         }
         applied = await self._applying.apply(wanted, internals) if wanted else {}
         for each in merges:
-            name, cursor = each.subscription.name, each.broker
+            name, cursor = each.subscription.name, each.seen.broker
             self.counters["acknowledged_in_engine"] += len(each.merge.in_engine)
             done = applied.get(name, [])
             if not isinstance(done, list):
                 self._failed(name, done)
                 continue
             if done:
-                beyond = cursor.beyond.copy()
-                beyond.update(PositionSet(done))
-                cursor = BrokerCursor(cursor.mark_delete, beyond)
+                cursor = _with(cursor, done)
                 self.counters["acknowledged_at_broker"] += len(done)
-            self._seen[name] = Seen(each.generation, cursor, internals.load)
+            self._seen[name] = replace(each.seen, broker=cursor)
             self.errors.pop(name, None)
             worked |= bool(each.merge.in_engine or each.merge.at_broker)
             if not each.merge.at_broker and each.idle is not None:
@@ -356,12 +392,49 @@ class SubscriptionStates:
     async def _reset_at_broker(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
     ) -> None:
-        first = self._first_open(subscription)
+        first = self._side.first_open(subscription)
         if first is not None:
             await self._admin.reset_subscription(self._topic.name, subscription.name, first)
-            broker = BrokerCursor(Position(first.ledger, first.entry - 1))
+            broker = BrokerCursor(before(first))
         self.counters["resets"] += 1
-        self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
+        state = subscription.cursor.state
+        start = max(broker.mark_delete, internals.gone)
+        self._seen[subscription.name] = Seen(state.generation, broker, internals.load, start=start, starts=state.starts)
+
+    async def _put_back_at_broker(self, subscription: Subscription, seen: Seen, internals: TopicInternals) -> None:
+        """Put the cursor back to ``seen.returning``, and acknowledge again what is acknowledged beyond that.
+
+        The broker disconnects the subscription's consumers, which come back by themselves. Until the acknowledgements
+        are there again, it may repeat messages to them.
+        """
+        name, first = subscription.name, seen.returning
+        assert first is not None
+        log.info("subscription has an earlier start", topic=self._topic.name, subscription=name, first=str(first))
+        noted = dict(self._seen)
+        self._seen[name] = seen
+        await self._note(noted)
+        now = await self._admin.internals(self._topic.name)  # consumers have gone on meanwhile
+        cursor = cursor_of(now, name)
+        if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
+            return
+        engine = self._side.in_engine(name, self._side.engines(subscription), seen, cursor.mark_delete)
+        self._merge_in_engine(subscription, acknowledged_at_broker(seen, cursor, engine))
+        await subscription.saved()
+        await self._admin.reset_subscription(self._topic.name, name, first)
+        self.counters["put_back"] += 1
+        put = await self._admin.internals(self._topic.name)
+        cursor = cursor_of(put, name)
+        if cursor is None:
+            return
+        engines = self._side.engines(subscription)
+        start = min(seen.start, cursor.mark_delete)
+        seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
+        missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
+        if missing:
+            done = (await self._applying.apply({name: Wanted(cursor, missing)}, put))[name]
+            if not isinstance(done, list):
+                raise done
+            self._seen[name] = replace(seen, broker=_with(cursor, done))
 
     async def _reset_in_engine(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
@@ -377,20 +450,15 @@ class SubscriptionStates:
         self.counters["resets"] += 1
         self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
 
-    # The engine's side, in the brokers' positions.
+    async def _starts(self, position: Position, internals: TopicInternals) -> dict[str, Start]:
+        """Return, by origin, the start of a subscription whose cursor stood at a position of the brokers.
 
-    def _in_engine(self, name: str, engines: _Engines, both: PositionSet) -> InEngine:
-        """``both`` are the entries on both sides that count: those beyond the cursor at the broker."""
-        opened = self._open_at_brokers(name, engines)
-        acknowledged = both.copy()
-        acknowledged.difference_update(opened)
-        return InEngine(engines.generation, acknowledged, opened)
-
-    def _open_at_brokers(self, name: str, engines: _Engines) -> PositionSet:
-        translated = self._translated.get(name)
-        if translated is None or translated.engines != engines:
-            translated = self._translated[name] = _Translated(engines, self._entries.to_broker(engines.open))
-        return translated.open
+        Raises :class:`BridgeError` while not all up to there is read: it is not known yet which entries lie there.
+        """
+        passed = min(position, internals.last)
+        if passed > internals.gone and not await self._has_read(passed, internals):
+            raise BridgeError(f"it starts at {position} of the brokers, and not all up to there is read yet")
+        return self._side.starts_below(position)
 
     def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
         """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""
@@ -402,18 +470,12 @@ class SubscriptionStates:
             known = self._shown[name] = _Shown(_text(shown), parse_cursor(shown, internals.last_entries))
         return known.cursor
 
-    def _open(self, subscription: Subscription) -> PositionSet:
-        """The entries of the engine's log that are not acknowledged as a whole."""
-        state = subscription.cursor.state
-        return self._topic.log.messages_after(state.mark_delete, state.individually_deleted)
 
-    def _first_open(self, subscription: Subscription | None) -> Position | None:
-        """The first entry at the brokers that is not acknowledged in the engine; the last one if all are, which is
-        acknowledged next. None if nothing lies on both sides."""
-        everything = self._entries.beyond(BEFORE_ALL)
-        if subscription is None:
-            return None
-        return self._entries.to_broker(self._open(subscription)).first() or everything.last()
+def _with(cursor: BrokerCursor, acknowledged: Iterable[Position]) -> BrokerCursor:
+    """Return the cursor as it is once these entries are acknowledged, too."""
+    beyond = cursor.beyond.copy()
+    beyond.update(PositionSet(acknowledged))
+    return BrokerCursor(cursor.mark_delete, beyond)
 
 
 def _text(shown: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,13 +1,15 @@
 """A subscription at a broker and in the engine, compared again and again while both sides are used.
 
 The machine knows what was acknowledged by whom. Invariant 5: neither side ever treats an entry as consumed that nobody
-acknowledged since the last seek. Invariant 6: without a seek nothing that was acknowledged is open again, and both
-sides say the same after a comparison.
+acknowledged since the last seek. Where it starts acknowledges nothing, so an earlier start opens again what lay before
+a later one. Invariant 6: without a seek nothing that was acknowledged is open again, and both sides say the same after
+a comparison, also where the bridge was killed in the middle of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from examples import examples
 from hypothesis import settings
@@ -16,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.reconciling import (
+    NOT_TOLD,
     CreateAtBroker,
     CreateInEngine,
     DeleteAtBroker,
@@ -23,13 +26,19 @@ from replicator.apache.reconciling import (
     Forget,
     InEngine,
     Merge,
+    NoteStart,
+    PutBackAtBroker,
     ResetAtBroker,
     ResetInEngine,
     Seen,
+    StartInEngine,
+    acknowledged_at_broker,
+    before,
     reconcile,
 )
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start
 
 ENTRIES = 12
 LEDGER = 7
@@ -51,18 +60,27 @@ class Reconciling(RuleBasedStateMachine):
         self.both: set[int] = set()
         """The entries that lie on both sides."""
         self.broker: set[int] | None = set()
-        """What is acknowledged there; None if there is no such subscription."""
+        """What its cursor there passes over; None if there is no such subscription."""
         self.durable: set[int] = set()
+        self.made_at = 0
+        """All before this entry was passed over when it was made there."""
         self.engine: set[int] | None = None
+        """What is acknowledged there."""
+        self.start = 0
+        """All before this entry lies before the start, in the engine."""
         self.generation = 0
         self.buried = 0
         self.load = 0
         self.seen: Seen | None = None
         self.acknowledged: set[int] = set()
         """By anybody, since the last seek."""
+        self.early: set[int] = set()
+        """Acknowledged at the broker although it lies before the start: the broker had not heard of that yet."""
         self.settled = False
         self.sought = False
         """Since the last comparison: what the other side acknowledges then is of an earlier generation, and is lost."""
+        self.cut_after: int | None = None
+        """The bridge is killed after so many steps of what it does next."""
 
     # What others do.
 
@@ -74,9 +92,13 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.broker is not None and not self.sought)
     @rule(found=entries)
     def consumers_at_the_broker_acknowledge(self, found: set[int]) -> None:
+        """What its cursor has passed over, a broker sends to nobody."""
         assert self.broker is not None
+        found = found - self.broker
         self.broker |= found
-        self.acknowledged |= found
+        early = {number for number in found if number < self.start}
+        self.early |= early
+        self.acknowledged |= found - early
         self.settled = False
 
     @precondition(lambda self: self.engine is not None and not self.sought)
@@ -101,6 +123,7 @@ class Reconciling(RuleBasedStateMachine):
         lost = self.broker - self.durable
         self.broker = self.durable & self.broker
         self.acknowledged -= lost - (self.engine or set())  # of entries that the bridge had not read: nobody else knows
+        self.broker |= set(range(self.made_at))  # a broker stores where it makes a subscription
         self.load += 1
         self.settled = False
 
@@ -112,6 +135,7 @@ class Reconciling(RuleBasedStateMachine):
         if not kept < self.broker:
             return  # that is forward, which counts as an acknowledgement of all before; or it changes nothing
         self.broker = self.durable = kept
+        self.made_at = 0
         self.acknowledged = set(kept)
         self.settled, self.sought = False, True
 
@@ -120,12 +144,13 @@ class Reconciling(RuleBasedStateMachine):
     def another_cluster_seeks(self, first: int) -> None:
         """The bridge has read what is acknowledged at the broker; what it has not, the seek knows nothing of."""
         assert self.engine is not None
-        self.engine = {number for number in self.engine if number < first}
+        self.engine = {number for number in self.engine | set(range(self.start)) if number < first}
+        self.start = 0
         self.generation += 1
         self.acknowledged = set(self.engine)
         self.settled, self.sought = False, True
 
-    @precondition(lambda self: self.broker is not None and self.engine is not None)
+    @precondition(lambda self: self.broker is not None and self.engine is not None and self._is_told())
     @rule(at_broker=st.booleans())
     def it_is_deleted_on_one_side(self, at_broker: bool) -> None:
         """Also right after the other side got it."""
@@ -140,24 +165,55 @@ class Reconciling(RuleBasedStateMachine):
         assert self.engine is None
 
     @precondition(lambda self: self.broker is None and self.engine is None)
-    @rule(at_broker=st.booleans(), found=entries)
-    def it_is_made_anew(self, at_broker: bool, found: set[int]) -> None:
+    @rule(at_broker=st.booleans(), start=st.integers(0, ENTRIES))
+    def it_is_made_anew(self, at_broker: bool, start: int) -> None:
         self.generation += 1
-        self.durable = set()
+        self.acknowledged = set()
         if at_broker:
-            self.broker = set(found)
+            self._made_at_broker(start)
         else:
-            self.engine = set(found)
-        self.acknowledged = set(found)
+            self.engine, self.start = set(), start
         self.settled = False
+
+    @precondition(lambda self: self.broker is None and self.engine is not None and self.seen is None)
+    @rule(start=st.integers(0, ENTRIES))
+    def an_application_makes_it_at_the_broker_as_well(self, start: int) -> None:
+        self._made_at_broker(start)
+        self.settled = False
+
+    def _is_told(self) -> bool:
+        return self.seen is not None and self.seen.generation != NOT_TOLD
+
+    def _made_at_broker(self, start: int) -> None:
+        self.made_at = start
+        self.broker, self.durable = set(range(start)), set(range(start))
+
+    @precondition(lambda self: self.engine is not None)
+    @rule(start=st.integers(0, ENTRIES))
+    def another_cluster_has_an_earlier_start(self, start: int) -> None:
+        if start < self.start:
+            self.start = start
+            self.settled = False
 
     # The bridge.
 
     @rule()
     def compare(self) -> None:
-        for _ in range(4):
+        for _ in range(6):
             self._compare_once()
         self.settled, self.sought = True, False
+
+    @rule(steps=st.integers(0, 2))
+    def it_is_killed_while_it_compares(self, steps: int) -> None:
+        self.settled, self.cut_after = False, steps
+        self._compare_once()
+        self.cut_after = None
+
+    def _is_cut(self) -> bool:
+        if self.cut_after is None:
+            return False
+        self.cut_after -= 1
+        return self.cut_after < 0
 
     @rule()
     def compare_once(self) -> None:
@@ -172,61 +228,118 @@ class Reconciling(RuleBasedStateMachine):
             reached += 1
         return BrokerCursor(Position(LEDGER, reached), positions(each for each in self.broker if each > reached))
 
+    def _in_engine(self) -> InEngine | None:
+        if self.engine is None:
+            return None
+        opened = positions(number for number in self.both - self.engine if number >= self.start)
+        acknowledged = positions(self.both)
+        acknowledged.difference_update(opened)
+        uncovered = opened.copy()
+        uncovered.discard_after(self.seen.starts["o"].position if self.seen and self.seen.starts else BEFORE_ALL)
+        return InEngine(self.generation, acknowledged, opened, uncovered)
+
+    def _starts(self) -> dict[str, Start]:
+        return {"o": Start(1, Position(LEDGER, self.start - 1))}
+
     def _compare_once(self) -> None:
-        broker = self._cursor()
-        engine = None
-        if self.engine is not None:
-            engine = InEngine(self.generation, positions(self.both & self.engine), positions(self.both - self.engine))
-        match reconcile(self.seen, broker, engine, load=str(self.load)):
+        broker, engine, seen = self._cursor(), self._in_engine(), self.seen
+        match reconcile(seen, broker, engine, load=str(self.load)):
             case Forget():
                 self.seen = None
-            case CreateInEngine():
-                self.engine = set()
-                self.generation += 1
+            case NoteStart():
                 assert broker is not None
-                self.seen = Seen(self.generation, broker, str(self.load))
+                self.seen = Seen(NOT_TOLD, broker, str(self.load), start=broker.mark_delete)
+                # What was acknowledged before cannot be told from where it was made.
+                self.acknowledged -= set(range(broker.mark_delete.entry + 1)) - (self.engine or set())
+            case CreateInEngine():
+                assert seen is not None
+                self.engine, self.start = set(), seen.start.entry + 1
+                self.generation += 1
+                if not self._is_cut():
+                    self.seen = replace(seen, generation=self.generation)
+            case StartInEngine():
+                assert seen is not None
+                self.start = min(self.start, seen.start.entry + 1)
+                if not self._is_cut():
+                    self.seen = replace(seen, generation=self.generation)
             case CreateAtBroker():
-                assert self.engine is not None
-                first = min(self.both - self.engine, default=0)
-                self.broker = {number for number in range(first) if number in self.acknowledged}
-                self.seen = Seen(self.generation, BrokerCursor(BEFORE_ALL), str(self.load))
+                assert engine is not None
+                first = engine.open.first()
+                made_at = self.made_at = 0 if first is None else first.entry
+                self.broker, self.durable = set(range(made_at)), set(range(made_at))
+                start = Position(LEDGER, made_at - 1)
+                self.seen = Seen(self.generation, BrokerCursor(BEFORE_ALL), str(self.load), start, self._starts())
             case DeleteInEngine():
                 self.engine, self.seen = None, None
             case DeleteAtBroker():
                 self.broker, self.seen = None, None
             case ResetAtBroker():
-                assert self.engine is not None
+                assert engine is not None
                 assert broker is not None
-                left = self.both - self.engine
-                if left:
-                    self.broker = self.durable = set(range(min(left))) & (self.broker or set())
+                if (first := engine.open.first()) is not None:
+                    self.made_at = 0
+                    self.broker = self.durable = set(range(first.entry))
                     broker = self._cursor()
-                assert broker is not None
-                self.seen = Seen(self.generation, broker, str(self.load))
+                if not self._is_cut():
+                    assert broker is not None
+                    start = broker.mark_delete
+                    self.seen = Seen(self.generation, broker, str(self.load), start, self._starts())
+            case PutBackAtBroker(first):
+                self._put_back(first)
             case ResetInEngine():
                 assert self.broker is not None
                 assert broker is not None
-                self.engine = self.broker & self.both
+                self.engine, self.start = self.broker & self.both, 0
                 self.generation += 1
                 self.seen = Seen(self.generation, broker, str(self.load))
-            case Merge(in_engine, at_broker):
+            case Merge(in_engine, at_broker, start):
                 assert self.engine is not None
                 assert self.broker is not None
+                assert seen is not None
                 assert not numbers(in_engine) & self.engine
                 assert not numbers(at_broker) & self.broker
+                assert broker is not None
+                self.seen = Seen(self.generation, broker, str(self.load), start, self._starts())
+                if self._is_cut():
+                    return
                 self.engine |= numbers(in_engine)
                 self.broker |= numbers(at_broker)
+                if self._is_cut():
+                    return
                 after = self._cursor()
                 assert after is not None
-                self.seen = Seen(self.generation, after, str(self.load))
+                self.seen = replace(self.seen, broker=after)
+
+    def _put_back(self, first: Position) -> None:
+        broker, engine = self._cursor(), self._in_engine()
+        assert self.seen is not None
+        assert broker is not None
+        assert engine is not None
+        assert self.engine is not None
+        assert self.broker is not None
+        self.seen = seen = replace(self.seen, broker=broker, returning=first)
+        if self._is_cut():
+            return
+        self.engine |= numbers(acknowledged_at_broker(seen, broker, engine))
+        self.made_at = 0
+        self.broker = self.durable = set(range(first.entry)) & self.broker
+        if self._is_cut():
+            return
+        put = self._cursor()
+        assert put is not None
+        assert put.mark_delete <= before(first)
+        start = min(seen.start, put.mark_delete)
+        self.seen = Seen(self.generation, put, str(self.load), start=start, starts=self._starts())
 
     @invariant()
     def invariants_5_and_6_hold_where_both_sides_were_compared(self) -> None:
+        if self.engine is not None and not self.sought:
+            assert self.engine <= self.acknowledged | self.early
         if not self.settled or self.broker is None or self.engine is None:
             return
-        assert self.broker & self.both == self.engine & self.both == self.acknowledged & self.both
-        assert self.broker <= self.acknowledged
-        assert self.engine <= self.acknowledged
+        passed_over = self.engine | set(range(self.start))
+        assert self.broker & self.both == passed_over & self.both
+        assert self.acknowledged & self.both <= passed_over
 
 
 Reconciling.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
