@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.reconciling import InEngine, Seen
-from replicator.engine.engine import Engine
+from replicator.engine.log.store import Store
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -45,8 +45,8 @@ class _Translated(NamedTuple):
 class EngineSide:
     """The subscriptions that the engine has of one topic."""
 
-    def __init__(self, engine: Engine, topic: Topic, entries: EntryMap) -> None:
-        self._engine = engine
+    def __init__(self, store: Store, topic: Topic, entries: EntryMap) -> None:
+        self._store = store
         self._topic = topic
         self._entries = entries
         self._translated: dict[str, _Translated] = {}
@@ -92,7 +92,7 @@ class EngineSide:
         All up to there must have been read.
         """
         ends = self._entries.ends_at(position)
-        starts = dict(self._engine.starts_at(self._topic, BEFORE_ALL))
+        starts = self._topic.starting.at(self._topic, self._store, BEFORE_ALL)
         for origin, incarnation in self._incarnations().items():
             start = Start(incarnation, ends[origin]) if origin in ends else FROM_THE_FIRST
             starts[origin] = max(start, starts.get(origin, FROM_THE_FIRST))

@@ -58,8 +58,8 @@ from replicator.apache.reconciling import (
 from replicator.apache.seen import load_seen, write_of
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
-from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
+from replicator.engine.log.store import Store
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
@@ -111,8 +111,9 @@ class SubscriptionStates:
         settings: ApacheSettings,
         connector: BrokerConnector,
         admin: BrokerAdmin,
-        engine: Engine,
+        cluster: str,
         topic: Topic,
+        store: Store,
         entries: EntryMap,
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
@@ -120,14 +121,14 @@ class SubscriptionStates:
         """``has_read`` says whether all up to a position of the brokers was read."""
         self._fence = fence
         self._settings = settings
-        self._applying = Applying(connector, admin, engine.cluster, topic.name, fence)
+        self._applying = Applying(connector, admin, cluster, topic.name, fence)
         self._admin = admin
-        self._engine = engine
+        self._cluster = cluster
         self._topic = topic
         self._entries = entries
-        self._side = EngineSide(engine, topic, entries)
+        self._side = EngineSide(store, topic, entries)
         self._has_read = has_read
-        self._seen = load_seen(engine.store, topic.topic_id)
+        self._seen = load_seen(store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
         self._shown: dict[str, _Shown] = {}
@@ -150,7 +151,7 @@ class SubscriptionStates:
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
         """
         internals = await self._admin.internals(self._topic.name)
-        if reading_subscription(self._engine.cluster) not in internals.cursors:
+        if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
         names = {name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored}
@@ -275,7 +276,7 @@ class SubscriptionStates:
                 assert seen is not None
                 assert subscription is not None
                 starts = await self._starts(seen.start, internals)
-                if self._engine.merge_starts(self._topic, subscription, starts):
+                if self._topic.starting.merge(self._topic.name, subscription, starts):
                     await subscription.saved()
                 self._seen[name] = replace(seen, generation=subscription.cursor.generation)
             case CreateAtBroker():

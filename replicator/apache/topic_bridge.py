@@ -99,7 +99,15 @@ class TopicBridge:
             unloaded=lambda: self._outgoing.renew(),
         )
         self._states = SubscriptionStates(
-            settings, connector, admin, engine, topic, self._entries, self._consumer_fence, self._cursor.has_read
+            settings,
+            connector,
+            admin,
+            engine.cluster,
+            topic,
+            engine.store,
+            self._entries,
+            self._consumer_fence,
+            self._cursor.has_read,
         )
         self._outgoing = Outgoing(
             connector,

@@ -16,7 +16,9 @@ from answering_admin import answering, asked
 from asynchronous import asynchronous
 from engine_support import make_block, marker, message, opened
 
+from replicator.apache.admin import TopicInternals
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.engine_side import EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.published import load_map
 from replicator.apache.state import SubscriptionStates
@@ -129,7 +131,10 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
         connector = BrokerConnector(NOWHERE, connection_timeout_seconds=1, operation_timeout_seconds=1)
         fence = ConsumerFence(connector, admin, "a", TOPIC, bridged=lambda _: True, unloaded=lambda: None)
         settings = ApacheSettings(service_url=NOWHERE, admin_url=url)
-        states = SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence)
+        async def has_read(position: Position, _: TopicInternals) -> bool:
+            return position < Position(1, brokers.entries)
+
+        states = SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence, has_read)
         yield Bridge(brokers, topic, entries, states)
         await connector.close()
 
@@ -140,18 +145,19 @@ async def test_what_is_as_it_was_is_not_worked_out_again_and_markers_are_no_news
 ) -> None:
     async with bridging(tmp_path) as bridge:
         await bridge.publish(10)
+        await bridge.settle()
         bridge.brokers.acknowledged["one"] = {0, 1, 4}
         await bridge.settle()
         subscription = bridge.topic.subscriptions["one"]
         assert bridge.states.knows(subscription)
         worked_out: list[str] = []
-        whole = SubscriptionStates._in_engine
+        whole = EngineSide.in_engine
 
-        def noted(states: SubscriptionStates, *which: object) -> object:
+        def noted(side: EngineSide, *which: object) -> object:
             worked_out.append(str(which[0]))
-            return whole(states, *which)  # type: ignore[arg-type]
+            return whole(side, *which)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(SubscriptionStates, "_in_engine", noted)
+        monkeypatch.setattr(EngineSide, "in_engine", noted)
         await bridge.mark(0)
         assert not await bridge.states.compare()
         assert bridge.states.knows(subscription)
