@@ -1,4 +1,4 @@
-"""Where a subscription starts takes nothing away from other clusters, over real links (DESIGN 4.7; invariants 5 and 6)."""
+"""Where a subscription starts takes nothing away from other clusters (DESIGN 4.7; invariants 5 and 6). Over real links."""
 
 from __future__ import annotations
 
@@ -109,5 +109,156 @@ def test_a_subscription_made_at_latest_takes_away_nothing_of_another_clusters_ba
                 assert said(inbox) == [str(number) for number in range(3, 10)]
                 await consumer.acknowledge([Ack(position) for position in inbox.positions])
                 await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_subscription_made_elsewhere_begins_where_it_was_made(tmp_path: Path, exact: bool) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", exact=exact) as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            async with joined(nodes):
+                await left(nodes, 0)
+                await us.topic().publish([message(b"later")])
+                await left(nodes, 1)
+                _, inbox = await made(eu, InitialPosition.EARLIEST)
+                await inbox.holds(1)
+                assert said(inbox) == ["later"]
+
+    asyncio.run(main())
+
+
+def test_mark_delete_positions_alone_take_nothing_away_either(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", exact=False) as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST, Type.EXCLUSIVE)
+            consumer, inbox = await made(eu, InitialPosition.EARLIEST, Type.EXCLUSIVE)
+            await inbox.holds(10)
+            await consumer.acknowledge_cumulative(inbox.positions[2])
+            async with joined(nodes):
+                await eventually(lambda: backlog(us) in (7, 10), "the start of eu in us")
+                await us.topic().publish([message(b"later")])
+                await eventually(lambda: backlog(eu) == 8, "the message in eu")
+                await quiet(*nodes)
+                assert backlog(eu) == 8
+                here = us.subscription()
+                assert here is not None
+                await here.moves.clear_backlog()
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_of_three_clusters_that_make_a_subscription_the_earliest_start_counts_in_all(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """One at the latest message, one in the middle, and one from the earliest on, whose consumer acknowledges two."""
+
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", "ap") as nodes:
+            us, eu, ap = nodes
+
+            async def latest() -> None:
+                await made(us, InitialPosition.LATEST)
+
+            async def middle() -> None:
+                topic = eu.topic()
+                fifth = topic.reading.entries(BEFORE_ALL, None, 5, 1 << 20)[-1].position
+                await topic.subscriptions.create("sub", fifth, replicated=True)
+
+            async def earliest() -> None:
+                consumer, inbox = await made(ap, InitialPosition.EARLIEST)
+                await inbox.holds(10)
+                await consumer.acknowledge([Ack(inbox.positions[number]) for number in (1, 6)])
+                consumer.close()
+
+            for number in order:
+                await (latest, middle, earliest)[number]()
+            async with joined([us, eu]):
+                await left([us, eu], 5)  # the start of eu: nobody has heard of ap
+            async with joined(nodes):
+                await left(nodes, 8)
+
+    asyncio.run(main())
+
+
+def test_over_a_one_way_link_the_start_of_the_source_counts_at_the_destination_and_not_the_other_way(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.EARLIEST)
+            await made(eu, InitialPosition.LATEST)
+            await eu.topic().publish([message(b"theirs")])
+            async with joined(nodes, ("us", "eu")):
+                await eventually(lambda: backlog(eu) == 11, "everything in eu")
+                await quiet(*nodes)
+                assert (backlog(us), backlog(eu)) == (10, 11)
+
+    asyncio.run(main())
+
+
+def test_a_cumulative_acknowledgement_claims_nothing_that_lies_before_the_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, Type.EXCLUSIVE)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            await consumer.acknowledge_cumulative(inbox.positions[-1])
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await left(nodes, 10)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Type.EXCLUSIVE, Type.FAILOVER])
+def test_a_late_cumulative_acknowledgement_covers_nothing_that_came_back_and_was_not_delivered_yet(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            held = inbox.positions[-1]
+            consumer.close()  # its client has the messages, and acknowledges them when it is here again
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await left(nodes, 12)
+                subscription = us.subscription()
+                assert subscription is not None
+                await subscription.acknowledge_cumulative(held, None)
+                await left(nodes, 10)
+                consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+                await inbox.holds(10)
+                await consumer.acknowledge_cumulative(inbox.positions[-1])
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+def test_what_was_trimmed_before_the_start_moved_back_stays_in_the_backlog_of_the_other_cluster(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", by="eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            topic = us.topic()
+            await topic.publish([message(b"last")])  # the last block stays
+            await topic.trimming.trim(topic.reading.entries(BEFORE_ALL, None, 10, 1 << 20)[-1].position)
+            assert topic.log.trimmed > BEFORE_ALL
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await eventually(lambda: backlog(eu) == 11, "everything in eu")
+                await quiet(*nodes)
+                assert backlog(eu) == 11
+                assert backlog(us) == 1
 
     asyncio.run(main())
