@@ -17,6 +17,8 @@ announced anyway).
    buried with its deletion: whoever sent it had not heard. At an equal generation a deletion wins.
 4. An update of a newer generation replaces what is here; one of the same generation is merged.
 5. Who learns of a subscription by a change, and not by its whole state, asks for that.
+6. A whole state says where the subscription begins (:mod:`snapshots.starts`). So does a coarse state that travels
+   alone: the mark-delete position may include what lies before the start.
 
 What only an update from elsewhere changed is not announced again, unless the shell relays it: then the engine notes it
 as a change here. A cluster relays where some peer is not reached by the one that announced.
@@ -33,6 +35,7 @@ from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats, 
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.pacing import UpdateBudget, UpdatePace
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Starts
 
 UPDATES_PER_MARKER_MAX: Final = 1000
 """Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
@@ -81,9 +84,14 @@ class _Subscription:
     """The whole state was asked for in this life, so no update that stands in the log already has said it."""
 
 
+def _unknown(subscription: str) -> Starts:
+    return {}
+
+
 class UpdateAnnouncer:
     """Announces and hears for one topic in cluster ``local``. ``mapped`` finds, for a peer and a claim here, how far
-    the peer's copy may move; ``acks`` is None where only mark-delete positions travel."""
+    the peer's copy may move; ``acks`` is None where only mark-delete positions travel. ``starts`` says where a
+    subscription begins."""
 
     def __init__(
         self,
@@ -94,12 +102,14 @@ class UpdateAnnouncer:
         mapped: Callable[[str, Position], Position | None],
         acks: AckSource | None,
         budget: UpdateBudget,
+        starts: Callable[[str], Starts] | None = None,
     ) -> None:
         self._local = local
         self.settings = settings
         self._stats = stats
         self._mapped = mapped
         self._acks = acks
+        self._starts = starts or _unknown
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
         self._buried: dict[str, int] = {}
@@ -144,7 +154,11 @@ class UpdateAnnouncer:
             return
         if generation > subscription.generation:
             subscription = self._subscriptions[name] = _Subscription(generation, whole_due=local)
-        subscription.mark_delete = max(subscription.mark_delete, mark_delete)
+        if mark_delete < subscription.mark_delete:
+            # Its start is earlier now: what was told before may have been told with a start that did not count.
+            subscription.claim = min(subscription.claim, mark_delete)
+            subscription.announced.clear()
+        subscription.mark_delete = mark_delete
         if local:
             subscription.claim = subscription.mark_delete
         self._note(name, subscription, now_ms)
@@ -243,6 +257,7 @@ class UpdateAnnouncer:
         description = Description()
         if due or whole:
             description = Description() if self._acks is None else self._acks.describe(name)
+        starts = self._starts(name) if due or whole or (news and self._acks is None) else {}
         described_bytes = description.size_bytes()
         if described_bytes > PROPERTIES_BYTES_MAX:
             description, described_bytes = Description({}, description.read_compacted), 0
@@ -258,6 +273,7 @@ class UpdateAnnouncer:
                     asks=asks and first,
                     properties=description.properties if first else {},
                     read_compacted=description.read_compacted,
+                    starts=starts,
                 ),
                 size + (described_bytes if first else 0),
             )
@@ -319,11 +335,11 @@ class UpdateAnnouncer:
             # Nothing that was mapped can be past our log, unless we lost a part of it.
             self._stats.skipped += 1
             position = None
-            if not (acks or update.whole or update.deleted):
+            if not (acks or update.whole or update.deleted or update.starts):
                 return None
         if known is not None and known.generation == update.generation and not update.deleted:
             is_old = position is None or position <= known.mark_delete
-            if is_old and not acks:
+            if is_old and not acks and not update.starts:
                 return None
         if known is None and acks and not update.whole:
             self._unknown[name] = None
@@ -338,6 +354,7 @@ class UpdateAnnouncer:
             deleted=update.deleted,
             properties=update.properties,
             read_compacted=update.read_compacted,
+            starts=update.starts,
         )
 
     def owe_whole(self, name: str, now_ms: int) -> None:

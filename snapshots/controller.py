@@ -64,6 +64,7 @@ from snapshots.markers import (
 )
 from snapshots.pacing import UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Starts
 
 PENDING_REQUESTS_MAX: Final = 256
 """Unanswered requests remembered for counting: 30 s of them at 5/s are 150. Past it the oldest counts as timed out."""
@@ -83,7 +84,7 @@ class SnapshotController:
 
     ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
     makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of
-    all topics of the worker; without one the topic has its own.
+    all topics of the worker; without one the topic has its own. ``starts`` says where a subscription begins.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class SnapshotController:
         settings: ControllerSettings | None = None,
         acks: AckSource | None = None,
         budget: UpdateBudget | None = None,
+        starts: Callable[[str], Starts] | None = None,
     ) -> None:
         self._local = local
         self._settings = settings or ControllerSettings()
@@ -107,7 +109,14 @@ class SnapshotController:
         """By peer, when the last mapping was recorded."""
         self.stats = ControllerStats()
         self.updates = UpdateAnnouncer(
-            local, self._peers, self._settings, self.stats, self._mapped, acks, budget or UpdateBudget()
+            local,
+            self._peers,
+            self._settings,
+            self.stats,
+            self._mapped,
+            acks,
+            budget or UpdateBudget(),
+            starts,
         )
 
         self._last = BEFORE_ALL
@@ -178,7 +187,8 @@ class SnapshotController:
         self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced, claims=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
-        """The mark-delete position moved; ``local`` unless only an applied update moved it.
+        """The mark-delete position moved; ``local`` unless only an applied update moved it. It moves back only
+        where the start of the subscription does.
 
         A higher generation starts over, a lower one is ignored, and so is a subscription that is not replicated.
         """

@@ -53,6 +53,7 @@ from replicator.engine.producing.sequence_index import Pair, load_twins
 from replicator.engine.producing.topic_writing import PublishingProducer, TopicWriting
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.failover import FailoverRegistry
+from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.subscriptions.topic_subscriptions import TopicSubscriptions
 from replicator.engine.topic_listener import TopicListener, TopicNews
 from replicator.engine.topic_name import parse_topic
@@ -75,6 +76,7 @@ class Topic:
         cache: BlockCache,
         listeners: Sequence[TopicListener[Topic]],
         failover: FailoverRegistry,
+        starting: Starting,
         default_policies: TopicPolicies,
         namespace: Namespace,
         admission: Admission,
@@ -88,6 +90,7 @@ class Topic:
         self.loop = asyncio.get_running_loop()
         self.writer = writer
         self.failover = failover
+        self.starting = starting
         self.admission = admission
         self.tracing = tracing
         self.namespace = namespace

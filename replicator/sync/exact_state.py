@@ -5,13 +5,21 @@ It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks
 
 1. An update of a generation that is past says nothing.
 2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
-   stays, and is told: who put the subscription elsewhere did not know of them. From a cluster that tells no exact
+   stays, with the start there, and is told: who put the subscription elsewhere did not know of them. From a cluster that tells no exact
    state, a newer generation starts at its mark-delete position.
 3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
 4. When messages come, what waits is placed again, before a consumer gets them.
-5. What is said of messages that were trimmed here before the generation began means nothing here, but others may have
-   them. It is kept, and told on as it came. So is, where it is to be told on at all, what is said of messages that a
-   link left out.
+5. What is said of messages that were trimmed here before the generation began, or that lie before the start, means
+   nothing here, but others may have them. It is kept, and told on as it came. So is, where it is to be told on at all,
+   what is said of messages that a link left out.
+
+Where the subscription starts (DESIGN 4.7) is merged first:
+
+6. The earlier start of each origin counts. What lies between it and the one that was is not consumed any more, unless
+   somebody acknowledged it; what of it is trimmed here cannot be delivered here, and is not claimed.
+7. Entries before the start count as consumed here, and nobody is told so. Those that come later do so when they come.
+8. A cursor of an earlier version has no start. It takes the one that others tell, and keeps what it has acknowledged.
+9. A mark-delete position from elsewhere says nothing if the starts that came with it are later than those that count.
 """
 
 from __future__ import annotations
@@ -23,12 +31,15 @@ from pyroaring import BitMap
 
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.topic_acks import TopicAcks
+from snapshots import starts
 from snapshots.ack_vector import AckVector, union
 from snapshots.actions import ApplyUpdate
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Starts
 
 
 class Merges(Protocol):
@@ -37,6 +48,7 @@ class Merges(Protocol):
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
+    def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None: ...
 
 
 class Replicated(Protocol):
@@ -67,6 +79,8 @@ class ExactState:
         self.pending = pending
         self._origins = origins
         self._exact = exact
+        self._ahead: dict[str, frozenset[str]] = {}
+        """By subscription, the origins of which messages may still come that lie before its start."""
 
     # Telling.
 
@@ -104,13 +118,23 @@ class ExactState:
         if update.generation > cursor.generation:
             changed = True
             kept = self._of_others(subscription, vector) if update.whole else AckVector()
+            kept_starts = {origin: each for origin, each in cursor.state.starts.items() if origin not in vector.origins}
             subscription.merging.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
             if kept:
                 vector = union([vector, kept])
                 subscription.note_all()
+            if update.whole and kept_starts:
+                self._start(subscription, kept_starts)
+        if self._start(subscription, update.starts):
+            changed = True
+            if relay:
+                subscription.note_all()
+            vector = union([vector, self.pending.heard(subscription.name, cursor.generation)])
         if self._exact:
             changed |= self._merge(subscription, vector, relay=relay)
-        if update.position is not None:
+        else:
+            changed |= self._place_start(subscription)
+        if update.position is not None and self._counts(subscription, update.starts):
             changed |= subscription.merging.mark_delete(update.position, update.generation)
         return changed
 
@@ -124,14 +148,76 @@ class ExactState:
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
         """The subscriptions that wait for messages of these origins."""
-        return self.pending.waiting_for(origins)
+        names = dict.fromkeys(self.pending.waiting_for(origins))
+        names.update((name, None) for name, ahead in self._ahead.items() if not ahead.isdisjoint(origins))
+        return list(names)
+
+    def forget(self, name: str) -> None:
+        """The subscription is gone."""
+        self._ahead.pop(name, None)
+
+    # The start.
+
+    def _start(self, subscription: Replicated, said: Starts) -> bool:
+        """Merge a start that another cluster tells. Returns whether anything changed."""
+        state, name = subscription.cursor.state, subscription.name
+        before, after = state.starts, starts.merged(state.starts, said)
+        if after == before:
+            return False
+        origins = self._origins()
+        incarnations = self.acks.incarnations(origins)
+        acknowledged = self.acks.up_to(self.whole(subscription), starts.ends_before(after, incarnations))
+        trimmed = self.acks.trimmed_through(origins)
+        if state.read_compacted:  # it counts what compaction took away as consumed; nobody acknowledged that
+            for origin, acks in acknowledged.origins.items():
+                acks.discard_through(trimmed.get(origin, BEFORE_ALL))
+        unclaimed, uncovered = dict(state.unclaimed or {}), PositionSet()
+        for origin in before:
+            if origin not in incarnations or after[origin] == before[origin]:
+                continue
+            reached = starts.end_before(after, origin, incarnations[origin])
+            end = starts.end_before(before, origin, incarnations[origin])
+            uncovered.update(self.acks.between(origin, reached, end, above=BEFORE_ALL))
+            gone = min(end, trimmed.get(origin, BEFORE_ALL))
+            if gone > reached:
+                unclaimed[origin] = max(gone, unclaimed.get(origin, BEFORE_ALL))
+        subscription.merging.start(after, uncovered, unclaimed or None)
+        waiting, heard = self.pending.of(name, state.generation), self.pending.heard(name, state.generation)
+        self.pending.put(name, state.generation, waiting, union([heard, acknowledged]))
+        return True
+
+    def _place_start(self, subscription: Replicated) -> bool:
+        """Count what lies before the start as consumed here, and say so to nobody. Returns whether anything changed."""
+        state, name = subscription.cursor.state, subscription.name
+        if not starts.is_anything_before(state.starts):
+            return False
+        origins = self._origins()
+        ends = starts.ends_before(state.starts, self.acks.incarnations(origins))
+        ahead = frozenset(
+            origin
+            for origin, start in state.starts.items()
+            if start.position > BEFORE_ALL
+            and (origin not in origins or origins[origin].position < ends.get(origin, BEFORE_ALL))
+        )
+        if ahead:
+            self._ahead[name] = ahead
+        else:
+            self._ahead.pop(name, None)
+        found = self.acks.before(ends, state.mark_delete)
+        return bool(found) and subscription.merging.acks(found, {}, announce=False)
+
+    def _counts(self, subscription: Replicated, said: Starts) -> bool:
+        """Return whether a mark-delete position counts that came with these starts."""
+        mine = subscription.cursor.state.starts
+        return all(start <= mine.get(origin, start) for origin, start in said.items())
 
     def _merge(self, subscription: Replicated, vector: AckVector, *, relay: bool) -> bool:
         cursor, name = subscription.cursor, subscription.name
+        started = self._place_start(subscription)
         waiting, heard = self.pending.of(name, cursor.generation), self.pending.heard(name, cursor.generation)
         claims = union([vector, waiting]) if waiting else vector
         placed = self.acks.place(claims, cursor.mark_delete)
-        news = self.acks.up_to(claims, cursor.state.unclaimed or {})
+        news = self.acks.up_to(claims, self._not_claimed(cursor.state))
         if relay:
             news.merge(self.acks.of_missing(claims))
         hearing = union([heard, news]) if news else heard
@@ -141,7 +227,15 @@ class ExactState:
         changed = subscription.merging.acks(placed.positions, placed.batches, announce=relay)
         if is_news and relay:
             subscription.note_heard()
-        return changed or is_news
+        return changed or is_news or started
+
+    def _not_claimed(self, state: CursorState) -> Mapping[str, Position]:
+        """By origin, up to where the cursor claims nothing."""
+        ends = dict(state.unclaimed or {})
+        if state.starts:
+            before = starts.ends_before(state.starts, self.acks.incarnations(self._origins()))
+            ends.update((origin, max(end, ends.get(origin, end))) for origin, end in before.items())
+        return ends
 
     def _of_others(self, subscription: Replicated, vector: AckVector) -> AckVector:
         """What is acknowledged of origins that ``vector`` does not name."""

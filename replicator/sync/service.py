@@ -75,6 +75,7 @@ class SubscriptionSync:
 
     def start(self) -> None:
         """Take up every topic: read back what was known, and handle what was left unhandled."""
+        self._shared.engine.loaded.starting.brought = lambda topic: self._shared.routes.origins(topic)
         self._shared.engine.add_listener(self)
         for topic in self._shared.engine.topics():
             self._of(topic).resume()

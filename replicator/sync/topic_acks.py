@@ -14,13 +14,14 @@ Out of the cursor:
    those the messages that are here are claimed (:mod:`replicator.sync.partly_announced`). So is, of any origin, what
    was trimmed when the generation began here: it counts as consumed in this cluster only, which cannot deliver it.
 3. Positions beyond, and parts of batches, are translated by the extents.
+4. Nothing is claimed of what lies before the start of the subscription: nobody consumed it (:mod:`snapshots.starts`).
 
 Into the cursor:
 
-4. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
-5. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
+5. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
+6. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
    not here below that never comes: it was left out, or trimmed. It is accepted, and means nothing here.
-6. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
+7. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
 
 Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be unannounced.
 """
@@ -37,6 +38,7 @@ from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.sync.partly_announced import announce_around, announce_parts, of_missing
+from snapshots import starts
 from snapshots.ack_vector import AckVector, OriginAcks, Range, merged_ranges, without
 from snapshots.extents import ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -136,6 +138,7 @@ class TopicAcks:
             consumed.update(positions)
             positions, batches, _ = announce_parts(parts, consumed, batches)
         self._add(vector, positions, batches)
+        starts.cut(vector, state.starts)
         return vector
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
@@ -159,6 +162,7 @@ class TopicAcks:
         if self._log.parts is not None:
             positions, announced, later = announce_parts(self._log.parts, positions, announced)
         self._add(vector, positions, announced)
+        starts.cut(vector, state.starts)
         return AckVector({origin: acks for origin, acks in vector.origins.items() if acks}), later
 
     def _own_ranges(self, upto: Position) -> list[Range]:
@@ -244,6 +248,37 @@ class TopicAcks:
             if rest:
                 placed.rest.origins[origin] = rest
         return placed
+
+    def before(self, ends: Mapping[str, Position], above: Position) -> PositionSet:
+        """Return the entries here that lie before a start, ``above`` a position; ``ends`` has the last one by origin.
+
+        An entry is left out if its message came by another way too, and lies after the start there.
+        """
+        found = PositionSet()
+        for origin, end in ends.items():
+            found.update(self.between(origin, BEFORE_ALL, end, above=above))
+        if (twins := self._log.twins) is not None:
+            for position in list(twins.among(found)):
+                if any(other > above and other not in found for other in twins.others(position)):
+                    found.discard(position)
+        return found
+
+    def between(self, origin: str, after: Position, upto: Position, *, above: Position) -> PositionSet:
+        """Return where the entries of an origin in ``(after, upto]`` lie here; only those ``above`` a position."""
+        if origin != self._cluster:
+            high_water = self._high_water(origin)
+            table = None if high_water is None else self._table(origin, high_water.incarnation)
+            return PositionSet() if table is None else table.local_between(after, upto, above=above)
+        found = PositionSet()
+        for ledger, first, last in self._log.runs_between(max(after, above), upto):
+            found.add_range(ledger, first, last)
+        for table in self._tables.values():
+            found.difference_update(table.of_origin(found))
+        return found
+
+    def incarnations(self, origins: Mapping[str, HighWater]) -> dict[str, int]:
+        """Return the incarnation of each of ``origins``, and of this cluster."""
+        return {**{origin: each.incarnation for origin, each in origins.items()}, self._cluster: self._incarnation}
 
     def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:
         """What a vector says of the origins' messages up to ``ends``, in the incarnations that are known here."""

@@ -24,6 +24,7 @@ from snapshots.announcing import Description
 from snapshots.errors import MarkerCorrupt
 from snapshots.pacing import GATHER_MS_MAX
 from snapshots.position import Position
+from snapshots.starts import Starts
 
 ANNOUNCED_INTERVALS: Final = 3
 """After so many intervals of updates, the longest that they gather for included, what was acknowledged before is
@@ -89,6 +90,11 @@ class TopicState:
         if subscription.cursor.state.unannounced:  # there was too much for one update
             self._loop.call_soon(self._on_more, subscription)
         return taken
+
+    def starts(self, name: str) -> Starts:
+        """Return where a subscription begins."""
+        subscription = self._topic.subscriptions.get(name)
+        return {} if subscription is None else subscription.cursor.state.starts
 
     def describe(self, name: str) -> Description:
         """See :class:`~snapshots.announcing.AckSource`."""

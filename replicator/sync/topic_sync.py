@@ -30,6 +30,7 @@ from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.markers import SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import is_anything_before
 
 
 class TopicSync:
@@ -65,6 +66,7 @@ class TopicSync:
             settings=shared.settings,
             acks=self._state if shared.exact else None,
             budget=shared.budget,
+            starts=self._state.starts,
         )
         self._applier = UpdateApplier(shared, topic, self.controller, self._state, self._settle)
         self._checkpoint = Checkpoint(shared.engine, topic, self._on_checkpoint_due)
@@ -113,7 +115,20 @@ class TopicSync:
             for blocks in self._markers.pages(after, last):
                 for stored in blocks:
                     self._handle_markers(stored, after)
+        for subscription in list(topic.subscriptions.values()):
+            if self._may_have_come_before_its_start(subscription):
+                self._messages_came(subscription.name)
         self._settle()
+
+    def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
+        """Whether messages may be here that lie before the start and do not count as consumed: they came just before
+        the worker ended."""
+        state = subscription.cursor.state
+        return (
+            state.replicated
+            and is_anything_before(state.starts)
+            and self._topic.log.next_after(state.mark_delete) is not None
+        )
 
     def _recall_own_markers(self, after: Position) -> None:
         """What was asked and announced since the last message is not asked and announced again (invariant 7)."""
@@ -210,6 +225,8 @@ class TopicSync:
         announced = self._applier.from_peers.get(name) is False
         self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=announced)
         self._checkpoint.subscription_deleted(name)
+        if self._state.is_loaded:
+            self._state.exact.forget(name)
         if generation is not None:
             self._state.exact.pending.put(name, generation, AckVector())
         self._settle()
@@ -224,8 +241,10 @@ class TopicSync:
             self._settle()
 
     def _may_claim(self, subscription: Subscription) -> bool:
-        """Whether all up to its mark-delete position was consumed. With positions alone there is no saying less."""
-        return not self._shared.exact or subscription.cursor.state.unclaimed is None
+        """Whether all up to its mark-delete position was consumed. With positions alone there is no saying less; then
+        they travel with the start."""
+        state = subscription.cursor.state
+        return not self._shared.exact or (state.unclaimed is None and not is_anything_before(state.starts))
 
     def on_acknowledged(self, subscription: Subscription) -> None:
         if self._shared.exact:

@@ -79,6 +79,7 @@ class UpdateApplier:
                 read_compacted=update.read_compacted,
                 generation=update.generation,
                 unclaimed=self._state.exact.unclaimed(update.read_compacted),
+                starts=update.starts,
             )
         finally:
             self.from_peers.pop(update.subscription, None)

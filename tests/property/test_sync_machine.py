@@ -4,10 +4,13 @@ Real engines, stores and subscription syncs; only the links are a model, so that
 checks name the invariants of DESIGN §3. What everybody said of a subscription is kept beside, by message identity:
 
 - ``said`` is what a consumer acknowledged, or an operator's seek passed over, in which cluster and generation;
-- nothing may count as consumed anywhere that was not said (5), within a generation nothing is taken back (6);
+- ``began`` is where a subscription began that was made in a cluster, for the origins which that has or receives;
+- nothing may count as consumed anywhere that was not said, or lies before a start that was told (5), and within a
+  generation nothing is taken back that was said (6);
 - generations change while a rule begins, so what is said is noted in the same step of the loop as it is said;
 - at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
-  generation among them (convergence); and at rest nobody writes a marker (7).
+  generation among them, and what lies before the earliest start that was told there, origin by origin (convergence);
+  and at rest nobody writes a marker (7).
 
 Some links leave messages out, whole entries and parts of batches, as links with a ``where`` do: those messages are not
 there where the link leads, and what is said of them elsewhere is still to come to all who have them.
@@ -104,7 +107,7 @@ class Cluster:
         self._path = path
         self._topology = topology
         self.trimmed: set[Identity] = set()
-        """Messages that were here. A subscription that is made or put elsewhere here passes over them."""
+        """Messages that were here. A subscription that is put elsewhere here passes over them."""
         self.engine: Engine
         self.sync: SubscriptionSync
 
@@ -165,6 +168,16 @@ class Cluster:
             if cursor.is_consumed(position) or (indexes is not None and identity.index in indexes):
                 found.add(identity)
         return found
+
+
+class Began(NamedTuple):
+    """Where a subscription began that somebody made: for each origin that its cluster has or receives."""
+
+    cluster: str
+    ends: dict[str, Position]
+
+    def has_before(self, identity: Identity) -> bool:
+        return identity.position <= self.ends.get(identity.origin, BEFORE_ALL)
 
 
 class LossyLink:
@@ -249,6 +262,7 @@ class SyncMachine(RuleBasedStateMachine):
         self.links: list[LossyLink] = []
         self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """By subscription and generation, and by the cluster where it was said."""
+        self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
         self.published = 0
@@ -327,10 +341,15 @@ class SyncMachine(RuleBasedStateMachine):
             if name in topic.subscriptions:
                 return
             start = topic.log.last if latest else BEFORE_ALL
-            before = [identity for identity, _ in cluster.messages()] if latest else []
+            known = {cluster.name, *topic.origins.vector(), *TopologyRoutes(self.topology, cluster.name).origins(TOPIC)}
+            ends = dict.fromkeys(known, BEFORE_ALL)
+            for identity in cluster.trimmed:
+                ends[identity.origin] = max(ends[identity.origin], identity.position)
+            if latest:
+                ends.update(topic.origins.vector())
             generation = topic.subscriptions.tombstones.get(name, 0) + 1
             self.made.add(name)
-            self.said[name, generation][cluster.name].update(before, cluster.trimmed)
+            self.began[name, generation].append(Began(cluster.name, ends))
             self.sets[name, generation].append((cluster.name, frozenset(topic.origins.high_waters())))
             await topic.subscriptions.create(name, start, replicated=True)
 
@@ -568,14 +587,21 @@ class SyncMachine(RuleBasedStateMachine):
                     self.seen.pop((cluster.name, name), None)
                     continue
                 generation, consumed = subscription.cursor.generation, cluster.consumed(name)
+                began = [each for older in range(1, generation + 1) for each in self.began[name, older]]
                 allowed = self.allowed(name, generation)
+                allowed |= {each for each in consumed if any(one.has_before(each) for one in began)}
                 assert consumed <= allowed, f"{cluster.name} skips {sorted(consumed - allowed)} of {name}"
                 before, had = self.seen.get((cluster.name, name), (generation, set()))
                 assert before <= generation
                 if before == generation:
                     had -= cluster.trimmed
                     assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
-                self.seen[cluster.name, name] = generation, consumed
+                starts = subscription.cursor.state.starts
+                ends = {origin: start.position for origin, start in starts.items()}
+                self.seen[cluster.name, name] = (
+                    generation,
+                    {each for each in consumed if each.position > ends.get(each.origin, BEFORE_ALL)},
+                )
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
         """What was said in a generation, and before it of origins that whoever began it did not know: a cluster may
@@ -608,8 +634,20 @@ class SyncMachine(RuleBasedStateMachine):
                 assert subscription.cursor.generation == newest
                 here = {identity for identity, _ in cluster.messages()}
                 told = set[Identity]().union(*(self.said[name, newest][other] for other in sources))
-                missing = told & here - cluster.consumed(name)
+                consumed = cluster.consumed(name)
+                missing = told & here - consumed
                 assert not missing, f"{cluster.name} has not heard of {sorted(missing)} of {name}"
+                before = {each for each in here if self.lies_before_the_start(each, name, newest, sources)}
+                assert before <= consumed, f"{cluster.name} delivers {sorted(before - consumed)}, before its start"
+                skipped = consumed - before - self.allowed(name, newest)
+                if newest == 1:  # a later generation keeps what an earlier one had of origins that it does not know
+                    assert not skipped, f"{cluster.name} skips {sorted(skipped)} of {name}"
+
+    def lies_before_the_start(self, identity: Identity, name: str, generation: int, clusters: set[str]) -> bool:
+        """Whether no cluster of these that made the subscription, and has or receives the origin, wants the message."""
+        makers = [each for each in self.began[name, generation] if each.cluster in clusters]
+        knowing = [each for each in makers if identity.origin in each.ends]
+        return bool(knowing) and all(each.has_before(identity) for each in knowing)
 
     def sources(self, name: str) -> set[str]:
         """The clusters from which links lead to this one, itself among them."""

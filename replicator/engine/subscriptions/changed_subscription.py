@@ -12,6 +12,7 @@ from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.types import Ack, ReadEntries
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 
 class ChangedDispatching(Protocol):
@@ -22,6 +23,9 @@ class ChangedDispatching(Protocol):
 
     def schedule(self) -> None:
         """There may be something to dispatch."""
+
+    def rewind(self, positions: PositionSet) -> None:
+        """Deliver these entries, which counted as consumed until now, before what follows."""
 
     def restart(self) -> None:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""

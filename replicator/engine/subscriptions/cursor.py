@@ -16,6 +16,9 @@ Of a batch of which a link left out a part (:mod:`replicator.engine.log.parts`) 
 with those that are acknowledged, so that the entry completes. They never become part of the state: what the state has
 of such a batch somebody acknowledged, here or elsewhere, and that is what may be told (invariant 5).
 
+A start that moves back (:meth:`Cursor.uncover`) makes entries unconsumed that nobody acknowledged. Consumers may hold
+later ones by then. So until they are delivered, a cumulative acknowledgement does not cover them.
+
 Source: the managed cursor of the field's standard design, seed 002; the generation is DESIGN §4.4.
 """
 
@@ -37,7 +40,7 @@ from snapshots.position_set import PositionSet
 class Cursor:
     """Applies acknowledgements to a :class:`CursorState` over the positions of a :class:`LogIndex`."""
 
-    __slots__ = ("_followed", "_log", "_state")
+    __slots__ = ("_followed", "_log", "_state", "_uncovered")
 
     def __init__(self, log: LogIndex, state: CursorState) -> None:
         self._log = log
@@ -45,6 +48,12 @@ class Cursor:
         self._followed: dict[Position, None] = {}
         self._follow_all_twins()
         self.advance()
+        self._uncovered: PositionSet | None = None
+        """Entries that are to be delivered because the start moved back, and were not yet."""
+        if state.rewound is not None:
+            uncovered = log.messages_after(state.mark_delete, state.individually_deleted)
+            uncovered.discard_above(state.rewound)
+            self._keep_uncovered(uncovered)
 
     @property
     def state(self) -> CursorState:
@@ -138,13 +147,74 @@ class Cursor:
         if position <= self._state.mark_delete:
             return
         if batch_index is None or batch_index == batch_size - 1:
-            self._move(position, announce=True)
+            self._consume_through(position, but=position)
             return
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
             raise InvalidAck(f"batch index {batch_index} of {position} is negative")
-        self._move(self.clamp(place_before(position)), announce=True)
+        self._consume_through(self.clamp(place_before(position)), but=position)
         self.acknowledge(position, prefix, batch_size)
+
+    def _consume_through(self, position: Position, *, but: Position) -> None:
+        """Consume all up to ``position``; of what is uncovered and not delivered yet, only the entry ``but``."""
+        uncovered, state = self._uncovered, self._state
+        if uncovered is not None:
+            uncovered.discard(but)
+            uncovered.discard_through(state.mark_delete)
+            self._keep_uncovered(uncovered)
+            first = uncovered.first()
+            if first is not None and first <= position:
+                found = self._log.messages_after(state.mark_delete, state.individually_deleted)
+                found.discard_above(position)
+                found.difference_update(uncovered)
+                state.consume_all(found, announce=True)
+                if self._log.twins is not None:
+                    self._follow_twins(self._log.twins.among(found))
+                self.advance()
+                return
+        self._move(position, announce=True)
+
+    def uncover(self, positions: PositionSet) -> PositionSet:
+        """Count entries as not consumed, because the start is earlier than it was. Returns those that were consumed.
+
+        Whoever calls this knows that nobody acknowledged them. Entries that are trimmed cannot be delivered any more.
+        """
+        log, state = self._log, self._state
+        found = log.messages_of(positions if log.twins is None else log.twins.with_twins(positions))
+        beyond = found.after(state.mark_delete)
+        found.discard_after(state.mark_delete)
+        found.update(beyond.common(state.individually_deleted))
+        first = found.first()
+        if first is None:
+            return found
+        mark_delete = min(log.clamp(place_before(first)), state.mark_delete)
+        passed = PositionSet()
+        for ledger, lowest, highest in log.runs_between(mark_delete, state.mark_delete):
+            passed.add_range(ledger, lowest, highest)
+        state.uncover(found, mark_delete, log.messages_of(passed))
+        self.advance()
+        uncovered = found.copy()
+        if self._uncovered is not None:
+            uncovered.update(self._uncovered)
+        self._keep_uncovered(uncovered)
+        return found
+
+    @property
+    def has_uncovered(self) -> bool:
+        """Whether entries are to be delivered because the start moved back."""
+        return self._uncovered is not None
+
+    def delivered(self, positions: Iterable[Position]) -> None:
+        """Consumers got these entries."""
+        if self._uncovered is not None:
+            for position in positions:
+                self._uncovered.discard(position)
+            self._keep_uncovered(self._uncovered)
+
+    def _keep_uncovered(self, uncovered: PositionSet) -> None:
+        self._uncovered = uncovered or None
+        if not uncovered:
+            self._state.rewound = None
 
     def merge_mark_delete(self, position: Position, generation: int, *, announce: bool = False) -> bool:
         """Take over what another cluster says: all up to ``position`` is consumed. Returns whether the state changed.
@@ -222,6 +292,7 @@ class Cursor:
         assert generation is None or generation > state.generation
         following = state.generation + 1 if generation is None else generation
         state.begin(following, self.clamp(position), announce=generation is None)
+        self._uncovered = None
         self._follow_all_twins()
         self.advance()
 

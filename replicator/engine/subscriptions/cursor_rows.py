@@ -9,7 +9,8 @@ table       key                                         value
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
                                                         properties; read_compacted and untold (others may not
                                                         know all of it) where they are true; unclaimed (by
-                                                        origin a position) where there is any
+                                                        origin a position), starts (by origin an incarnation
+                                                        and a position) and rewound where there are any
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
             | chunk of 65,536 entry ids                 deleted
 cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 | roaring bitmap of
@@ -42,6 +43,7 @@ from replicator.engine.subscriptions.batch_acks import BATCH_CHUNK_SHIFT, ChunkI
 from replicator.engine.subscriptions.cursor_state import CursorState, DirtyChunks
 from snapshots.position import Position
 from snapshots.position_set import CHUNK_SHIFT
+from snapshots.starts import Start
 
 CURSORS: Final = "cursors"
 CURSOR_ROWS: Final = "cursor_rows"
@@ -224,6 +226,12 @@ def _encode_head(state: CursorState) -> bytes:
                 if state.unclaimed
                 else {}
             ),
+            **(
+                {"starts": {origin: [each.incarnation, *each.position] for origin, each in state.starts.items()}}
+                if state.starts
+                else {}
+            ),
+            **({"rewound": list(state.rewound)} if state.rewound is not None else {}),
         },
         separators=(",", ":"),
     ).encode()
@@ -240,6 +248,11 @@ def _decode_head(stored: bytes) -> CursorState:
         read_compacted=head.get("read_compacted", False),
         to_announce=head.get("untold", False),
         unclaimed={origin: Position(*upto) for origin, upto in head.get("unclaimed", {}).items()} or None,
+        starts={
+            origin: Start(incarnation, Position(*position))
+            for origin, (incarnation, *position) in head.get("starts", {}).items()
+        },
+        rewound=Position(*head["rewound"]) if "rewound" in head else None,
     )
 
 

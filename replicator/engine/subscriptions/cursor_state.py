@@ -1,6 +1,7 @@
 """What is stored of a cursor, and how it changes: each change is noted, to be saved and to be told to others. Pure.
 
-Invariants (DESIGN §3): 6, nothing is ever taken out of the state but by mark-delete passing it, or by a new generation;
+Invariants (DESIGN §3): 6, nothing is ever taken out of the state but by mark-delete passing it, or by a new generation.
+A start that moves back (DESIGN 4.7) takes out what nobody acknowledged;
 5, only what was consumed here, or what others may not know, is noted as unannounced.
 
 The methods change one thing and make the notes that belong to it:
@@ -23,6 +24,7 @@ from replicator.engine.subscriptions.batch_acks import BatchAcks, ChunkId, batch
 from replicator.engine.subscriptions.unannounced import Unannounced
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet, chunk_of
+from snapshots.starts import Starts
 
 FIRST_GENERATION: Final = 1
 
@@ -63,6 +65,11 @@ class CursorState:
     unclaimed: Mapping[str, Position] | None = None
     """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
     in it, and others may have them. None if there are none."""
+    starts: Starts = field(default_factory=dict)
+    """By origin, where this generation begins. Nobody consumed what lies before. A generation that a seek began has none, and a
+    cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
+    rewound: Position | None = None
+    """Up to here entries may be unconsumed because the start moved back, though consumers got later ones."""
 
     def __post_init__(self) -> None:
         if self.replicated and self.unannounced is None:
@@ -99,13 +106,27 @@ class CursorState:
     def begin(self, generation: int, mark_delete: Position, *, announce: bool) -> None:
         """Start a generation in which all up to ``mark_delete`` is consumed, and nothing else."""
         self.generation = generation
-        self.unclaimed = None
+        self.unclaimed = self.rewound = None
+        self.starts = {}
         self.mark_delete = mark_delete
         self.individually_deleted = PositionSet()
         self.batch_acks = BatchAcks()
         if self.unannounced is not None:
             self.unannounced = Unannounced(whole=announce)
             self.to_announce |= announce
+
+    def uncover(self, positions: PositionSet, mark_delete: Position, passed: PositionSet) -> None:
+        """Count ``positions`` as not consumed, as the start is earlier now. ``passed`` are the entries between the new
+        ``mark_delete`` and the one that was."""
+        highest = positions.last()
+        assert highest is not None
+        self.rewound = max(highest, self.mark_delete, self.rewound or BEFORE_ALL)
+        if mark_delete < self.mark_delete:
+            self.mark_delete = mark_delete
+            self.individually_deleted.update(passed)
+            self.dirty.deleted.update(dict.fromkeys(passed.chunk_ids()))
+        self.individually_deleted.difference_update(positions)
+        self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
 
     def _forget_batches(self, whole: PositionSet) -> None:
         """These entries are consumed as a whole: which of their messages were is of no interest any more."""

@@ -25,6 +25,7 @@ from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.types import LoggedEntry, ReadEntries, SubscribeOptions, SubscriptionType
 from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
 
@@ -199,6 +200,20 @@ class Dispatching:
             consumer.told_end = False
             if consumer.on_restarted is not None:
                 consumer.on_restarted()
+        self.pump.schedule()
+
+    def rewind(self, positions: PositionSet) -> None:
+        """Deliver these entries, which counted as consumed until now. One active consumer gets everything again, in
+        order; several keep what they hold."""
+        dispatcher = self.pump.dispatcher
+        if dispatcher is None:
+            return
+        if not isinstance(dispatcher, ManyActiveDispatcher):
+            self.restart()
+            return
+        dispatcher.rewind(positions)
+        for consumer in self.consumers.values():
+            consumer.told_end = False
         self.pump.schedule()
 
     def tell_end(self) -> None:

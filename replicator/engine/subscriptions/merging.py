@@ -15,6 +15,7 @@ from replicator.engine.subscriptions.changed_subscription import ChangedSubscrip
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Starts
 
 
 class Merging:
@@ -59,6 +60,19 @@ class Merging:
         subscription.changed(before, local=announce)
         subscription.dispatching.schedule()
         return True
+
+    def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None:
+        """Begin at ``starts``, which are earlier than before or say more. Deliver the entries ``uncovered``, which lay
+        before the start until now, and claim nothing of ``unclaimed``."""
+        subscription, state = self._subscription, self._cursor.state
+        before = self._cursor.mark_delete
+        state.starts, state.unclaimed = starts, unclaimed
+        found = self._cursor.uncover(uncovered)
+        if found:
+            subscription.locally_active = False
+            subscription.backlog.moved()
+            subscription.dispatching.rewind(found)
+        subscription.changed(before, local=False)
 
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
         """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.

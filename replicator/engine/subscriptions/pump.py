@@ -111,6 +111,8 @@ class Pump:
                 if self.traces is not None:
                     self.traces.delivered(consumer.name, batch)
                 self._deliver(consumer, batch)
+                if self._cursor.has_uncovered:
+                    self._cursor.delivered([delivery.position for delivery in batch])
         if deliveries and isinstance(plan, ReadTail):
             self.handed_out(next(entry for entry in entries if not entry.marker))
         self.schedule()

@@ -9,9 +9,11 @@ from replicator.engine.admission import Admission
 from replicator.engine.compaction.compaction import Compaction
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.origins import Origins
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.failover import FailoverRegistry
+from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.topics.catalog_index import Namespace
 from replicator.tracing.tracing import Tracing
 
@@ -20,9 +22,13 @@ class SubscribedTopic(Protocol):
     """The topic, as its subscriptions see it."""
 
     name: str
+    cluster: str
     partition: int
     topic_id: int
+    incarnation: int
     log: LogIndex
+    origins: Origins
+    starting: Starting
     loop: asyncio.AbstractEventLoop
     writer: Writer
     failover: FailoverRegistry

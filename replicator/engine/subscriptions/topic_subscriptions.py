@@ -22,6 +22,7 @@ from replicator.engine.subscriptions.tombstones import Tombstones
 from replicator.engine.topic_name import check_subscription_name
 from replicator.engine.types import END_LEDGER, InitialPosition, SubscribeOptions
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Starts
 
 SUBSCRIPTIONS_MAX: Final = 10_000
 
@@ -29,10 +30,11 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 class TopicSubscriptions(Mapping[str, Subscription]):
     """The subscriptions of one topic by name, those included that are being made. All methods run on the event loop."""
 
-    __slots__ = ("_by_name", "_topic", "news", "tombstones")
+    __slots__ = ("_by_name", "_store", "_topic", "news", "tombstones")
 
     def __init__(self, topic: SubscribedTopic, store: Store, news: SubscriptionNews) -> None:
         self._topic = topic
+        self._store = store
         self.news = news
         self.tombstones = Tombstones(
             topic.topic_id, store.tombstones(topic.topic_id).items(), topic.writer.wall_clock_ms
@@ -149,9 +151,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         read_compacted: bool = False,
         generation: int | None = None,
         unclaimed: Mapping[str, Position] | None = None,
+        starts: Starts | None = None,
     ) -> Subscription:
         """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
-        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` there.
+        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` and
+        ``starts`` there; any other one begins at ``start``.
 
         Raises :class:`SubscriptionNotFound` if it was deleted with that generation or a higher one.
         """
@@ -178,6 +182,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             read_compacted=read_compacted,
             to_announce=replicated and generation is None,
             unclaimed=unclaimed or None,
+            starts=self._starts(start, read_compacted) if starts is None and generation is None else starts or {},
         )
         created = self._by_name[name] = Subscription(
             self._topic, self, name, state, with_first_save=tombstones.removal(name) if replicated else ()
@@ -186,6 +191,9 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         saving.add_done_callback(lambda _: self._subscription_made(created, saving))
         await asyncio.shield(saving)  # others may wait for the same subscription: who gives up does not undo it
         return created
+
+    def _starts(self, position: Position, read_compacted: bool) -> Starts:
+        return self._topic.starting.at(self._topic, self._store, position, read_compacted=read_compacted)
 
     def _subscription_made(self, created: Subscription, saving: asyncio.Future[None]) -> None:
         error = saving.exception()

@@ -14,6 +14,7 @@ from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.failover import FailoverRegistry
+from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
@@ -36,6 +37,7 @@ class LoadedTopics:
         "cache",
         "default_policies",
         "listeners",
+        "starting",
     )
 
     def __init__(
@@ -56,6 +58,7 @@ class LoadedTopics:
         self.cache = cache
         """The blocks of all topics that were read last."""
         self._failover = FailoverRegistry()
+        self.starting = Starting()
         self.default_policies = default_policies
         self.by_name: dict[str, Topic] = {}
         """By full name."""
@@ -71,6 +74,7 @@ class LoadedTopics:
             self.cache,
             self.listeners,
             self._failover,
+            self.starting,
             self.default_policies,
             self._index.add_namespace(parse_topic(record.name).full_namespace),
             self._admission,

@@ -183,6 +183,11 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         self._joined_at.clear()
         self.redeliveries.clear()
 
+    def rewind(self, positions: PositionSet) -> None:
+        passed = positions.copy()
+        passed.discard_after(self.read_position)
+        self._due.update(passed)
+
     def status(self) -> Mapping[str, Any]:
         self._sort_waiting()
         return {

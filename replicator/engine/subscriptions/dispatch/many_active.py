@@ -16,6 +16,7 @@ from replicator.engine.subscriptions.dispatch.held import HeldEntries
 from replicator.engine.subscriptions.dispatch.plan import UnackedLimits
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 
 class ManyActiveDispatcher(Dispatcher):
@@ -47,6 +48,10 @@ class ManyActiveDispatcher(Dispatcher):
         for position in list(pending) if positions is None else [p for p in positions if p in pending]:
             if self._take_back(position):  # named twice in a request, it is one redelivery
                 self.redeliveries.add(position)
+
+    @abstractmethod
+    def rewind(self, positions: PositionSet) -> None:
+        """Send these entries too, though the log was read past them: they counted as consumed until now."""
 
     def set_limits(self, limits: UnackedLimits) -> None:
         """The policies changed."""

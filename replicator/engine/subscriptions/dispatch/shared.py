@@ -114,6 +114,11 @@ class SharedDispatcher(ManyActiveDispatcher):
         self._held.clear()
         self.redeliveries.clear()
 
+    def rewind(self, positions: PositionSet) -> None:
+        passed = positions.copy()
+        passed.discard_after(self.read_position)
+        self._replay.update(passed)
+
     def status(self) -> Mapping[str, Any]:
         return {**super().status(), "replay_entries": len(self._replay)}
 

@@ -1,0 +1,264 @@
+"""Where a subscription starts takes nothing away from other clusters (DESIGN 4.7; invariants 5 and 6). Over real links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from engine_support import Inbox, eventually, message, subscribed
+from sync_support import Cluster, clusters, payload, quiet
+from test_sync import TOPIC, Node
+from test_sync_faults import backlog
+
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.types import Ack, InitialPosition, SubscriptionType
+from replicator.links.link import Link
+from snapshots.position import BEFORE_ALL
+
+Type = SubscriptionType
+
+
+async def copied(nodes: Sequence[Node], messages: int) -> None:
+    await eventually(
+        lambda: all((t := node.engine.find(TOPIC)) is not None and t.log.messages == messages for node in nodes),
+        f"{messages} messages everywhere",
+    )
+
+
+@asynccontextmanager
+async def apart(
+    path: Path, *names: str, messages: int = 10, by: str = "", exact: bool = True
+) -> AsyncIterator[list[Cluster]]:
+    """Clusters without links that all have the messages, which one of them published."""
+    async with clusters(path, *names, links=(), exact=exact) as nodes:
+        publisher = next(node for node in nodes if node.engine.cluster == (by or names[0]))
+        topic = await publisher.engine.topic(TOPIC)
+        await topic.publish([message(b"%d" % number) for number in range(messages)])
+        links = [publisher.link_to(other) for other in nodes if other is not publisher]
+        await copied(nodes, messages)
+        for link in links:
+            await link.stop()
+        publisher.links.clear()
+        yield nodes
+
+
+@asynccontextmanager
+async def joined(nodes: Sequence[Cluster], *pairs: tuple[str, str]) -> AsyncIterator[None]:
+    """Links, each with each or as said, until the end."""
+    by_name = {node.engine.cluster: node for node in nodes}
+    links: list[Link] = [
+        by_name[source].link_to(by_name[destination]) for source, destination in pairs or permutations(by_name, 2)
+    ]
+    try:
+        yield
+    finally:
+        for link in links:
+            await link.stop()
+        for node in nodes:
+            node.links.clear()
+
+
+async def made(
+    node: Node, initial: InitialPosition, kind: SubscriptionType = Type.SHARED
+) -> tuple[EngineConsumer, Inbox]:
+    return await subscribed(node.topic(), "sub", kind, initial=initial, replicated=True)
+
+
+def said(inbox: Inbox) -> list[str]:
+    return [payload(delivery.entry).decode() for delivery in inbox.deliveries]
+
+
+async def left(nodes: Sequence[Node], entries: int) -> None:
+    """Returns when every cluster has the subscription with that backlog, and it stays so."""
+    await eventually(
+        lambda: all(node.subscription() is not None and backlog(node) == entries for node in nodes),
+        f"a backlog of {entries} everywhere",
+    )
+    await quiet(*nodes)
+    assert [backlog(node) for node in nodes] == [entries] * len(nodes)
+
+
+@pytest.mark.parametrize("kind", [Type.SHARED, Type.KEY_SHARED, Type.EXCLUSIVE, Type.FAILOVER])
+@pytest.mark.parametrize("latest_first", [True, False])
+def test_a_subscription_made_at_latest_takes_away_nothing_of_another_clusters_backlog(
+    tmp_path: Path, kind: SubscriptionType, latest_first: bool
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            if latest_first:
+                await made(us, InitialPosition.LATEST, kind)
+            consumer, inbox = await made(eu, InitialPosition.EARLIEST, kind)
+            await inbox.holds(10)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions[:3]])
+            consumer.close()
+            if not latest_first:
+                await made(us, InitialPosition.LATEST, kind)
+            async with joined(nodes):
+                await left(nodes, 7)
+                here = us.subscription()
+                assert here is not None
+                for each in list(here.consumers.values()):
+                    each.close()
+                consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+                await inbox.holds(7)
+                assert said(inbox) == [str(number) for number in range(3, 10)]
+                await consumer.acknowledge([Ack(position) for position in inbox.positions])
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_subscription_made_elsewhere_begins_where_it_was_made(tmp_path: Path, exact: bool) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", exact=exact) as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            async with joined(nodes):
+                await left(nodes, 0)
+                await us.topic().publish([message(b"later")])
+                await left(nodes, 1)
+                _, inbox = await made(eu, InitialPosition.EARLIEST)
+                await inbox.holds(1)
+                assert said(inbox) == ["later"]
+
+    asyncio.run(main())
+
+
+def test_mark_delete_positions_alone_take_nothing_away_either(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", exact=False) as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST, Type.EXCLUSIVE)
+            consumer, inbox = await made(eu, InitialPosition.EARLIEST, Type.EXCLUSIVE)
+            await inbox.holds(10)
+            await consumer.acknowledge_cumulative(inbox.positions[2])
+            async with joined(nodes):
+                await eventually(lambda: backlog(us) in (7, 10), "the start of eu in us")
+                await us.topic().publish([message(b"later")])
+                await eventually(lambda: backlog(eu) == 8, "the message in eu")
+                await quiet(*nodes)
+                assert backlog(eu) == 8
+                here = us.subscription()
+                assert here is not None
+                await here.moves.clear_backlog()
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_of_three_clusters_that_make_a_subscription_the_earliest_start_counts_in_all(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """One at the latest message, one in the middle, and one from the earliest on, whose consumer acknowledges two."""
+
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", "ap") as nodes:
+            us, eu, ap = nodes
+
+            async def latest() -> None:
+                await made(us, InitialPosition.LATEST)
+
+            async def middle() -> None:
+                topic = eu.topic()
+                fifth = topic.reading.entries(BEFORE_ALL, None, 5, 1 << 20)[-1].position
+                await topic.subscriptions.create("sub", fifth, replicated=True)
+
+            async def earliest() -> None:
+                consumer, inbox = await made(ap, InitialPosition.EARLIEST)
+                await inbox.holds(10)
+                await consumer.acknowledge([Ack(inbox.positions[number]) for number in (1, 6)])
+                consumer.close()
+
+            for number in order:
+                await (latest, middle, earliest)[number]()
+            async with joined([us, eu]):
+                await left([us, eu], 5)  # the start of eu: nobody has heard of ap
+            async with joined(nodes):
+                await left(nodes, 8)
+
+    asyncio.run(main())
+
+
+def test_over_a_one_way_link_the_start_of_the_source_counts_at_the_destination_and_not_the_other_way(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.EARLIEST)
+            await made(eu, InitialPosition.LATEST)
+            await eu.topic().publish([message(b"theirs")])
+            async with joined(nodes, ("us", "eu")):
+                await eventually(lambda: backlog(eu) == 11, "everything in eu")
+                await quiet(*nodes)
+                assert (backlog(us), backlog(eu)) == (10, 11)
+
+    asyncio.run(main())
+
+
+def test_a_cumulative_acknowledgement_claims_nothing_that_lies_before_the_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, Type.EXCLUSIVE)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            await consumer.acknowledge_cumulative(inbox.positions[-1])
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await left(nodes, 10)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Type.EXCLUSIVE, Type.FAILOVER])
+def test_a_late_cumulative_acknowledgement_covers_nothing_that_came_back_and_was_not_delivered_yet(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            held = inbox.positions[-1]
+            consumer.close()  # its client has the messages, and acknowledges them when it is here again
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await left(nodes, 12)
+                subscription = us.subscription()
+                assert subscription is not None
+                await subscription.acknowledge_cumulative(held, None)
+                await left(nodes, 10)
+                consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+                await inbox.holds(10)
+                await consumer.acknowledge_cumulative(inbox.positions[-1])
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+def test_what_was_trimmed_before_the_start_moved_back_stays_in_the_backlog_of_the_other_cluster(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", by="eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            topic = us.topic()
+            await topic.publish([message(b"last")])  # the last block stays
+            await topic.trimming.trim(topic.reading.entries(BEFORE_ALL, None, 10, 1 << 20)[-1].position)
+            assert topic.log.trimmed > BEFORE_ALL
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await eventually(lambda: backlog(eu) == 11, "everything in eu")
+                await quiet(*nodes)
+                assert backlog(eu) == 11
+                assert backlog(us) == 1
+
+    asyncio.run(main())
