@@ -1,6 +1,8 @@
-"""What holds of workers beside Apache Pulsar clusters where a subscription starts: its start says nothing about what was
-consumed (invariant 5, DESIGN §3). A module of tests imports all of it, as :mod:`bridge_contract`, and has its fixture
-``pair``."""
+"""Workers beside Apache Pulsar clusters and the starts of subscriptions: a start says nothing about what was consumed
+(invariant 5, DESIGN §3).
+
+A module of tests imports all of it, as :mod:`bridge_contract`, and has its fixture ``pair``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pulsar
 import pytest
@@ -21,7 +23,7 @@ from replicator.client import ConsumerType as OurConsumerType
 from replicator.client import InitialPosition as OurInitialPosition
 
 _topics = (f"persistent://public/default/starts-{number}" for number in count())
-KINDS = pytest.mark.parametrize("kind", ["Shared", "Failover", "Exclusive"])
+KINDS: Final = pytest.mark.parametrize("kind", ["Shared", "Failover", "Exclusive"])
 
 
 @contextmanager

@@ -158,6 +158,20 @@ class ExactState:
 
     # The start.
 
+    def merge_start(self, subscription: Replicated, said: Starts) -> bool:
+        """Merge a start of this cluster, where somebody made the subscription as well. Return whether anything changed.
+
+        Other clusters are told the whole state then.
+        """
+        if not self._start(subscription, said):
+            return False
+        subscription.note_all()
+        if self._exact:
+            self._merge(subscription, self.pending.heard(subscription.name, subscription.cursor.generation), relay=True)
+        else:
+            self._place_start(subscription)
+        return True
+
     def _start(self, subscription: Replicated, said: Starts) -> bool:
         """Merge a start that another cluster tells. Returns whether anything changed."""
         state, name = subscription.cursor.state, subscription.name

@@ -75,7 +75,9 @@ class SubscriptionSync:
 
     def start(self) -> None:
         """Take up every topic: read back what was known, and handle what was left unhandled."""
-        self._shared.engine.loaded.starting.brought = lambda topic: self._shared.routes.origins(topic)
+        starting = self._shared.engine.loaded.starting
+        starting.brought = lambda topic: self._shared.routes.origins(topic)
+        starting.merge = lambda topic, subscription, said: self._topics[topic].merge_start(subscription, said)
         self._shared.engine.add_listener(self)
         for topic in self._shared.engine.topics():
             self._of(topic).resume()

@@ -17,6 +17,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import AppendedBlock
+from replicator.engine.subscriptions.starting import StartedSubscription
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.sync.action_queue import ActionQueue
@@ -30,7 +31,7 @@ from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.markers import SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.starts import is_anything_before
+from snapshots.starts import Starts, is_anything_before
 
 
 class TopicSync:
@@ -208,9 +209,23 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
+        if self._may_have_come_before_its_start(subscription):
+            self._messages_came(name)
         if cursor.state.unannounced:
             self.on_acknowledged(subscription)
         self._settle()
+
+    def merge_start(self, subscription: StartedSubscription, said: Starts) -> bool:
+        """Merge the start of a subscription that somebody made at this cluster's brokers.
+
+        Return whether anything changed; the caller saves it.
+        """
+        mine = self._topic.subscriptions[subscription.name]
+        if not self._state.exact.merge_start(mine, said):
+            return False
+        self.controller.updates.owe_whole(mine.name, monotonic_ms())
+        self._settle()
+        return True
 
     def _hear_what_was_ignored(self, name: str) -> None:
         """A subscription is switched on again. Who hears us is asked; what others announced stands in the log."""

@@ -9,7 +9,7 @@ from peers_support import pulsar_peer
 
 from replicator.drills.peers.pulsar.broker import PulsarBroker
 
-pytest.register_assert_rewrite("bridge_contract", "bridge_contract_halves")
+pytest.register_assert_rewrite("bridge_contract", "bridge_contract_halves", "bridge_contract_starts")
 
 
 @pytest.fixture(scope="session")

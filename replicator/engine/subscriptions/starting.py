@@ -14,13 +14,15 @@ A start names each origin of which the topic has or had something, and each orig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.origins import Origins
+from replicator.engine.subscriptions.cursor import Cursor
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.starts import FROM_THE_FIRST, Start
+from snapshots.position_set import PositionSet
+from snapshots.starts import FROM_THE_FIRST, Start, Starts, merged
 
 StoredExtent = tuple[str, int, Position, Position, int]
 """Origin, its incarnation, its first position there and here, and the entries."""
@@ -43,18 +45,49 @@ class ExtentTables(Protocol):
     def extents(self, topic_id: int) -> Iterator[StoredExtent]: ...
 
 
+class MergesStarts(Protocol):
+    """What takes over a start into a subscription."""
+
+    def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None: ...
+
+
+class StartedSubscription(Protocol):
+    """A subscription, as far as its start goes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def cursor(self) -> Cursor: ...
+    @property
+    def merging(self) -> MergesStarts: ...
+
+
 def _nobody(topic: str) -> Collection[str]:
     return ()
+
+
+def _alone(topic: str, subscription: StartedSubscription, said: Starts) -> bool:
+    """Merge a start in an engine without subscription sync: it opens nothing that is consumed."""
+    state = subscription.cursor.state
+    if (after := merged(state.starts, said)) == state.starts:
+        return False
+    subscription.merging.start(after, PositionSet(), state.unclaimed)
+    return True
 
 
 class Starting:
     """Says where subscriptions of one engine's topics begin."""
 
-    __slots__ = ("brought",)
+    __slots__ = ("brought", "merge")
 
     def __init__(self) -> None:
         self.brought: Callable[[str], Collection[str]] = _nobody
         """The clusters whose messages links bring into a topic. The subscription sync knows them."""
+        self.merge: Callable[[str, StartedSubscription, Starts], bool] = _alone
+        """Merge the start of a topic's subscription that somebody made beside the engine, at brokers.
+
+        Return whether anything changed; the caller saves it. The subscription sync does it, and tells other clusters.
+        """
 
     def at(
         self, topic: StartedTopic, store: ExtentTables, position: Position, *, read_compacted: bool = False
