@@ -20,6 +20,8 @@ class Sides:
     def __init__(self) -> None:
         self.map = EntryMap(OWN)
         self.both: dict[Position, Position] = {}
+        self.identities: dict[Position, tuple[str, Position]] = {}
+        """Of all entries at the brokers that the map knows."""
         self._log, self._topic = Position(1, -1), Position(1, -1)
         self._sent = dict.fromkeys(THEIRS, -1)
         self._copied: dict[tuple[str, int], Position] = {}
@@ -39,6 +41,7 @@ class Sides:
         there, here = self._next_at_brokers(gap), self._next_in_log(gap % 2)
         self.map.copied(OWN, there, here, 1)
         self.both[there] = here
+        self.identities[there] = OWN, there
 
     def copied(self, origin: str, gap: int) -> None:
         """A link brought an entry. It is not at the brokers yet, and a marker never is."""
@@ -59,6 +62,7 @@ class Sides:
         self._published[origin] = number
         there = self._next_at_brokers(gap)
         self.map.seen_at_broker(Identity(origin, 9, Position(5, number)), there)
+        self.identities[there] = origin, Position(5, number)
         if (here := self._copied.get((origin, number))) is not None:
             self.both[there] = here
         else:
@@ -92,3 +96,29 @@ def test_what_lies_on_both_sides_is_translated_one_to_one(
         beyond.difference_update(sides.map.to_broker(open_))
         assert beyond == sides.map.to_broker(acknowledged)
         assert sides.map.to_local(beyond) == acknowledged
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["own", *THEIRS]), st.booleans(), st.integers(0, 3)), max_size=40),
+    PLACES,
+    st.dictionaries(
+        st.sampled_from([OWN, *THEIRS]), st.builds(Position, st.sampled_from([0, 1, 2, 5]), st.integers(-1, 30))
+    ),
+)
+def test_invariant_5_what_lies_before_a_start_is_found_by_origin_whatever_the_order_at_the_brokers(
+    events: list[tuple[str, bool, int]], start: Position, ends: dict[str, Position]
+) -> None:
+    sides = Sides()
+    for origin, copies, gap in events:
+        if origin == "own":
+            sides.own(gap)
+        elif copies:
+            sides.copied(origin, gap)
+        else:
+            sides.published(origin, gap)
+    everything = PositionSet(sides.identities)
+    found = sides.map.up_to(everything, ends)
+    expected = [there for there, (origin, at) in sides.identities.items() if origin in ends and at <= ends[origin]]
+    assert found == PositionSet(expected)
+    before_start = sides.map.up_to(everything, sides.map.ends_at(start))
+    assert before_start == PositionSet(there for there in sides.identities if there <= start)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from aiohttp import web
@@ -20,6 +20,7 @@ from replicator.apache.admin import TopicInternals
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
 from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError
 from replicator.apache.published import load_map
 from replicator.apache.state import SubscriptionStates
 from replicator.client.wire.connector import BrokerConnector
@@ -29,6 +30,7 @@ from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start
 
 TOPIC: Final = "persistent://public/default/t"
 NAMES: Final = ("one", "two")
@@ -41,8 +43,35 @@ class Brokers:
     def __init__(self) -> None:
         self.entries = 0
         self.acknowledged: dict[str, set[int]] = {name: set() for name in NAMES}
+        self.load = "once"
+        self.resets: list[int] = []
+        self.fails_after: int | None = None
+        """After so many requests each one fails: what was asked is done, and nobody is told."""
 
     async def answer(self, request: web.Request) -> web.Response:
+        if self.fails_after == 0:
+            return web.Response(status=500)
+        answer = await self._answer(request)
+        if self.fails_after is not None:
+            self.fails_after -= 1
+            if self.fails_after == 0:
+                return web.Response(status=500)
+        return answer
+
+    async def acknowledge(self, *asked: Any) -> list[Position]:
+        """In the place of a consumer."""
+        name, positions = asked[3], asked[5]
+        if self.fails_after == 0:
+            raise BridgeError("the broker is away")
+        self.acknowledged[name] |= {each.entry for each in positions}
+        return list(positions)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/resetcursor"):
+            first = (await request.json())["entryId"]
+            self.resets.append(first)
+            self.acknowledged[request.path.split("/")[-2]] = set(range(first))
+            return web.Response(status=204)
         if request.path.endswith("/expireMessages"):
             through = (await request.json())["entryId"]
             self.acknowledged[request.path.split("/")[-2]] |= set(range(through + 1))
@@ -52,7 +81,7 @@ class Brokers:
                 {
                     "lastConfirmedEntry": f"1:{self.entries - 1}",
                     "pendingAddEntriesCount": 0,
-                    "lastLedgerCreatedTimestamp": "once",
+                    "lastLedgerCreatedTimestamp": self.load,
                     "ledgers": [{"ledgerId": 1, "entries": self.entries}],
                     "numberOfEntries": self.entries,
                     "cursors": {name: self._shown(acked) for name, acked in self.acknowledged.items()}
@@ -72,11 +101,18 @@ class Brokers:
 class Bridge:
     """The engine's side, of cluster ``a``."""
 
-    def __init__(self, brokers: Brokers, topic: Topic, entries: EntryMap, states: SubscriptionStates) -> None:
+    def __init__(
+        self, brokers: Brokers, topic: Topic, entries: EntryMap, begun: Callable[[], SubscriptionStates]
+    ) -> None:
         self.brokers = brokers
         self.topic = topic
         self.entries = entries
-        self.states = states
+        self._begun = begun
+        self.states = begun()
+
+    def restart(self) -> None:
+        """The worker was killed; what it has stored is there."""
+        self.states = self._begun()
 
     async def publish(self, entries: int) -> None:
         """At the brokers; all is read at once."""
@@ -114,6 +150,16 @@ class Bridge:
         everything.difference_update(self.entries.to_broker(opened_))
         return {position.entry for position in everything}
 
+    async def start_earlier(self, name: str, entry: int) -> None:
+        """Another cluster has a start before that entry; nobody has acknowledged what that opens."""
+        subscription = self.topic.subscriptions[name]
+        state = subscription.cursor.state
+        at = state.starts["a.pulsar"]
+        opened_ = PositionSet(Position(1, each) for each in range(entry, at.position.entry + 1))
+        earlier = {**state.starts, "a.pulsar": Start(at.incarnation, Position(1, entry - 1))}
+        subscription.merging.start(earlier, self.entries.to_local(opened_), None)
+        await subscription.saved()
+
     async def merge(self, name: str, entries: int) -> None:
         """Another cluster has acknowledged so many, from the first on."""
         there = PositionSet(Position(1, entry) for entry in range(entries))
@@ -131,11 +177,14 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
         connector = BrokerConnector(NOWHERE, connection_timeout_seconds=1, operation_timeout_seconds=1)
         fence = ConsumerFence(connector, admin, "a", TOPIC, bridged=lambda _: True, unloaded=lambda: None)
         settings = ApacheSettings(service_url=NOWHERE, admin_url=url)
-        async def has_read(position: Position, _: TopicInternals) -> bool:
-            return position < Position(1, brokers.entries)
 
-        states = SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence, has_read)
-        yield Bridge(brokers, topic, entries, states)
+        async def has_read(position: Position, _: TopicInternals) -> bool:
+            return (entries.beyond(BEFORE_ALL).last() or BEFORE_ALL) >= position
+
+        def begun() -> SubscriptionStates:
+            return SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence, has_read)
+
+        yield Bridge(brokers, topic, entries, begun)
         await connector.close()
 
 
@@ -204,3 +253,95 @@ async def test_invariants_5_and_6_both_sides_have_the_same_after_whatever_happen
                 for each in NAMES:
                     assert bridge.brokers.acknowledged[each] == bridge.acknowledged(each) == acknowledged[each]
         assert bridge.states.counters["resets"] == 0
+
+
+@asynchronous
+async def test_invariant_5_where_a_cursor_stands_when_it_is_first_seen_is_a_start_and_acknowledges_nothing(
+    tmp_path: Path,
+) -> None:
+    async with bridging(tmp_path) as bridge:
+        await bridge.publish(10)
+        bridge.brokers.acknowledged["one"] = {0, 1, 2, 5}
+        await bridge.settle()
+        state = bridge.topic.subscriptions["one"].cursor.state
+        assert state.starts["a.pulsar"].position == Position(1, 2)
+        assert bridge.acknowledged("one") == {5}
+        bridge.restart()
+        bridge.brokers.acknowledged["one"] |= {3}
+        await bridge.settle()
+        assert bridge.acknowledged("one") == {3, 5}
+        assert bridge.brokers.resets == []
+
+
+@asynchronous
+async def test_a_start_is_told_once_all_before_it_is_read(tmp_path: Path) -> None:
+    async with bridging(tmp_path) as bridge:
+        await bridge.publish(3)
+        bridge.brokers.acknowledged["one"] = set(range(5))
+        bridge.brokers.entries += 2  # published, and not read yet
+        await bridge.states.compare()
+        await bridge.states.compare()
+        assert "not all up to there is read yet" in bridge.states.errors["one"]
+        assert "one" not in bridge.topic.subscriptions
+        bridge.brokers.entries -= 2
+        await bridge.publish(2)
+        await bridge.settle()
+        assert bridge.topic.subscriptions["one"].cursor.state.starts["a.pulsar"].position == Position(1, 4)
+
+
+@pytest.mark.parametrize("load", ["once", "anew"])
+@pytest.mark.parametrize("killed_after", [*range(1, 8), None])
+@asynchronous
+async def test_invariants_5_and_6_an_earlier_start_puts_the_cursor_back_once_wherever_the_worker_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int | None, load: str
+) -> None:
+    async with bridging(tmp_path) as bridge:
+        brokers = bridge.brokers
+        monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", brokers.acknowledge)
+        await bridge.publish(10)
+        brokers.acknowledged["one"] = set(range(5))
+        await bridge.settle()
+        brokers.acknowledged["one"] |= {5, 6, 8}
+        await bridge.settle()
+        await bridge.start_earlier("one", 2)
+        generation = bridge.topic.subscriptions["one"].cursor.generation
+        brokers.fails_after = killed_after
+        with suppress(BridgeError):
+            await bridge.states.compare()
+        bridge.restart()
+        brokers.fails_after = None
+        open_ = {2, 3, 4, 7, 9}
+        if (killed_after or 0) >= 3 and load == "anew":
+            brokers.load = load
+        if 7 not in brokers.acknowledged["one"]:
+            brokers.acknowledged["one"].add(7)  # a consumer has gone on
+            open_ -= {7}
+        await bridge.settle()
+        assert brokers.acknowledged["one"] == set(range(10)) - open_
+        assert bridge.acknowledged("one") == {5, 6, 7, 8}
+        assert bridge.topic.subscriptions["one"].cursor.generation == generation
+        assert set(brokers.resets) == {2}
+        assert len(brokers.resets) <= (1 if killed_after is None else 2)
+        resets = len(brokers.resets)
+        bridge.restart()
+        await bridge.settle()
+        assert len(brokers.resets) == resets
+
+
+@asynchronous
+async def test_a_seek_of_an_application_after_the_cursor_was_put_back_is_a_seek(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bridging(tmp_path) as bridge:
+        monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", bridge.brokers.acknowledge)
+        await bridge.publish(10)
+        bridge.brokers.acknowledged["one"] = set(range(5))
+        await bridge.settle()
+        await bridge.start_earlier("one", 3)
+        await bridge.settle()
+        assert bridge.brokers.acknowledged["one"] == {0, 1, 2}
+        generation = bridge.topic.subscriptions["one"].cursor.generation
+        bridge.brokers.acknowledged["one"] = {0}
+        await bridge.settle()
+        assert bridge.topic.subscriptions["one"].cursor.generation == generation + 1
+        assert bridge.acknowledged("one") == {0}  # a seek claims what lies before
