@@ -68,7 +68,7 @@ class CursorState:
     starts: Starts = field(default_factory=dict)
     """By origin, where this generation begins. Nobody consumed what lies before. A generation that a seek began has none, and a
     cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
-    rewound: Position | None = None
+    rewound: Position | None = field(default=None, compare=False)
     """Up to here entries may be unconsumed because the start moved back, though consumers got later ones."""
 
     def __post_init__(self) -> None:
