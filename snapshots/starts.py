@@ -14,7 +14,7 @@ Merging takes the lesser of two values, so it is commutative, associative and id
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from snapshots.ack_vector import AckVector
@@ -65,6 +65,19 @@ def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Po
 def is_anything_before(starts: Starts) -> bool:
     """Return whether any message can lie before the start."""
     return any(start.position > BEFORE_ALL for start in starts.values())
+
+
+def as_data(starts: Starts) -> dict[str, list[object]]:
+    """Return the starts for JSON."""
+    return {origin: [str(start.incarnation), str(start.position)] for origin, start in sorted(starts.items())}
+
+
+def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
+    """Read what :func:`as_data` made."""
+    return {
+        str(origin): Start(int(str(incarnation)), Position.parse(str(position)))
+        for origin, (incarnation, position) in data.items()
+    }
 
 
 def cut(vector: AckVector, starts: Starts) -> None:
