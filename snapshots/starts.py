@@ -1,4 +1,4 @@
-"""Starts: where a subscription begins, by origin, apart from what is acknowledged (DESIGN 4.7). Pure.
+"""Starts of subscriptions, by origin, apart from what is acknowledged (DESIGN 4.7). Pure.
 
 Invariant (DESIGN §3): 5. A message that lies before the start was not consumed by anybody, so no claim may cover it.
 
@@ -57,7 +57,7 @@ def end_before(starts: Starts, origin: str, incarnation: int) -> Position:
 
 
 def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Position]:
-    """Return, for each origin of which something lies before the start, the position up to which it does."""
+    """Return, by origin, the position up to which entries lie before the start; leave out origins without any."""
     ends = {origin: end_before(starts, origin, incarnation) for origin, incarnation in incarnations.items()}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}
 

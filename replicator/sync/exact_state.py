@@ -80,7 +80,7 @@ class ExactState:
         self._origins = origins
         self._exact = exact
         self._ahead: dict[str, frozenset[str]] = {}
-        """By subscription, the origins of which messages may still come that lie before its start."""
+        """By subscription, the origins whose messages before its start may still come."""
 
     # Telling.
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engine_support import Inbox, eventually, message, subscribed
+from engine_support import Inbox, eventually, message, opened, subscribed
 from sync_support import Cluster, clusters, payload, quiet
-from test_sync import TOPIC, Node
+from test_sync import FAST, TOPIC, Node, RecordingIndex
 from test_sync_faults import backlog
 
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, InitialPosition, SubscriptionType
 from replicator.links.link import Link
+from replicator.sync.service import SubscriptionSync
+from snapshots import markers
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Start
 
 Type = SubscriptionType
 
@@ -402,5 +408,73 @@ def test_a_reader_that_is_not_durable_tells_nothing(tmp_path: Path) -> None:
             async with joined(nodes):
                 await left(nodes, 10)
                 assert "reader" not in eu.topic().subscriptions
+
+    asyncio.run(main())
+
+
+def test_a_cursor_of_an_earlier_version_claims_its_whole_position_as_it_did(tmp_path: Path) -> None:
+    """It has no start. What it acknowledged stays so when it hears of one, and of an earlier one."""
+
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", "ap") as nodes:
+            us, eu, ap = nodes
+            consumer, inbox = await made(us, InitialPosition.EARLIEST, Type.EXCLUSIVE)
+            await inbox.holds(10)
+            await consumer.acknowledge_cumulative(inbox.positions[7])
+            consumer.close()
+            subscription = us.subscription()
+            assert subscription is not None
+            subscription.cursor.state.starts = {}
+            await made(eu, InitialPosition.LATEST)
+            await made(ap, InitialPosition.EARLIEST)
+            async with joined([us, eu]):
+                await eventually(lambda: bool(subscription.cursor.state.starts), "the start of eu in us")
+                assert backlog(us) == 0
+            async with joined(nodes):
+                await left(nodes, 2)
+
+    asyncio.run(main())
+
+
+def test_a_worker_of_an_earlier_version_that_hears_no_start_repeats_and_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            monkeypatch.setattr(markers, "_update_to_wire", without_starts)
+            async with joined(nodes, ("us", "eu")):
+                await eventually(lambda: eu.subscription() is not None, "the subscription in eu")
+                await quiet(*nodes)
+                assert (backlog(us), backlog(eu)) == (0, 10)
+
+    to_wire = markers._update_to_wire
+
+    def without_starts(update: markers.SubscriptionUpdate) -> Any:
+        return to_wire(replace(update, starts={}))
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_starts_again_delivers_nothing_that_lies_before_the_start(tmp_path: Path) -> None:
+    """eu hears of the start, and stops. The messages before it come while nobody there may say so."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us", links=()) as [us], opened(tmp_path / "eu", "eu") as engine:
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message(b"%d" % number) for number in range(10)])
+            there = await engine.topic(TOPIC)
+            ends = {"us": Start(topic.incarnation, topic.log.last)}
+            await there.subscriptions.create("sub", BEFORE_ALL, replicated=True, generation=1, starts=ends)
+            for stored in topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 20)[0]:
+                await there.writing.copy([CopiedBlock(BEFORE_ALL, stored.block, False)])
+            assert there.subscriptions["sub"].cursor.backlog_entries() == 10
+            sync = SubscriptionSync(
+                engine, peers=["us"], reachable_origins=["us"], settings=FAST, index=RecordingIndex()
+            )
+            sync.start()
+            assert there.subscriptions["sub"].cursor.backlog_entries() == 0
+            await sync.stop()
 
     asyncio.run(main())
