@@ -1,4 +1,4 @@
-"""Starts: where a subscription begins, by origin, apart from what is acknowledged (DESIGN 4.7). Pure.
+"""Starts of subscriptions, by origin, apart from what is acknowledged (DESIGN 4.7). Pure.
 
 Invariant (DESIGN §3): 5. A message that lies before the start was not consumed by anybody, so no claim may cover it.
 
@@ -14,7 +14,7 @@ Merging takes the lesser of two values, so it is commutative, associative and id
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from snapshots.ack_vector import AckVector
@@ -57,7 +57,7 @@ def end_before(starts: Starts, origin: str, incarnation: int) -> Position:
 
 
 def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Position]:
-    """Return, for each origin of which something lies before the start, the position up to which it does."""
+    """Return, by origin, the position up to which entries lie before the start; leave out origins without any."""
     ends = {origin: end_before(starts, origin, incarnation) for origin, incarnation in incarnations.items()}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}
 
@@ -65,6 +65,19 @@ def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Po
 def is_anything_before(starts: Starts) -> bool:
     """Return whether any message can lie before the start."""
     return any(start.position > BEFORE_ALL for start in starts.values())
+
+
+def as_data(starts: Starts) -> dict[str, list[object]]:
+    """Return the starts for JSON."""
+    return {origin: [str(start.incarnation), str(start.position)] for origin, start in sorted(starts.items())}
+
+
+def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
+    """Read what :func:`as_data` made."""
+    return {
+        str(origin): Start(int(str(incarnation)), Position.parse(str(position)))
+        for origin, (incarnation, position) in data.items()
+    }
 
 
 def cut(vector: AckVector, starts: Starts) -> None:

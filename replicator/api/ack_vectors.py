@@ -19,6 +19,7 @@ from replicator.api.errors import BadRequest
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
+from snapshots import starts
 from snapshots.ack_vector import AckVector, as_data
 
 
@@ -99,6 +100,7 @@ def _state(source: AckVectors, topic: Topic, subscription: Subscription) -> dict
         "digest": {origin: _digest(left) for origin, left in unconsumed.items()},
         "unconsumed": unconsumed,
         "vector": as_data(source.vector(topic, subscription)),
+        "starts": starts.as_data(subscription.cursor.state.starts),
     }
 
 

@@ -32,6 +32,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import as_data
 
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
@@ -238,6 +239,7 @@ def _exact_state(topic: Topic, name: str) -> dict[str, Any]:
         "mark_delete": str(state.mark_delete),
         "individually_deleted": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
         "batch_acks": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
+        "starts": as_data(state.starts),
     }
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from replicator.failover.planned import Goal
 from replicator.failover.report import SubscriptionReport, TopicReport
 from snapshots.ack_vector import Range, without
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import end_before, from_data
 
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
@@ -85,12 +86,15 @@ def _compare_digests(
     compared = sorted(each for each in same if each in ours or each in theirs)
     different = [each for each in compared if ours.get(each) != theirs.get(each)]
     left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
-    holes = here.get("left_out") or {}
+    holes, begins = here.get("left_out") or {}, here["subscriptions"][name].get("starts") or {}
     lacking = [
         each
         for each in different
         if not _has_more(
-            left.get(each), left_there.get(each), [(position(a), position(b)) for a, b in holes.get(each, ())]
+            left.get(each),
+            left_there.get(each),
+            [(position(a), position(b)) for a, b in holes.get(each, ())]
+            + _before_the_start(each, begins, left.get(each)),
         )
     ]
     if lacking:
@@ -98,6 +102,14 @@ def _compare_digests(
     more = ("more of " + ", ".join(different) + " is acknowledged there",) if different else ()
     same_left = [f"{str(ours[each])[:8]} of {each}'s messages" for each in compared if each not in different]
     return True, ", ".join([*(["what is left: " + ", ".join(same_left)] if same_left else ()), *more])
+
+
+def _before_the_start(origin: str, begins: Mapping[str, Any], left: Any) -> list[Range]:
+    """Return what lies before the start at the source: nobody acknowledged it there."""
+    if not isinstance(left, Mapping):
+        return []
+    end = end_before(from_data(begins), origin, int(left["incarnation"]))
+    return [(BEFORE_ALL, end)] if end > BEFORE_ALL else []
 
 
 def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:

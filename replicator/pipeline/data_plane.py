@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -25,6 +25,7 @@ from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Starts, from_data
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
 """How much to ask for at once: it is held in memory twice while it is read."""
@@ -61,6 +62,8 @@ class SubscriptionState:
     mark_delete: Position
     individually_deleted: tuple[tuple[Position, Position], ...]
     batch_acks: dict[Position, tuple[int, ...]]
+    starts: Starts = field(default_factory=dict)
+    """Where it begins; nobody acknowledged what lies before. Earlier versions do not say."""
 
 
 class FetchedBlock(NamedTuple):
@@ -148,6 +151,7 @@ class DataPlane(WorkerConnection):
                         Position.parse(position): tuple(int(index) for index in indexes)
                         for position, indexes in state["batch_acks"].items()
                     },
+                    starts=from_data(state.get("starts", {})),
                 )
                 for state in answer["subscriptions"]
             ]

@@ -5,8 +5,8 @@ It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks
 
 1. An update of a generation that is past says nothing.
 2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
-   stays, with the start there, and is told: who put the subscription elsewhere did not know of them. From a cluster that tells no exact
-   state, a newer generation starts at its mark-delete position.
+   stays, with the start there, and is told: whoever put the subscription elsewhere did not know of them. From a cluster
+   that tells no exact state, a newer generation starts at its mark-delete position.
 3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
 4. When messages come, what waits is placed again, before a consumer gets them.
 5. What is said of messages that were trimmed here before the generation began, or that lie before the start, means
@@ -80,7 +80,7 @@ class ExactState:
         self._origins = origins
         self._exact = exact
         self._ahead: dict[str, frozenset[str]] = {}
-        """By subscription, the origins of which messages may still come that lie before its start."""
+        """By subscription, the origins whose messages before its start may still come."""
 
     # Telling.
 

@@ -1,23 +1,31 @@
-"""Where a subscription starts takes nothing away from other clusters (DESIGN 4.7; invariants 5 and 6). Over real links."""
+"""Where a subscription starts takes nothing away from other clusters, over real links (DESIGN 4.7)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engine_support import Inbox, eventually, message, subscribed
+from engine_support import Inbox, eventually, message, opened, subscribed
 from sync_support import Cluster, clusters, payload, quiet
-from test_sync import TOPIC, Node
+from test_sync import FAST, TOPIC, Node, RecordingIndex
 from test_sync_faults import backlog
 
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
 from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, InitialPosition, SubscriptionType
 from replicator.links.link import Link
-from snapshots.position import BEFORE_ALL
+from replicator.sync.service import SubscriptionSync
+from snapshots import markers
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Start
 
 Type = SubscriptionType
 
@@ -260,5 +268,213 @@ def test_what_was_trimmed_before_the_start_moved_back_stays_in_the_backlog_of_th
                 await quiet(*nodes)
                 assert backlog(eu) == 11
                 assert backlog(us) == 1
+
+    asyncio.run(main())
+
+
+async def _nothing(subscription: Subscription) -> None:
+    """Leaves it where it was made."""
+
+
+async def _acknowledge_through(subscription: Subscription) -> None:
+    await subscription.acknowledge_cumulative(_messages(subscription)[11], None)
+
+
+async def _acknowledge(subscription: Subscription) -> None:
+    await subscription.acknowledge([Ack(position) for position in _messages(subscription)[10:12]])
+
+
+async def _skip(subscription: Subscription) -> None:
+    assert await subscription.moves.skip(2) == 2
+
+
+async def _clear(subscription: Subscription) -> None:
+    await subscription.moves.clear_backlog()
+
+
+async def _expire(subscription: Subscription) -> None:
+    await subscription.moves.expire(1 << 50)
+
+
+async def _seek(subscription: Subscription) -> None:
+    await subscription.moves.seek(_messages(subscription)[12])
+
+
+async def _reset_by_time(subscription: Subscription) -> None:
+    await subscription.moves.seek(1 << 50)
+
+
+async def _reset_to_the_first(subscription: Subscription) -> None:
+    await subscription.moves.seek(_messages(subscription)[0])
+
+
+async def _replicate_no_more_and_again(subscription: Subscription) -> None:
+    await subscription.set_replicated(False)
+    await subscription.set_replicated(True)
+
+
+def _messages(subscription: Subscription) -> list[Position]:
+    entries = subscription.topic.reading.entries(BEFORE_ALL, None, 100, 1 << 20)
+    return [entry.position for entry in entries if not entry.marker]
+
+
+MOVES: dict[str, tuple[Callable[[Subscription], Awaitable[None]], int]] = {
+    "made at the latest message": (_nothing, 14),
+    "acknowledged, one by one": (_acknowledge, 12),
+    "acknowledged up to a message": (_acknowledge_through, 12),
+    "skipped": (_skip, 12),
+    "cleared": (_clear, 10),
+    "expired": (_expire, 10),
+    "put at a message": (_seek, 2),
+    "put at a time": (_reset_by_time, 0),
+    "put at the first message": (_reset_to_the_first, 14),
+    "switched off and on": (_replicate_no_more_and_again, 14),
+}
+"""What happens to a subscription that was made at the latest of ten messages, before four more; and how many of the
+fourteen are left for one of the same name that another cluster made from the earliest on."""
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_each_way_in_which_a_position_moves_tells_what_somebody_decided_and_not_where_the_subscription_began(
+    tmp_path: Path, move: str
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, _ = await made(us, InitialPosition.LATEST, Type.EXCLUSIVE)
+            consumer.close()
+            for number in range(10, 14):
+                await us.topic().publish([message(b"%d" % number)])
+            consumer, _ = await made(eu, InitialPosition.EARLIEST)
+            consumer.close()
+            subscription = us.subscription()
+            assert subscription is not None
+            moves, remaining = MOVES[move]
+            await moves(subscription)
+            async with joined(nodes):
+                await copied(nodes, 14)
+                await left(nodes, remaining)
+
+    asyncio.run(main())
+
+
+def test_a_backlog_quota_that_evicts_claims_what_it_passes_over_and_not_what_lies_before_the_start(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            for number in range(10, 14):
+                await us.topic().publish([message(b"%d" % number)])
+            evict = BacklogQuota(bytes_max=1, policy=QuotaPolicy.CONSUMER_BACKLOG_EVICTION)
+            await us.topic().policies.set(TopicPolicies(backlog_quota=evict))
+            await us.engine.maintenance.run_once()
+            assert backlog(us) == 0
+            await us.topic().policies.set(TopicPolicies())
+            consumer, _ = await made(eu, InitialPosition.EARLIEST)
+            consumer.close()
+            async with joined(nodes):
+                await copied([eu], 14)
+                await eventually(lambda: backlog(eu) == 10, "what came before the start in eu")
+                await quiet(*nodes)
+                assert backlog(eu) == 10
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_reads_compacted_takes_nothing_away_by_its_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, _ = await subscribed(
+                us.topic(), "sub", Type.EXCLUSIVE, initial=InitialPosition.LATEST, replicated=True, read_compacted=True
+            )
+            consumer.close()
+            consumer, _ = await made(eu, InitialPosition.EARLIEST)
+            consumer.close()
+            async with joined(nodes):
+                await left(nodes, 10)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_is_not_durable_tells_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await subscribed(us.topic(), "reader", Type.EXCLUSIVE, initial=InitialPosition.LATEST, durable=False)
+            await made(eu, InitialPosition.EARLIEST)
+            async with joined(nodes):
+                await left(nodes, 10)
+                assert "reader" not in eu.topic().subscriptions
+
+    asyncio.run(main())
+
+
+def test_a_cursor_of_an_earlier_version_claims_its_whole_position_as_it_did(tmp_path: Path) -> None:
+    """It has no start. What it acknowledged stays so when it hears of one, and of an earlier one."""
+
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu", "ap") as nodes:
+            us, eu, ap = nodes
+            consumer, inbox = await made(us, InitialPosition.EARLIEST, Type.EXCLUSIVE)
+            await inbox.holds(10)
+            await consumer.acknowledge_cumulative(inbox.positions[7])
+            consumer.close()
+            subscription = us.subscription()
+            assert subscription is not None
+            subscription.cursor.state.starts = {}
+            await made(eu, InitialPosition.LATEST)
+            await made(ap, InitialPosition.EARLIEST)
+            async with joined([us, eu]):
+                await eventually(lambda: bool(subscription.cursor.state.starts), "the start of eu in us")
+                assert backlog(us) == 0
+            async with joined(nodes):
+                await left(nodes, 2)
+
+    asyncio.run(main())
+
+
+def test_a_worker_of_an_earlier_version_that_hears_no_start_repeats_and_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            await made(us, InitialPosition.LATEST)
+            monkeypatch.setattr(markers, "_update_to_wire", without_starts)
+            async with joined(nodes, ("us", "eu")):
+                await eventually(lambda: eu.subscription() is not None, "the subscription in eu")
+                await quiet(*nodes)
+                assert (backlog(us), backlog(eu)) == (0, 10)
+
+    to_wire = markers._update_to_wire
+
+    def without_starts(update: markers.SubscriptionUpdate) -> Any:
+        return to_wire(replace(update, starts={}))
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_starts_again_delivers_nothing_that_lies_before_the_start(tmp_path: Path) -> None:
+    """eu hears of the start, and stops. The messages before it come while nobody there may say so."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us", links=()) as [us], opened(tmp_path / "eu", "eu") as engine:
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message(b"%d" % number) for number in range(10)])
+            there = await engine.topic(TOPIC)
+            ends = {"us": Start(topic.incarnation, topic.log.last)}
+            await there.subscriptions.create("sub", BEFORE_ALL, replicated=True, generation=1, starts=ends)
+            for stored in topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 20)[0]:
+                await there.writing.copy([CopiedBlock(BEFORE_ALL, stored.block, False)])
+            assert there.subscriptions["sub"].cursor.backlog_entries() == 10
+            sync = SubscriptionSync(
+                engine, peers=["us"], reachable_origins=["us"], settings=FAST, index=RecordingIndex()
+            )
+            sync.start()
+            assert there.subscriptions["sub"].cursor.backlog_entries() == 0
+            await sync.stop()
 
     asyncio.run(main())

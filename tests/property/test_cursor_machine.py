@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,9 +52,9 @@ class Model:
     def ack(self, position: Position, indexes: list[int] | None = None) -> None:
         self.acked |= {(position, index) for index in (range(self.sizes[position]) if indexes is None else indexes)}
 
-    def ack_through(self, position: Position) -> None:
+    def ack_through(self, position: Position, but: Collection[Position] = ()) -> None:
         for other in self.sizes:
-            if other <= position:
+            if other <= position and other not in but:
                 self.ack(other)
 
     def restart(self, position: Position, generation: int) -> None:
@@ -69,6 +69,8 @@ class CursorMachine(RuleBasedStateMachine):
         self.log = LogIndex()
         self.model = Model()
         self.cursor = Cursor(self.log, CursorState(replicated=True))
+        self.uncovered: set[Position] = set()
+        """Entries that are to be delivered because the start moved back, and were not yet."""
         self.told: set[tuple[Position, int]] = set()
         """What others were told of this generation, or told us."""
         self.ledger, self.following = 1, 0
@@ -124,9 +126,33 @@ class CursorMachine(RuleBasedStateMachine):
         position = self._message(data)
         size = self.model.sizes[position]
         index = data.draw(st.integers(0, size - 1)) if into_batch else None
-        self.model.ack_through(Position(position.ledger, position.entry - 1))
+        if position > self.model.mark_delete:
+            self.uncovered.discard(position)
+            self.model.ack_through(Position(position.ledger, position.entry - 1), but=self.uncovered)
         self.model.ack(position, None if index is None else list(range(index + 1)))
         self.cursor.acknowledge_cumulative(position, index, size)
+
+    @precondition(lambda self: any(self.model.sizes.values()))
+    @rule(data=st.data())
+    def move_the_start_back(self, data: Any) -> None:
+        """Entries are not consumed any more that nobody acknowledged, so others were told of none of them."""
+        self.tell_others()
+        messages = [position for position, size in self.model.sizes.items() if size]
+        chosen = data.draw(st.sets(st.sampled_from(messages), min_size=1))
+        consumed = {position for position in chosen if self.model.consumed(position)}
+        taken = {(position, index) for position in consumed for index in range(self.model.sizes[position])}
+        self.model.acked -= taken
+        self.told -= taken
+        self.uncovered |= consumed
+        self.highest = (1, BEFORE_ALL)
+        assert set(self.cursor.uncover(PositionSet(chosen))) == consumed
+
+    @rule(data=st.data())
+    def deliver_what_came_back(self, data: Any) -> None:
+        if self.uncovered:
+            chosen = data.draw(st.sets(st.sampled_from(sorted(self.uncovered))))
+            self.uncovered -= chosen
+            self.cursor.delivered(chosen)
 
     @rule(data=st.data(), probe=probes, index=st.sampled_from([None, -1, 9]), cumulative=st.booleans())
     def what_cannot_be_acknowledged_is_refused_and_leaves_the_state(
@@ -158,7 +184,7 @@ class CursorMachine(RuleBasedStateMachine):
         generation = self.model.generation + step
         if step > 0:
             self.model.restart(position, generation)
-            self.told = set(self.model.acked)
+            self.told, self.uncovered = set(self.model.acked), set()
         elif step == 0:
             self._told_by_others(lambda: self.model.ack_through(position))
         before = deepcopy(self.cursor.state)
@@ -216,7 +242,7 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(position=probes, through=st.booleans())
     def adopt_a_generation(self, position: Position, through: bool) -> None:
         self.model.restart(position if through else BEFORE_ALL, self.model.generation + 2)
-        self.told = set(self.model.acked)
+        self.told, self.uncovered = set(self.model.acked), set()
         if through:
             self.cursor.adopt_generation(self.model.generation, through=position)
         else:
@@ -253,7 +279,7 @@ class CursorMachine(RuleBasedStateMachine):
     def seek(self, position: Position) -> None:
         self.model.restart(position, self.model.generation + 1)
         self.cursor.restart(position)
-        self.told = set()
+        self.told, self.uncovered = set(), set()
 
     @rule()
     def crash_and_load(self) -> None:
@@ -261,6 +287,14 @@ class CursorMachine(RuleBasedStateMachine):
         stored = deepcopy(self.cursor.state)
         self.cursor = Cursor(self.log, deepcopy(stored))
         assert self.cursor.state == stored
+        if self.uncovered:  # nobody knows which of them were delivered
+            rewound = stored.rewound
+            assert rewound is not None
+            self.uncovered = {
+                each
+                for each, size in self.model.sizes.items()
+                if size and each <= rewound and not self.model.consumed(each)
+            }
 
     # What must hold always.
 

@@ -180,6 +180,13 @@ class Began(NamedTuple):
         return identity.position <= self.ends.get(identity.origin, BEFORE_ALL)
 
 
+def after_the_start(subscription: Subscription, messages: set[Identity]) -> set[Identity]:
+    """Those of ``messages`` that an acknowledgement is about: what lies before the start is delivered to nobody."""
+    starts = subscription.cursor.state.starts
+    ends = {origin: start.position for origin, start in starts.items()}
+    return {each for each in messages if each.position > ends.get(each.origin, BEFORE_ALL)}
+
+
 class LossyLink:
     """Carries blocks in frames, as a link does, over a network that loses, repeats and reorders them."""
 
@@ -369,7 +376,7 @@ class SyncMachine(RuleBasedStateMachine):
                 identity, position = messages[pick % len(messages)]
                 alone = pick % 2 == 0
                 whole = [each for each, place in messages if place == position]
-                said = {identity} if alone else set(whole)
+                said = after_the_start(subscription, {identity} if alone else set(whole))
                 self.said[name, subscription.cursor.generation][cluster.name].update(said)
                 indexes = (identity.index,) if alone and len(whole) > 1 else None
                 try:
@@ -407,7 +414,7 @@ class SyncMachine(RuleBasedStateMachine):
         size = sum(place == position for _, place in messages)
 
         async def acknowledge() -> None:
-            self.said[name, subscription.cursor.generation][cluster.name].update(upto)
+            self.said[name, subscription.cursor.generation][cluster.name] |= after_the_start(subscription, set(upto))
             with suppress(SubscriptionNotFound):
                 await subscription.acknowledge_cumulative(position, identity.index if size > 1 else None)
 
@@ -596,12 +603,7 @@ class SyncMachine(RuleBasedStateMachine):
                 if before == generation:
                     had -= cluster.trimmed
                     assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
-                starts = subscription.cursor.state.starts
-                ends = {origin: start.position for origin, start in starts.items()}
-                self.seen[cluster.name, name] = (
-                    generation,
-                    {each for each in consumed if each.position > ends.get(each.origin, BEFORE_ALL)},
-                )
+                self.seen[cluster.name, name] = generation, after_the_start(subscription, consumed)
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
         """What was said in a generation, and before it of origins that whoever began it did not know: a cluster may

@@ -156,7 +156,7 @@ class Cursor:
         self.acknowledge(position, prefix, batch_size)
 
     def _consume_through(self, position: Position, *, but: Position) -> None:
-        """Consume all up to ``position``; of what is uncovered and not delivered yet, only the entry ``but``."""
+        """Consume all up to ``position``, except what is uncovered and not delivered yet. The entry ``but`` counts."""
         uncovered, state = self._uncovered, self._state
         if uncovered is not None:
             uncovered.discard(but)

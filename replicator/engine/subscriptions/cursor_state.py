@@ -66,9 +66,9 @@ class CursorState:
     """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
     in it, and others may have them. None if there are none."""
     starts: Starts = field(default_factory=dict)
-    """By origin, where this generation begins. Nobody consumed what lies before. A generation that a seek began has none, and a
-    cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
-    rewound: Position | None = None
+    """By origin, where this generation begins; nobody consumed what lies before. A generation that a seek began, and a
+    cursor that an earlier version stored, have none: all up to ``mark_delete`` counts as consumed."""
+    rewound: Position | None = field(default=None, compare=False)
     """Up to here entries may be unconsumed because the start moved back, though consumers got later ones."""
 
     def __post_init__(self) -> None:

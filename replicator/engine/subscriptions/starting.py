@@ -1,13 +1,13 @@
-"""Where a subscription begins that somebody makes in this cluster, by origin (DESIGN 4.7).
+"""Starts of the subscriptions that somebody makes in this cluster, by origin (DESIGN 4.7).
 
 Invariant (DESIGN §3): 5. The position at which a cursor is put says nothing about what was consumed, so it is kept as a
 start, apart from acknowledgements.
 
-A start names each origin of which the topic has or had something, and each origin that links bring here:
+A start names each origin that the topic has or had, and each origin that links bring here:
 
 1. Messages of this cluster up to the position lie before the start, and so do those of other origins that are here at
    or below it.
-2. Of an origin that links bring and of which nothing is here yet, every message lies after the start: it comes later.
+2. Every message of an origin that links bring lies after the start if nothing of the origin is here yet.
 3. Trimmed messages lie before the start, except for a subscription that reads compacted: the view may have them.
 4. Origins that never come here are not named. Another cluster knows better where they begin.
 """

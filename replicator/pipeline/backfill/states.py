@@ -21,6 +21,7 @@ from typing import Any
 
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import end_before, from_data
 
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
@@ -125,15 +126,19 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
         left = here["unconsumed"].get(origin)
         if left is not None and left["incarnation"] != left_there["incarnation"]:
             return f"it is of another incarnation of what {origin} published"
-        lacking = _acknowledged_here_only(left, left_there, Position.parse(high_water[origin]))
+        before = end_before(from_data(here.get("starts", {})), origin, int(left_there["incarnation"]))
+        lacking = _acknowledged_here_only(left, left_there, before, Position.parse(high_water[origin]))
         if lacking:
             return f"{lacking} entries of {origin} that are acknowledged at the source are not there"
     return None
 
 
-def _acknowledged_here_only(left: Mapping[str, Any] | None, left_there: Mapping[str, Any], upto: Position) -> int:
-    """How many entries up to ``upto`` have messages that are acknowledged at the source, and not there."""
+def _acknowledged_here_only(
+    left: Mapping[str, Any] | None, left_there: Mapping[str, Any], after: Position, upto: Position
+) -> int:
+    """How many entries in ``(after, upto]`` have messages that are acknowledged at the source, and not there."""
     here, there = _positions(left), _positions(left_there)
+    there.discard_through(after)
     there.discard_above(upto)
     shared = there.common(here)
     there.difference_update(here)

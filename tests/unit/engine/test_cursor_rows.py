@@ -19,6 +19,7 @@ from replicator.engine.subscriptions.cursor_rows import CURSOR_ROWS, CURSORS, Cu
 from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import FROM_THE_FIRST, Start
 
 
 def at(entry: int, ledger: int = 1) -> Position:
@@ -215,3 +216,37 @@ def test_100_000_open_batches_fit_20_mb_and_one_more_costs_one_small_write() -> 
     again.acknowledge_cumulative(at(count - 1), None, 100)
     tables.save(rows, state)
     assert len(tables.tables[CURSOR_ROWS]) == 1, "the one in which mark-delete stands"
+
+
+def test_where_a_subscription_starts_is_stored_and_a_cursor_of_an_earlier_version_has_no_start() -> None:
+    starts = {"us": Start(7, at(3)), "eu": FROM_THE_FIRST}
+    cursor, rows, tables = saved(make_log((1, 9, False)), CursorState(mark_delete=at(3), starts=starts))
+    assert tables.load()[0].starts == starts
+    head = json.loads(next(iter(tables.tables[CURSORS].values())))
+    del head["starts"]
+    tables.tables[CURSORS] = {key: json.dumps(head).encode() for key in tables.tables[CURSORS]}
+    assert tables.load()[0].starts == {}
+    cursor.restart(at(5))
+    tables.save(rows, cursor.state)
+    assert tables.load()[0].starts == {}, "a seek claims all before it"
+
+
+def test_a_worker_that_starts_again_still_knows_what_came_back_and_may_not_have_been_delivered() -> None:
+    log = make_log((1, 9, False))
+    cursor, rows, tables = saved(log, CursorState(mark_delete=at(5)))
+    assert list(cursor.uncover(PositionSet([at(1), at(2)]))) == [at(1), at(2)]
+    tables.save(rows, cursor.state)
+    state, _ = tables.load()
+    assert (state.mark_delete, list(state.individually_deleted)) == (at(0), [at(3), at(4), at(5)])
+    again = Cursor(log, state)
+    again.acknowledge_cumulative(at(7), None, 1)
+    assert [
+        position for position in log.messages_after(BEFORE_ALL, PositionSet()) if not again.is_consumed(position)
+    ] == [
+        at(1),
+        at(2),
+        at(8),
+    ]
+    again.delivered([at(1), at(2)])
+    again.acknowledge_cumulative(at(2), None, 1)
+    assert again.mark_delete == at(7)

@@ -22,6 +22,7 @@ import numpy as np
 
 from replicator.pipeline.data_plane import SubscriptionState
 from replicator.pipeline.verify.comparison.overlaps import ENTRY_BITS, Bools, Int64s
+from snapshots.starts import Starts
 
 _NONE: Final = np.zeros(0, np.int64)
 
@@ -44,6 +45,8 @@ class Acked:
     """Where the state may change, in order."""
     parts: Mapping[tuple[int, int], frozenset[int]]
     """Which indexes of the entries that are acknowledged in part."""
+    begins: Starts
+    """Where the subscription begins: what lies before counts as consumed here, and nobody acknowledged it."""
 
     @classmethod
     def of(cls, state: SubscriptionState) -> Self:
@@ -58,7 +61,7 @@ class Acked:
         singles = np.array([of[ledger] + entry for ledger, entry in parts], np.int64)
         after_mark = np.array([of[mark.ledger] + mark.entry + 1], np.int64)
         cuts = np.unique(np.concatenate([starts, ends, singles, singles + 1, after_mark]))
-        return cls((mark.ledger, mark.entry), state.generation, ledgers, starts, ends, cuts, parts)
+        return cls((mark.ledger, mark.entry), state.generation, ledgers, starts, ends, cuts, parts, state.starts)
 
     def contains(self, ledgers: Int64s, entries: Int64s) -> Bools:
         """For each entry, whether all of it is acknowledged."""

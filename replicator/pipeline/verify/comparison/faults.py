@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from replicator.pipeline.verify.comparison.acked import Runs, only_acked
+from replicator.pipeline.verify.comparison.acked import Acked, Runs, only_acked
 from replicator.pipeline.verify.comparison.contents import ReadEntries, differing_messages
 from replicator.pipeline.verify.comparison.overlaps import Bools, Int64s, Overlaps, Pieces, messages_in, overlaps
 from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, MESSAGES, NOTE, PROBE, Found
@@ -37,6 +37,7 @@ from replicator.pipeline.verify.comparison.scope import (
     home_of,
     within,
 )
+from snapshots.starts import end_before
 
 EXAMPLES_SHOWN: Final = 10
 """Of each kind and topic that one task marks as examples."""
@@ -128,7 +129,7 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
     names = origin.dictionary.to_pylist()
     topics, origins, incarnations, ledgers = (key[firsts] for key in rows)
     of_groups = tuple(names[index] for index in origins.tolist())
-    bounds = list(_bounds(scope, topics, of_groups, ledgers))
+    bounds = list(_bounds(scope, topics, of_groups, incarnations, ledgers))
     edges = np.array(bounds, np.int64).reshape(-1, 2).T
     return _Cells(
         pieces,
@@ -144,9 +145,15 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
     )
 
 
-def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int64s) -> Iterator[tuple[int, int]]:
-    """Where copies begin, end, and have holes: group and entry."""
-    for group, (topic, origin, ledger) in enumerate(zip(topics.tolist(), origins, ledgers.tolist(), strict=True)):
+def _bounds(
+    scope: Scope, topics: Int64s, origins: tuple[str, ...], incarnations: Int64s, ledgers: Int64s
+) -> Iterator[tuple[int, int]]:
+    """Where copies begin, end, and have holes, and where subscriptions begin: group and entry."""
+    groups = zip(topics.tolist(), origins, incarnations.tolist(), ledgers.tolist(), strict=True)
+    for group, (topic, origin, incarnation, ledger) in enumerate(groups):
+        for of_clusters in scope.topics[topic].must.values():
+            ends = (end_before(acked.begins, origin, incarnation) for acked in of_clusters.values())
+            yield from ((group, end.entry + 1) for end in ends if end.ledger == ledger)
         for number, standing in scope.topics[topic].standings.items():
             positions = [standing.gone_upto(scope.clusters[number], origin)]
             if standing.high_water is not None and origin in standing.high_water:
@@ -175,6 +182,15 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
                 here = (cut.group == group) & (cut.start >= within(ledger, after)) & (cut.start < within(ledger, upto))
                 left_out |= here
     return (cut.start < gone_below[cut.group]) | left_out, cut.start >= due_below[cut.group]
+
+
+def _begins(cells: _Cells, acked: Acked) -> Int64s:
+    """By group, how many entries of the ledger lie before the start of a subscription."""
+    groups = zip(cells.ledgers.tolist(), cells.origins, cells.incarnations.tolist(), strict=True)
+    return np.array(
+        [within(ledger, end_before(acked.begins, origin, incarnation)) for ledger, origin, incarnation in groups],
+        np.int64,
+    )
 
 
 def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
@@ -224,12 +240,18 @@ def _acknowledged(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int6
         source, destination = (scope.clusters.index(name) for name in pair)
         both = of_topic[(places[source][0] & places[destination][0])[of_topic]]
         at_source, at_destination = places[source], places[destination]
-        runs = Runs(
-            at_source[1][both], at_source[2][both], at_destination[1][both], at_destination[2][both], cut.count[both]
-        )
+        in_both = both
         for name, of_clusters in topic.must.items():
             if source not in of_clusters:
                 continue
+            both = in_both[cut.start[in_both] >= _begins(cells, of_clusters[source])[cut.group[in_both]]]
+            runs = Runs(
+                at_source[1][both],
+                at_source[2][both],
+                at_destination[1][both],
+                at_destination[2][both],
+                cut.count[both],
+            )
             there = topic.subscriptions.get(name, {}).get(destination)
             for differing in only_acked(of_clusters[source], there, runs):
                 interval = int(both[differing.run])

@@ -1,0 +1,72 @@
+"""Where a subscription begins that somebody makes here, for each origin that the topic has or that links bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from engine_support import make_log
+
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.subscriptions.starting import Starting, StoredExtent
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import FROM_THE_FIRST, Start
+
+END = Position(1, 9)
+EXTENTS: list[StoredExtent] = [("b", 7, Position(3, 0), Position(1, 2), 3), ("b", 7, Position(3, 5), Position(1, 7), 2)]
+"""Entries 0 to 2 of ``b`` lie at 2 to 4 here, and entries 5 and 6 at 7 and 8."""
+
+
+class Origins:
+    def high_waters(self) -> Mapping[str, HighWater]:
+        return {"a": HighWater(5, END), "b": HighWater(7, Position(3, 6)), "gone": HighWater(2, Position(4, 4))}
+
+
+class Topic:
+    """A topic of ten entries."""
+
+    name, cluster, topic_id, incarnation = "t", "a", 1, 5
+
+    def __init__(self) -> None:
+        self.log = make_log((1, 10, False))
+        self.origins = Origins()
+
+    def extents(self, topic_id: int) -> Iterator[StoredExtent]:
+        return iter(EXTENTS)
+
+
+def began(position: Position, topic: Topic, *, read_compacted: bool = False) -> dict[str, Start]:
+    starting = Starting()
+    starting.brought = lambda name: {"b", "new"}
+    return starting.at(topic, topic, position, read_compacted=read_compacted)  # type: ignore[arg-type]
+
+
+def test_from_the_earliest_message_on_nothing_lies_before_the_start() -> None:
+    assert began(BEFORE_ALL, Topic()) == dict.fromkeys(("a", "b", "gone", "new"), FROM_THE_FIRST)
+
+
+def test_at_the_latest_message_all_that_is_here_lies_before_it_and_nothing_of_who_has_sent_nothing_yet() -> None:
+    assert began(END, Topic()) == {
+        "a": Start(5, END),
+        "b": Start(7, Position(3, 6)),
+        "gone": Start(2, Position(4, 4)),
+        "new": FROM_THE_FIRST,
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "of_b"), [(1, Position(3, -1)), (2, Position(3, 0)), (5, Position(3, 2)), (7, Position(3, 5))]
+)
+def test_at_a_message_other_origins_begin_with_what_follows_it_here(entry: int, of_b: Position) -> None:
+    found = began(Position(1, entry), Topic())
+    assert found["a"] == Start(5, Position(1, entry))
+    assert found["b"] == Start(7, of_b)
+    assert found["gone"] == Start(2, Position(4, 4)), "all of it is trimmed, so it lies below"
+
+
+def test_what_is_trimmed_lies_before_the_start_unless_the_compacted_view_may_have_it() -> None:
+    topic = Topic()
+    topic.log.trim(Position(1, 3))
+    assert began(BEFORE_ALL, topic)["a"] == Start(5, Position(1, 3))
+    assert began(BEFORE_ALL, topic)["b"] == Start(7, Position(3, 1))
+    assert began(BEFORE_ALL, topic, read_compacted=True)["a"] == FROM_THE_FIRST
