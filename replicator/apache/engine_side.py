@@ -36,7 +36,7 @@ class Engines(NamedTuple):
 
 
 class _Translated(NamedTuple):
-    """What is open in the engine, as positions of the brokers."""
+    """The open entries of a subscription in the engine, as positions of the brokers."""
 
     engines: Engines
     open: PositionSet
@@ -59,7 +59,7 @@ class EngineSide:
         return Engines(state.generation, opened, dict(state.starts), self._entries.changes)
 
     def in_engine(self, name: str, engines: Engines, seen: Seen | None, beyond: Position) -> InEngine:
-        """Translate a state. Of what is acknowledged, only entries that lie beyond a position of the brokers count."""
+        """Translate a state. Acknowledged entries count only where they lie ``beyond`` a position of the brokers."""
         opened = self.open_at_brokers(name, engines)
         acknowledged = self._entries.beyond(beyond).copy()
         acknowledged.difference_update(opened)

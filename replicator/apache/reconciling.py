@@ -68,10 +68,10 @@ class InEngine:
 
     generation: int
     acknowledged: PositionSet
-    """What is acknowledged, or lies before the start."""
+    """The entries that are acknowledged or lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
-    """Those of ``open`` that lay before :attr:`Seen.starts`: at the broker, the worker may have passed over them."""
+    """The open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,14 @@ from asynchronous import asynchronous
 from engine_support import make_block, marker, message, opened
 
 from replicator.apache.admin import TopicInternals
+from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.published import load_map
+from replicator.apache.reconciling import Seen
+from replicator.apache.seen import load_seen, write_of
 from replicator.apache.state import SubscriptionStates
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.log.block import BlockKind
@@ -345,3 +348,18 @@ async def test_a_seek_of_an_application_after_the_cursor_was_put_back_is_a_seek(
         await bridge.settle()
         assert bridge.topic.subscriptions["one"].cursor.generation == generation + 1
         assert bridge.acknowledged("one") == {0}  # a seek claims what lies before
+
+
+@asynchronous
+async def test_rows_of_earlier_versions_name_no_start_and_rows_without_one_are_as_they_were(tmp_path: Path) -> None:
+    async with opened(tmp_path, "a") as engine:
+        topic = await engine.topic(TOPIC, by_link=True)
+        cursor = BrokerCursor(Position(1, 4), PositionSet([Position(1, 7)]))
+        old, new = (
+            Seen(1, cursor, "load"),
+            Seen(2, cursor, "load", Position(1, 2), {"b": Start(3, Position(4, 5))}, Position(1, 3)),
+        )
+        rows = [write_of(topic.topic_id, name, seen) for name, seen in (("old", old), ("new", new))]
+        assert rows[0][2] == b'{"generation":1,"load":"load","broker":{"mark_delete":[1,4],"beyond":[[1,7,7]]}}'
+        await topic.writer.put_many(rows)
+        assert load_seen(engine.store, topic.topic_id) == {"old": old, "new": new}
