@@ -94,7 +94,8 @@ class SubscriptionUpdate:
 
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
     ``acks`` is the exact state: what changed, or with ``whole`` (a part of) all of it. Without either it says only that
-    the subscription exists, in this generation; with ``deleted`` that it does not. ``asks``: whoever has more says so.
+    the subscription exists, in this generation; with ``deleted`` that it does not, and with ``unless_in_use`` that a
+    cluster with consumers keeps it. ``asks``: whoever has more says so.
     ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it.
     """
 
@@ -107,6 +108,7 @@ class SubscriptionUpdate:
     asks: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
+    unless_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +316,7 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
         asks=update.asks or None,
         properties=[pb.SubscriptionProperty(key=key, value=value) for key, value in sorted(update.properties.items())],
         read_compacted=update.read_compacted or None,
+        unless_in_use=update.unless_in_use or None,
     )
 
 
@@ -335,6 +338,7 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         wire.asks,
         {item.key: item.value for item in wire.properties},
         wire.read_compacted,
+        wire.unless_in_use,
     )
 
 

@@ -105,7 +105,7 @@ class SubscriptionProperty(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted")
+    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "unless_in_use")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     ASKS_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    UNLESS_IN_USE_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     generation: int
@@ -126,7 +127,8 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     asks: bool
     properties: _containers.RepeatedCompositeFieldContainer[SubscriptionProperty]
     read_compacted: bool
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ...) -> None: ...
+    unless_in_use: bool
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., unless_in_use: _Optional[bool] = ...) -> None: ...
 
 class FailoverAssignment(_message.Message):
     __slots__ = ("home", "serving")

@@ -37,6 +37,7 @@ class Merges(Protocol):
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
+    def outlive(self, generation: int) -> None: ...
 
 
 class Replicated(Protocol):
@@ -113,6 +114,13 @@ class ExactState:
         if update.position is not None:
             changed |= subscription.merging.mark_delete(update.position, update.generation)
         return changed
+
+    def outlive(self, subscription: Replicated, generation: int) -> None:
+        """Keep the subscription, with what waits for messages, though another cluster deleted it in ``generation``."""
+        name, before = subscription.name, subscription.cursor.generation
+        waiting, heard = self.pending.of(name, before), self.pending.heard(name, before)
+        subscription.merging.outlive(generation)
+        self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
         """What a subscription does not claim that begins here because another cluster says so: what is trimmed."""
