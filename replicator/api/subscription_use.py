@@ -1,7 +1,7 @@
 """``POST /replication/v1/subscription-use``: whether consumers use a replicated subscription in this cluster.
 
-The worker of another cluster asks before it deletes the subscription without force; what is said, and by whom it is
-asked, is in :mod:`replicator.sync.use_elsewhere`.
+The worker of another cluster asks before it deletes the subscription without force. The messages of both sides are in
+:mod:`replicator.sync.use_elsewhere`.
 """
 
 from __future__ import annotations

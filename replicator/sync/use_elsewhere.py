@@ -39,7 +39,7 @@ TOPICS_MAX: Final = 1_000
 QUESTIONS_AT_ONCE_MAX: Final = 16
 """To one cluster. A question that waits for its turn loses the time of its own limit."""
 TOPICS_A_TURN: Final = 100
-"""Whose links are looked up in one turn of the event loop."""
+"""Links of so many topics are looked up in one turn of the event loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -158,8 +158,8 @@ class UseElsewhere:
                 elif answer:
                     topic, count = next(iter(answer.items()))
                     raise SubscriptionBusy(
-                        f"subscription {question.subscription!r} of {topic} has {count} consumers in cluster "
-                        f"{cluster}, which would lose their place: disconnect them, or use force"
+                        f"cluster {cluster} has {count} consumers of subscription {question.subscription!r} of {topic}, "
+                        "which would lose their place: disconnect them, or use force"
                     )
         finally:
             for task in tasks:

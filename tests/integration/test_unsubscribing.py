@@ -153,7 +153,7 @@ def test_unsubscribing_is_refused_while_another_cluster_has_consumers_and_the_er
             check=True,
         ).stdout
         assert "refused: BrokerMetadataError" in said
-        assert f"subscription 'sub' of {topic} has 1 consumers in cluster B" in said
+        assert f"cluster B has 1 consumers of subscription 'sub' of {topic}" in said
         published(at_a, topic, 1)
         assert received(at_b, 1) == [0]
         nothing_comes(at_b)  # the ten are not processed again
@@ -244,7 +244,7 @@ def test_one_partition_in_use_elsewhere_keeps_the_subscription_on_all_partitions
         assert [backlog(deployed, "A", each) is not None for each in partitions] == [True] * 3
         leaving.close()
         status, reason = deleted(deployed, "A", topic)
-        assert (status, "in cluster B" in reason, partitions[2] in reason) == (412, True, True)
+        assert (status, "cluster B" in reason, partitions[2] in reason) == (412, True, True)
         assert [backlog(deployed, "A", each) is not None for each in partitions] == [True] * 3
         using.close()
         assert deleted(deployed, "A", topic) == (204, "")
@@ -256,11 +256,11 @@ def test_deleting_by_the_admin_api_is_refused_without_force_and_names_the_cluste
     topic = next(_topics)
     with in_use_at_b(deployed, topic) as (_, at_b):
         status, reason = deleted(deployed, "A", topic)
-        assert (status, "1 consumers in cluster B" in reason) == (412, True)
+        assert (status, "cluster B has 1 consumers" in reason) == (412, True)
         file = str(deployed.file)
         done = forked_commands.run("subscriptions", "delete", topic, "sub", "-f", file, "-c", "A", cwd=deployed.path)
         assert done.returncode == 2, done.stderr
-        assert "in cluster B" in done.stderr
+        assert "cluster B" in done.stderr
         assert deleted(deployed, "A", topic, force=True) == (204, "")
         assert received(at_b, 10) == list(range(10))
 
@@ -279,7 +279,7 @@ def test_deleting_in_a_whole_namespace_is_refused_while_one_topic_is_in_use_else
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=20)
         reason = json.load(refused.value)["reason"]
-        assert (refused.value.code, topics[1] in reason, "in cluster B" in reason) == (412, True, True)
+        assert (refused.value.code, topics[1] in reason, "cluster B" in reason) == (412, True, True)
         assert [backlog(deployed, "A", topic) for topic in topics] == [1, 1, 1]
         using.close()
         urllib.request.urlopen(request, timeout=20).close()

@@ -111,10 +111,10 @@ class SubscriptionDeleting:
     def check_unused_here(self, by: EngineConsumer | None = None) -> None:
         """Raise :class:`SubscriptionBusy` while consumers other than ``by`` are connected here."""
         subscription = self._subscription
-        if any(consumer is not by for consumer in subscription.consumers.values()):
+        if others := sum(consumer is not by for consumer in subscription.consumers.values()):
             raise SubscriptionBusy(
-                f"subscription {subscription.name!r} of {subscription.topic.name} has {len(subscription.consumers)} "
-                "consumers: disconnect them first, or use force"
+                f"subscription {subscription.name!r} of {subscription.topic.name} has {others} "
+                f"{'consumers' if by is None else 'other consumers'}: disconnect them first, or use force"
             )
 
     async def delete(self, by: EngineConsumer | None = None, *, force: bool = False, ask: bool = True) -> None:
