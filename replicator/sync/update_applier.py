@@ -46,7 +46,8 @@ class UpdateApplier:
         relay = self._shared.routes.relays(self._topic.name, update.source)
         try:
             if update.deleted:
-                kept = await self._bury(update, relay=relay)
+                await self._bury(update, relay=relay)
+                kept = self._topic.subscriptions.get(update.subscription)
                 return None if kept is None else kept.saved()
             subscription = self._topic.subscriptions.get(update.subscription)
             if subscription is None:
@@ -83,13 +84,13 @@ class UpdateApplier:
         finally:
             self.from_peers.pop(update.subscription, None)
 
-    async def _bury(self, update: ApplyUpdate, *, relay: bool) -> Subscription | None:
-        """Delete a subscription that another cluster deleted; return it if it is kept, as consumers use it here."""
+    async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
+        """Delete a subscription that another cluster deleted, or keep it if consumers use it here."""
         name, sparing = update.subscription, update.unless_in_use
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:
             self._shared.counted.updates_ignored += 1
-            return None
+            return
         self.from_peers[name] = relay
         try:
             used = await self._topic.subscriptions.bury(name, update.generation, unless_in_use=sparing)
@@ -110,4 +111,3 @@ class UpdateApplier:
                 name, update.generation, monotonic_ms(), announced=not relay, unless_in_use=sparing
             )
             self._settle()
-        return used

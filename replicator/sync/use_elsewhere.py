@@ -158,8 +158,8 @@ class UseElsewhere:
                 elif answer:
                     topic, count = next(iter(answer.items()))
                     raise SubscriptionBusy(
-                        f"cluster {cluster} has {count} consumers of subscription {question.subscription!r} of {topic}, "
-                        "which would lose their place: disconnect them, or use force"
+                        f"cluster {cluster} has {count} consumers of subscription {question.subscription!r} of "
+                        f"{topic}, which would lose their place: disconnect them, or use force"
                     )
         finally:
             for task in tasks:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import aiohttp
 import forked_commands
 import pytest
 from failover_support import TOPIC, Deployment, deployment
@@ -263,6 +264,23 @@ def test_deleting_by_the_admin_api_is_refused_without_force_and_names_the_cluste
         assert "cluster B" in done.stderr
         assert deleted(deployed, "A", topic, force=True) == (204, "")
         assert received(at_b, 10) == list(range(10))
+
+
+def test_a_websocket_that_unsubscribes_is_closed_with_the_name_of_the_cluster(deployed: Deployment) -> None:
+    topic = next(_topics)
+
+    async def unsubscribed() -> tuple[int | None, str]:
+        url = deployed.url("A", f"/ws/v2/consumer/{topic.replace('://', '/')}/sub")
+        async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+            await socket.send_json({"type": "unsubscribe"})
+            said = await socket.receive(30)
+            return socket.close_code, str(said.extra)
+
+    with in_use_at_b(deployed, topic) as (at_a, at_b):
+        code, reason = asyncio.run(unsubscribed())
+        assert (code, "cluster B has 1 consumers" in reason) == (1013, True)
+        published(at_a, topic, 1)
+        assert received(at_b, 1) == [0]
 
 
 def test_deleting_in_a_whole_namespace_is_refused_while_one_topic_is_in_use_elsewhere(deployed: Deployment) -> None:
