@@ -486,7 +486,7 @@ def test_a_link_that_is_cut_and_started_again_loses_no_part_of_a_batchs_acknowle
 # What operators do on one side.
 
 
-def test_a_forced_unsubscribe_on_one_side_takes_the_subscription_from_the_consumers_of_the_other(tmp_path: Path) -> None:
+def test_a_forced_unsubscribe_on_one_side_takes_the_subscription_from_those_of_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
