@@ -50,6 +50,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("sync", "snapshot_interval_ms"),
         ("sync", "snapshot_timeout_ms"),
         ("sync", "update_interval_ms"),
+        ("sync", "in_use_timeout_ms"),
         ("auth", "tokens"),
         ("auth", "passwords"),
         ("auth", "superusers"),

@@ -139,7 +139,7 @@ def dump(topology: Topology) -> str:
         },
         "links": written_links(topology.links),
         "pipeline": topology.pipeline.model_dump(),
-        "sync": topology.sync.model_dump(),
+        "sync": topology.sync.written(),
         "store": topology.store.written(),
         **{
             name: written

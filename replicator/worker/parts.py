@@ -18,6 +18,7 @@ from replicator.index.writer import IndexWriter
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.use_elsewhere import UseElsewhere
 from replicator.topology import Topology
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
@@ -41,6 +42,7 @@ class Parts:
     driver: PipelineDriver
     sources: LinkedSources
     mending: Mending
+    use_elsewhere: UseElsewhere
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

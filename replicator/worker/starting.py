@@ -39,6 +39,7 @@ from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
+from replicator.api.subscription_use import add_subscription_use
 from replicator.api.verifying import add_mending
 from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
@@ -67,6 +68,7 @@ from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.use_elsewhere import UseElsewhere
 from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
@@ -313,11 +315,13 @@ def _make_parts(
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
         Mending(engine, supervisor, partial(_go_on, links)),
+        UseElsewhere(engine, sync.peers),
         bridge,
         traces,
     )
     for end in (
         parts.mending.stop,
+        parts.use_elsewhere.stop,
         index.stop,
         parts.rebuild.stop,
         links.stop,
@@ -359,6 +363,8 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()
+    parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
+    parts.engine.admission.use_elsewhere = parts.use_elsewhere
 
 
 def _go_on(links: RunningLinks, topic: Topic) -> None:
@@ -390,6 +396,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
+    add_subscription_use(app, parts.engine, parts.bridge)
     add_pipeline(app, reports)
     add_backfills(app, reports)
     add_staging(app, parts.staging)
