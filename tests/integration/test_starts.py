@@ -510,3 +510,27 @@ def test_a_hub_delivers_nothing_that_lies_before_the_starts_at_its_spokes_whiche
                     assert [backlog(node) for node in (by_name[first], by_name[second], hub)] == [0, 1, 1]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Type.SHARED, Type.KEY_SHARED, Type.EXCLUSIVE, Type.FAILOVER])
+def test_connected_consumers_get_what_comes_back_and_many_active_ones_get_nothing_twice(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            await consumer.acknowledge([Ack(inbox.positions[0])])
+            other, _ = await made(eu, InitialPosition.EARLIEST)
+            other.close()
+            held = ["11"] if kind.one_active else []  # in order: everything that is not acknowledged comes again
+            async with joined(nodes):
+                await inbox.holds(12 + len(held))
+                await left(nodes, 11)
+                assert said(inbox)[2:] == [*map(str, range(10)), *held]
+                await consumer.acknowledge([Ack(position) for position in inbox.positions[1:]])
+                await left(nodes, 0)
+
+    asyncio.run(main())
