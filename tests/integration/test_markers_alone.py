@@ -1,4 +1,4 @@
-"""A topic of which all is consumed and trimmed ends with markers alone; clients that ask for its end get an answer."""
+"""Clients that ask for the end of a topic get an answer when all its messages are trimmed and markers are left."""
 
 from __future__ import annotations
 

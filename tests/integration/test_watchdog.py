@@ -47,7 +47,7 @@ class Host:
             process = subprocess.Popen(
                 [sys.executable, CHILD, "worker", "-f", self.file, "-c", "solo", *options],
                 stderr=log,
-                env={**os.environ, "HELD_SECONDS": str(STACKS_SECONDS + 3).split(".", maxsplit=1)[0]},
+                env={**os.environ, "HELD_SECONDS": f"{STACKS_SECONDS + 3:.0f}"},
                 cwd=self.directory,
             )
         try:
@@ -119,7 +119,6 @@ def test_a_worker_that_stands_still_writes_its_stacks_ends_with_70_and_starts_ag
         until(lambda: host.told(STACKS) == 1, "the stacks are in the log")
         assert process.poll() is None, "it is told before the end"
         assert host.told("in stand_still") == 1
-        assert host.told('"watchdog"') == 0 or host.told("in _tick") >= 1
         assert process.wait(DEADLINE_SECONDS) == EXIT_STATUS == 70
         assert host.told("the event loop stands still; the worker ends") == 1
         assert host.told("in stand_still") == 2, "once more at the end"

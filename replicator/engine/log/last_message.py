@@ -1,6 +1,6 @@
-"""Where the last message of a log is: its last entry that is delivered, so no marker (invariant 7). Pure.
+"""The search for the last message of a log, which is its last entry that is delivered. Pure.
 
-Nor is it the later one of twins: who has got the earlier one has got all.
+It is no marker (invariant 7), and not the later one of twins: consumers get the earlier one.
 
 A log that is read and not written to ends with the markers of its subscriptions, up to tens of thousands an hour. So
 the place is found by halving, not by walking back:
