@@ -82,6 +82,9 @@ class Host:
         stats = json.loads(self.get("/admin/v2/persistent/public/default/t/stats"))
         return int(stats["msgInCounter"])
 
+    def database_state(self) -> str:
+        return str(json.loads(self.get("/replication/v1/status?topics=false"))["database"]["state"])
+
     def told(self, text: str) -> int:
         return self.log.read_text(errors="replace").count(text)
 
@@ -124,6 +127,7 @@ def test_a_worker_that_stands_still_writes_its_stacks_ends_with_70_and_starts_ag
         assert host.told("in stand_still") == 2, "once more at the end"
     with host.worker():
         assert host.messages() == 2
+        until(lambda: host.database_state() == "up", "its database is there again")
         host.publish("c")
         assert host.messages() == 3
 
