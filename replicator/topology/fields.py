@@ -39,6 +39,7 @@ from replicator.topology.scalars import (
     check_batch,
     check_conf,
     check_database,
+    check_end_after,
     check_host_name,
     check_listen,
     check_master,
@@ -400,6 +401,17 @@ class MetricsSettings(Section):
     def written(self) -> dict[str, Any]:
         """As the topology file has it: what is not the default."""
         return _changed(self, MetricsSettings())
+
+
+class WatchdogSettings(Section):
+    """When a worker whose event loop stands still is ended."""
+
+    end_after: Annotated[int, BeforeValidator(parse_duration), AfterValidator(check_end_after)] | None = None
+    """Seconds. 0 means never; None leaves it to how the worker was started."""
+
+    def written(self) -> dict[str, Any]:
+        """Return what is set, as the topology file has it."""
+        return {} if self.end_after is None else {"end_after": format_duration(self.end_after)}
 
 
 class StoreSettings(Section):

@@ -24,6 +24,7 @@ from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
 from replicator.worker.tracing import WorkerTraces
+from replicator.worker.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Parts:
     sources: LinkedSources
     mending: Mending
     use_elsewhere: UseElsewhere
+    watchdog: Watchdog
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

@@ -107,5 +107,6 @@ class Worker:
         parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
         if parts.traces is not None:
             parts.traces.change(topology.traces)
+        parts.watchdog.use(topology.watchdog)
         parts.mending.change(other_workers(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))

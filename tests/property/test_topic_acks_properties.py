@@ -337,3 +337,7 @@ def test_what_lies_before_a_start_is_claimed_by_nobody_and_lies_where_the_start_
         is_before = at <= ends.get(origin, BEFORE_ALL)
         assert (place in before) == is_before
         assert vector.origins[origin].covers(at) == (whole.origins[origin].covers(at) and not is_before)
+    noted = Unannounced(positions=PositionSet(place for _, place in log.messages()))
+    change, _ = log.acks.delta_of(noted, cursor.state)
+    for origin, acks in change.origins.items():
+        assert all(at > ends.get(origin, BEFORE_ALL) for at in [*acks.positions, *acks.batches])
