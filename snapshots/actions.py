@@ -82,7 +82,8 @@ class WriteUpdate:
 class ApplyUpdate:
     """What ``source`` tells of a subscription; idempotent.
 
-    1. With ``deleted``: delete it, unless it has a higher generation, and keep ``generation`` as its tombstone.
+    1. With ``deleted``: delete it, unless it has a higher generation, and keep ``generation`` as its tombstone. With
+       ``unless_in_use`` too: if consumers here use it, it stays as it is, in the generation after that one.
     2. Create it if it does not exist, from the earliest message on.
     3. If the generation is new here: what is acknowledged of the origins that ``acks`` names starts anew; without
        ``whole`` everything does.
@@ -101,6 +102,7 @@ class ApplyUpdate:
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
     starts: Starts = field(default_factory=dict)
+    unless_in_use: bool = False
 
 
 Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate

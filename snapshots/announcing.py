@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from snapshots.ack_vector import PART_BYTES_TARGET, AckVector
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats, WriteUpdate
@@ -63,6 +63,13 @@ class AckSource(Protocol):
         """What was acknowledged since the last call, or all that is; whether it is all. It then counts as announced."""
 
     def describe(self, name: str) -> Description: ...
+
+
+class _Buried(NamedTuple):
+    """The tombstone of a deleted subscription."""
+
+    generation: int = 0
+    unless_in_use: bool = False
 
 
 @dataclass(slots=True)
@@ -112,8 +119,8 @@ class UpdateAnnouncer:
         self._starts = starts or _unknown
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
-        self._buried: dict[str, int] = {}
-        """The generations of the tombstones of deleted subscriptions."""
+        self._buried: dict[str, _Buried] = {}
+        """Tombstones of deleted subscriptions."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}
@@ -170,13 +177,14 @@ class UpdateAnnouncer:
             subscription.acknowledged = True
             self._note(name, subscription, now_ms)
 
-    def on_subscription_deleted(self, name: str, generation: int | None, now_ms: int, *, announced: bool) -> None:
-        """A subscription is gone; with the generation of its tombstone if others are to delete it too, and whether that
-        was announced already."""
+    def on_subscription_deleted(
+        self, name: str, generation: int | None, now_ms: int, *, announced: bool, unless_in_use: bool = False
+    ) -> None:
+        """See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
         if generation is not None:
-            self._buried[name] = generation
+            self._buried[name] = _Buried(generation, unless_in_use)
             if not announced:
                 self._add(name, now_ms)
 
@@ -244,8 +252,11 @@ class UpdateAnnouncer:
         """What there is to announce of one subscription, each part with about its size in bytes."""
         subscription = self._subscriptions.get(name)
         if subscription is None:
-            if (generation := self._buried.get(name)) is not None:
-                yield SubscriptionUpdate(name, {}, generation, deleted=True), 0
+            if (buried := self._buried.get(name)) is not None:
+                yield (
+                    SubscriptionUpdate(name, {}, buried.generation, deleted=True, unless_in_use=buried.unless_in_use),
+                    0,
+                )
             return
         news = self._news(subscription)
         due, asks = subscription.whole_due, subscription.asks
@@ -322,7 +333,7 @@ class UpdateAnnouncer:
 
     def _on_update(self, update: SubscriptionUpdate, origin: str, lac: Position, now_ms: int) -> ApplyUpdate | None:
         name, known = update.subscription, self._subscriptions.get(update.subscription)
-        newest = self._buried.get(name, 0) if known is None else known.generation
+        newest = self._buried.get(name, _Buried()).generation if known is None else known.generation
         if newest > update.generation or (known is None and newest == update.generation):
             if not update.deleted or newest > update.generation:
                 self._answer(name, now_ms)
@@ -355,6 +366,7 @@ class UpdateAnnouncer:
             properties=update.properties,
             read_compacted=update.read_compacted,
             starts=update.starts,
+            unless_in_use=update.unless_in_use,
         )
 
     def owe_whole(self, name: str, now_ms: int) -> None:

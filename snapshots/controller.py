@@ -199,11 +199,20 @@ class SnapshotController:
         self.updates.on_acknowledged(name, now_ms)
 
     def on_subscription_deleted(
-        self, name: str, generation: int | None = None, now_ms: int = 0, *, announced: bool = False
+        self,
+        name: str,
+        generation: int | None = None,
+        now_ms: int = 0,
+        *,
+        announced: bool = False,
+        unless_in_use: bool = False,
     ) -> None:
-        """A subscription is gone, or not replicated any more; with the generation of its tombstone if others are to
-        delete it too, and whether they were told."""
-        self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced)
+        """Note that a subscription is gone, or is no longer replicated.
+
+        A ``generation`` is that of its tombstone: the others are to delete it too, with ``unless_in_use`` only where no
+        consumers use it. ``announced``: they were told.
+        """
+        self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
 
     def on_written(self, now_ms: int) -> None:
         """A marker of :class:`WriteUpdate` stands in the log, or was refused: the next one may follow."""

@@ -95,7 +95,8 @@ class SubscriptionUpdate:
 
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
     ``acks`` is the exact state: what changed, or with ``whole`` (a part of) all of it. Without either it says only that
-    the subscription exists, in this generation; with ``deleted`` that it does not. ``asks``: whoever has more says so.
+    the subscription exists, in this generation; with ``deleted`` that it does not, and with ``unless_in_use`` that a
+    cluster with consumers keeps it. ``asks``: whoever has more says so.
     ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it. ``starts`` say where it
     begins; a whole state has them, and a coarse state that may include what lies before them.
     """
@@ -110,6 +111,7 @@ class SubscriptionUpdate:
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
     starts: Starts = field(default_factory=dict)
+    unless_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,7 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
             )
             for origin, start in sorted(update.starts.items())
         ],
+        unless_in_use=update.unless_in_use or None,
     )
 
 
@@ -348,6 +351,7 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         {item.key: item.value for item in wire.properties},
         wire.read_compacted,
         starts,
+        wire.unless_in_use,
     )
 
 

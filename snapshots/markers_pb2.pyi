@@ -115,7 +115,7 @@ class SubscriptionProperty(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "starts")
+    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "starts", "unless_in_use")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
+    UNLESS_IN_USE_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     generation: int
@@ -138,7 +139,8 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     properties: _containers.RepeatedCompositeFieldContainer[SubscriptionProperty]
     read_compacted: bool
     starts: _containers.RepeatedCompositeFieldContainer[SubscriptionStart]
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ...) -> None: ...
+    unless_in_use: bool
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ..., unless_in_use: _Optional[bool] = ...) -> None: ...
 
 class FailoverAssignment(_message.Message):
     __slots__ = ("home", "serving")

@@ -332,6 +332,41 @@ def test_a_subscription_that_is_deleted_at_one_broker_is_deleted_at_the_other(pa
         assert backlog(pair.brokers["A"], topic, name) == -1
 
 
+def test_a_subscription_that_is_in_use_at_one_broker_outlives_its_deletion_at_the_other(pair: Beside) -> None:
+    """A broker refuses to delete what is in use, and does not know of other brokers."""
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("A"))
+    with official(pair.brokers["A"]) as at_a, official(pair.brokers["B"]) as at_b:
+        using = at_b.subscribe(topic, "kept", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        for _ in range(5):
+            using.acknowledge(using.receive(60_000))
+        until(lambda: backlog(pair.brokers["A"], topic, "kept") == 0, lambda: bridged(pair, topic))
+        at_a.subscribe(topic, "kept", ConsumerType.Shared).unsubscribe()
+        until(lambda: "subscription kept though it was deleted elsewhere" in pair.log("B"), lambda: pair.log("B"))
+        until(lambda: backlog(pair.brokers["A"], topic, "kept") == 0, lambda: bridged(pair, topic))
+        publish(pair, "A", topic, bodies("n", range(1)))
+        assert using.receive(60_000).data().decode() == bodies("n", range(1))[0], "nothing comes again"
+
+
+def test_unsubscribing_elsewhere_is_refused_while_applications_use_the_subscription_at_brokers(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    until(lambda: len(bridged(pair, topic)) == 2, lambda: pair.log("A"))
+    with official(pair.client_url("C")) as at_c, official(pair.brokers["B"]) as at_b:
+        using = at_b.subscribe(topic, "used", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        until(lambda: "used" in in_engine(pair, "B", topic), lambda: bridged(pair, topic))
+        until(lambda: pair.topics("C").count(topic) and "used" in in_engine(pair, "C", topic), lambda: pair.log("C"))
+        leaving = at_c.subscribe(topic, "used", ConsumerType.Shared)
+        with pytest.raises(pulsar.PulsarException):
+            leaving.unsubscribe()
+        assert "used" in in_engine(pair, "C", topic)
+        using.close()
+        leaving.unsubscribe()
+        for name in "AB":
+            until(lambda name=name: backlog(pair.brokers[name], topic, "used") == -1, lambda: bridged(pair, topic))
+
+
 def test_a_reader_at_one_broker_is_no_subscription_of_the_other_clusters(pair: Beside) -> None:
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:

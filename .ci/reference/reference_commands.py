@@ -40,6 +40,7 @@ for each.
 | 2 | wrong usage, a wrong file, or a worker refuses |
 | 3 | a worker, a database or a service is away |
 | 4 | of `backup`: it is as good as the store was, which had damaged blocks |
+| 70 | of `worker`: its event loop stood still, and it ended itself |
 | 130 | stopped by Ctrl-C |
 
 **Completion.** `replicator --install-completion` writes it for the shell that it is called from (bash, zsh, fish);

@@ -53,6 +53,11 @@ VALUES: Final[dict[object, str]] = {
     scalars.data_path: "a path; relative to the file",
     scalars.check_master: "`local[N]`, `spark://…`, `k8s://…` or `yarn`",
     scalars.check_batch: f"a duration, `1s` to `{scalars.BATCH_SECONDS_MAX}s`",
+    scalars.parse_duration: "",  # what checks the number says it
+    scalars.check_end_after: (
+        f"a duration, `{scalars.format_duration(scalars.END_AFTER_SECONDS_MIN)}` to "
+        f"`{scalars.format_duration(scalars.END_AFTER_SECONDS_MAX)}`, or 0"
+    ),
     scalars.check_conf: f"a mapping of up to {scalars.CONF_MAX} names `spark.…` to text",
     scalars.check_segment: "",  # its size says it
     scalars._check_flag: "`true` or `false`",

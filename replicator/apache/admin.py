@@ -23,6 +23,7 @@ import aiohttp
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.credentials import BASIC, TOKEN, TlsOfFiles, showing_of
 from replicator.apache.errors import AdminFailed, AdminLimited
+from replicator.apache.names import RESERVED
 from replicator.apache.request_turns import REQUESTS_AT_ONCE_MAX, RequestTurns, retry_after, tells_to_wait
 from replicator.client.authentication import AuthenticationTLS
 from replicator.client.closing import ClosedAtExit
@@ -230,6 +231,14 @@ class BrokerAdmin(ClosedAtExit):
         """The names of those that are connected."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [str(each.get("producerName")) for each in answer.get("publishers", ())]
+
+    async def consumers(self, topic: str) -> dict[str, int]:
+        """Return how many consumers of applications are connected, by subscription."""
+        answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
+        return {
+            name: sum(not str(each.get("consumerName")).startswith(RESERVED) for each in shown.get("consumers") or ())
+            for name, shown in answer.get("subscriptions", {}).items()
+        }
 
     async def unacknowledged(self, topic: str) -> dict[str, ConsumersShown]:
         """By subscription, what its consumers hold; only those that have consumers."""

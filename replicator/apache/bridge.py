@@ -9,7 +9,7 @@ brokers, in a namespace that is there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -45,6 +45,8 @@ WATCHED_TOPICS_MAX: Final = 5_000
 """A namespace with more is not watched: each change would cost milliseconds, also of topics that are not bridged."""
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
+ASKED_AT_ONCE: Final = 16
+"""Topics whose consumers the brokers are asked for together."""
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 
@@ -118,6 +120,26 @@ class ApacheBridge(TopicListener[Topic]):
             "refused": dict(self._refused),
             "topics": [each.status() for each in self._topics.values()],
         }
+
+    async def consumers_at_brokers(self, subscription: str, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return how many consumers of applications a subscription has at the brokers, by topic.
+
+        Topics that are not bridged are left out, and all after the first ones with consumers. Raises
+        :class:`BridgeError`.
+        """
+        bridged = [topic for topic in topics if topic in self._topics]
+        if not self._settings.bridges_subscription(subscription):
+            bridged = []
+
+        async def count(topic: str) -> int:
+            return (await self._admin.consumers(topic)).get(subscription, 0)
+
+        for first in range(0, len(bridged), ASKED_AT_ONCE):
+            part = bridged[first : first + ASKED_AT_ONCE]
+            counts = await asyncio.gather(*map(count, part))
+            if any(counts):
+                return {topic: found for topic, found in zip(part, counts, strict=True) if found}
+        return {}
 
     # What the engine tells.
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import structlog
@@ -33,7 +34,7 @@ from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import Engines, EngineSide
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError
+from replicator.apache.errors import AdminFailed, BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
 from replicator.apache.passing_cursors import PassingCursors
 from replicator.apache.reconciling import (
@@ -298,9 +299,7 @@ class SubscriptionStates:
                 await self._topic.subscriptions.delete(name)
                 del self._seen[name]
             case DeleteAtBroker():
-                async with self._fence.lock:
-                    await self._fence.release(name)
-                    await self._admin.delete_subscription(self._topic.name, name)
+                await self._delete_at_broker(name)
                 del self._seen[name]
             case ResetAtBroker():
                 assert subscription is not None
@@ -389,6 +388,29 @@ class SubscriptionStates:
     def _failed(self, name: str, error: Exception) -> None:
         self.quiet = False
         self.errors[name] = f"{type(error).__name__}: {error}"
+
+    async def _delete_at_broker(self, name: str) -> None:
+        """Delete a subscription that another cluster deleted.
+
+        The broker refuses that while consumers are connected. If the deletion was not forced, the subscription is kept,
+        and the next comparison makes it in the engine again, with what is acknowledged at the broker.
+        """
+        try:
+            async with self._fence.lock:
+                await self._fence.release(name)
+                await self._admin.delete_subscription(self._topic.name, name)
+        except AdminFailed as error:
+            refused = error.status == HTTPStatus.PRECONDITION_FAILED
+            if not refused or not self._topic.subscriptions.tombstones.unless_in_use(name):
+                raise
+            if not (await self._admin.consumers(self._topic.name)).get(name):
+                raise
+            log.warning(
+                "subscription kept though it was deleted elsewhere: consumers use it at the brokers",
+                topic=self._topic.name,
+                subscription=name,
+                reason=str(error),
+            )
 
     async def _reset_at_broker(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals

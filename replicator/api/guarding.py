@@ -60,6 +60,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/append"): (Action.REPLICATE,),
     ("POST", "/replication/v1/partitions"): (Action.REPLICATE,),
     ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
 }
 """For roles that may do one of these with something."""
@@ -184,8 +185,13 @@ def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
 
 def check_may_replicate(request: web.Request, topic: str) -> None:
     """Raises :class:`NotPermitted`, for one topic of several."""
+    check_may(request, (Action.REPLICATE,), topic)
+
+
+def check_may(request: web.Request, actions: tuple[Action, ...], topic: str) -> None:
+    """Raise :class:`NotPermitted` if who asks may do none of these with one topic of several."""
     guard: Guard = request.get(GUARD, EVERYBODY)
-    guard.check_topic(request.get(ROLE, ""), (Action.REPLICATE,), topic)
+    guard.check_topic(request.get(ROLE, ""), actions, topic)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 """The command ``replicator``. Exit status: 0 fine, 1 a check failed, 2 bad usage or configuration, 3 a peer or service
-is unavailable."""
+is unavailable, 70 the worker's event loop stood still."""
 
 from __future__ import annotations
 
@@ -99,8 +99,20 @@ def worker(
             help="Read the file again, as on SIGHUP, whenever it has changed, or a certificate or key that it names.",
         ),
     ] = False,
+    end_when_stuck: Annotated[
+        str | None,
+        typer.Option(
+            "--end-when-stuck",
+            metavar="DURATION",
+            help="End with exit status 70 after the event loop stood still for so long, such as 60s, where the "
+            "topology has no watchdog.end_after.",
+        ),
+    ] = None,
 ) -> None:
-    """Run the worker of one cluster until SIGTERM or SIGINT."""
+    """Run the worker of one cluster until SIGTERM or SIGINT.
+
+    The exit status is 70 if the worker ended itself because its event loop stood still.
+    """
     with made_to_stay():
         import uvloop
 
@@ -108,7 +120,8 @@ def worker(
         from replicator.worker.starting import run_worker
 
     _set_up_log()
-    uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change))
+    stuck = None if end_when_stuck is None else _end_after(end_when_stuck)
+    uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change, end_when_stuck=stuck))
 
 
 @app.command()
@@ -152,6 +165,18 @@ def status(file: TopologyFile) -> Shown[dict[str, WorkerStatus | Unanswered]]:
 
     answers: Any = asyncio.run(fetch_all(opened_topology(file)))
     return Shown(answers, render(answers), status=exit_status(answers))
+
+
+def _end_after(duration: str) -> int:
+    """Return the seconds of ``--end-when-stuck``; raise :class:`typer.BadParameter`."""
+    from pydantic import ValidationError
+
+    from replicator.topology import WatchdogSettings
+
+    try:
+        return WatchdogSettings.model_validate({"end_after": duration}).end_after or 0
+    except ValidationError as error:
+        raise typer.BadParameter(error.errors()[0]["msg"], param_hint="--end-when-stuck") from None
 
 
 def _set_up_log() -> None:

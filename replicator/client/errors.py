@@ -191,6 +191,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
     "TenantNotFound": TopicNotFound,
     "TopicExists": NotAllowedError,
     "TopicBusy": NotAllowedError,
+    "SubscriptionBusy": NotAllowedError,
     "NamespaceExists": NotAllowedError,
     "NamespaceNotEmpty": NotAllowedError,
     "TenantExists": NotAllowedError,

@@ -15,8 +15,8 @@ Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
 
 from replicator.engine.errors import BlockCorrupt, EngineError, MessageTooLarge, NotAllowedError
 from replicator.engine.log.block import encode_only, is_cluster
@@ -24,6 +24,14 @@ from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 
 LOCAL: Final = "__local__"
 """How clients name no cluster but the one where they publish."""
+
+
+class UseElsewhere(Protocol):
+    """What this engine is told of the consumers that other clusters have."""
+
+    async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
+        """Raise :class:`SubscriptionBusy` if another cluster has consumers of the replicated subscription on one of the
+        topics. Clusters that do not answer in time count as having none."""
 
 
 class Admission:
@@ -38,6 +46,7 @@ class Admission:
         "message_bytes_max",
         "passed_on_by",
         "producers",
+        "use_elsewhere",
     )
 
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
@@ -51,6 +60,8 @@ class Admission:
         """The clusters that pass on what is published to a topic here; whoever runs links sets it."""
         self.clients_elsewhere: EngineError | None = None
         """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
+        self.use_elsewhere: UseElsewhere | None = None
+        """Asked before a subscription is deleted without force; whoever runs the worker sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.finishing: asyncio.Event | None = None

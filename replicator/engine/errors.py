@@ -200,6 +200,12 @@ class NotAllowedError(EngineError):
     status = 409
 
 
+class SubscriptionBusy(NotAllowedError):
+    """The subscription has consumers, here or in another cluster, and force was not given."""
+
+    status = 412
+
+
 class InvalidAck(EngineError):
     """An acknowledgement of a position that does not exist in this topic."""
 

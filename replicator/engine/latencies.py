@@ -40,6 +40,8 @@ class Histogram:
 class Latencies:
     """Of one worker. What goes between clusters is by the other one; there are as many as the topology has."""
 
+    event_loop: Histogram = field(default_factory=Histogram)
+    """Of each beat of the watchdog, how much later than due the event loop turned."""
     publish: Histogram = field(default_factory=Histogram)
     """Of each publish, from when it is handed to the writer until it is durable: that of the oldest of its commit."""
     acknowledge: Histogram = field(default_factory=Histogram)

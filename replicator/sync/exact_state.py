@@ -49,6 +49,7 @@ class Merges(Protocol):
     def mark_delete(self, position: Position, generation: int) -> bool: ...
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None: ...
     def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None: ...
+    def outlive(self, generation: int) -> None: ...
 
 
 class Replicated(Protocol):
@@ -137,6 +138,13 @@ class ExactState:
         if update.position is not None and self._counts(subscription, update.starts):
             changed |= subscription.merging.mark_delete(update.position, update.generation)
         return changed
+
+    def outlive(self, subscription: Replicated, generation: int) -> None:
+        """Keep the subscription, with what waits for messages, though another cluster deleted it in ``generation``."""
+        name, before = subscription.name, subscription.cursor.generation
+        waiting, heard = self.pending.of(name, before), self.pending.heard(name, before)
+        subscription.merging.outlive(generation)
+        self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
         """What a subscription does not claim that begins here because another cluster says so: what is trimmed."""

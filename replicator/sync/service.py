@@ -128,6 +128,10 @@ class SubscriptionSync:
         """See :meth:`TopicAcks.unconsumed`."""
         return self._of(topic).unconsumed(subscription)
 
+    def peers(self, topic: Topic) -> frozenset[str]:
+        """Return the clusters that hear what is told of the topic's subscriptions here."""
+        return self._shared.peers(topic)
+
     def counters(self) -> dict[str, int]:
         """Sums over the topics, since the worker started."""
         totals = dict.fromkeys(ControllerStats.__slots__, 0)

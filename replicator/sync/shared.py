@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from replicator.engine.engine import Engine
+from replicator.engine.topic import Topic
 from replicator.sync.index import Index
 from replicator.sync.marker_log import Counters
 from replicator.sync.routes import Routes
@@ -28,6 +29,12 @@ class Shared:
     """Ids of snapshots, unique among all that this cluster ever asks for."""
     counted: Counters = field(default_factory=Counters)
     budget: UpdateBudget = field(default_factory=UpdateBudget)
+
+    def peers(self, topic: Topic) -> frozenset[str]:
+        """Return the clusters that get the topic's markers: its namespace may say that it is copied to some only."""
+        peers = self.routes.peers(topic.name)
+        clusters = topic.namespace.policies.replication_clusters
+        return peers if clusters is None else peers & frozenset(clusters)
 
 
 def monotonic_ms() -> int:

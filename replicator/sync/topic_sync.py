@@ -109,8 +109,15 @@ class TopicSync:
             self.controller.on_append(topic.log.last, origin=None, messages=False, now_ms=monotonic_ms())
             self._recall_own_markers(last_message)
         unannounced = self._markers.unannounced_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
-        for name, generation in topic.subscriptions.tombstones.items():
-            self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=name not in unannounced)
+        tombstones = topic.subscriptions.tombstones
+        for name, generation in tombstones.items():
+            self.controller.on_subscription_deleted(
+                name,
+                generation,
+                monotonic_ms(),
+                announced=name not in unannounced,
+                unless_in_use=tombstones.unless_in_use(name),
+            )
         for first, last in list(topic.log.markers.runs()):
             after = max(self._checkpoint.handled, Position(first.ledger, first.entry - 1))
             for blocks in self._markers.pages(after, last):
@@ -238,7 +245,10 @@ class TopicSync:
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
         self._off.pop(name, None)
         announced = self._applier.from_peers.get(name) is False
-        self.controller.on_subscription_deleted(name, generation, monotonic_ms(), announced=announced)
+        sparing = self._topic.subscriptions.tombstones.unless_in_use(name)
+        self.controller.on_subscription_deleted(
+            name, generation, monotonic_ms(), announced=announced, unless_in_use=sparing
+        )
         self._checkpoint.subscription_deleted(name)
         if self._state.is_loaded:
             self._state.exact.forget(name)
@@ -270,10 +280,7 @@ class TopicSync:
             subscription.cursor.state.take_unannounced()
 
     def _peers(self) -> frozenset[str]:
-        """The clusters that get the topic's markers: its namespace may say that it is copied to some only."""
-        peers = self._shared.routes.peers(self._topic.name)
-        clusters = self._topic.namespace.policies.replication_clusters
-        return peers if clusters is None else peers & frozenset(clusters)
+        return self._shared.peers(self._topic)
 
     def _announce_more(self, subscription: Subscription) -> None:
         if not self._stopped and self._topic.subscriptions.get(subscription.name) is subscription:

@@ -47,7 +47,8 @@ class UpdateApplier:
         try:
             if update.deleted:
                 await self._bury(update, relay=relay)
-                return None
+                kept = self._topic.subscriptions.get(update.subscription)
+                return None if kept is None else kept.saved()
             subscription = self._topic.subscriptions.get(update.subscription)
             if subscription is None:
                 subscription = await self._create(update, relay=relay)
@@ -85,16 +86,29 @@ class UpdateApplier:
             self.from_peers.pop(update.subscription, None)
 
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
-        name = update.subscription
+        """Delete a subscription that another cluster deleted, or keep it if consumers use it here."""
+        name, sparing = update.subscription, update.unless_in_use
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:
             self._shared.counted.updates_ignored += 1
             return
         self.from_peers[name] = relay
         try:
-            await self._topic.subscriptions.bury(name, update.generation)
+            used = await self._topic.subscriptions.bury(name, update.generation, unless_in_use=sparing)
         finally:
             self.from_peers.pop(name, None)
-        if living is None:
-            self._controller.on_subscription_deleted(name, update.generation, monotonic_ms(), announced=not relay)
+        if used is not None:
+            self._state.exact.outlive(used, update.generation)
+            log.warning(
+                "subscription kept though it was deleted elsewhere: consumers use it here",
+                topic=self._topic.name,
+                subscription=name,
+                deleted_at=update.source,
+                consumers=len(used.consumers),
+                generation=used.cursor.generation,
+            )
+        elif living is None:
+            self._controller.on_subscription_deleted(
+                name, update.generation, monotonic_ms(), announced=not relay, unless_in_use=sparing
+            )
             self._settle()

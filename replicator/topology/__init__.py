@@ -14,6 +14,7 @@ from replicator.topology.fields import (
     PolicySettings,
     StoreSettings,
     SyncSettings,
+    WatchdogSettings,
 )
 from replicator.topology.links import Link
 from replicator.topology.reader import TOPOLOGY_FILE_BYTES_MAX, load_topology
@@ -34,6 +35,7 @@ __all__ = [
     "SyncSettings",
     "Topology",
     "TopologyError",
+    "WatchdogSettings",
     "database_of",
     "default_topology",
     "dump",

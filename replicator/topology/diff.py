@@ -37,7 +37,7 @@ SETTING_CHANGED: Final = "setting-changed"
 
 DIGEST_CHARS: Final = 32
 """128 bits: texts that are not the same do not have the same by accident."""
-_NEWER: Final = ("auth", "tls", "metrics", "traces")
+_NEWER: Final = ("auth", "tls", "metrics", "traces", "watchdog")
 """Sections that workers of earlier versions do not know: they count where something stands there."""
 _DEFAULT: Final = "default"
 _TAKEN_UNDER_WAY: Final = frozenset(
@@ -50,6 +50,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("sync", "snapshot_interval_ms"),
         ("sync", "snapshot_timeout_ms"),
         ("sync", "update_interval_ms"),
+        ("sync", "in_use_timeout_ms"),
         ("auth", "tokens"),
         ("auth", "passwords"),
         ("auth", "superusers"),
@@ -60,6 +61,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("metrics", "old_names"),
         ("traces", "sample"),
         ("traces", "per_second"),
+        ("watchdog", "end_after"),
     }
 )
 """Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""

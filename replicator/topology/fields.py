@@ -39,6 +39,7 @@ from replicator.topology.scalars import (
     check_batch,
     check_conf,
     check_database,
+    check_end_after,
     check_host_name,
     check_listen,
     check_master,
@@ -62,6 +63,8 @@ STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
 MESSAGE_BYTES_MIN: Final = 64 * 1024
 """Clients send commands of a few kilobytes beside it, and their batches are as large as 128 KiB by default."""
 
+IN_USE_TIMEOUT_MS_MAX: Final = 20_000
+"""Official clients wait 30 s for the answer to an unsubscribe."""
 SPARK: Final = "spark"
 CLOSED: Final = "closed"
 OPEN: Final = "open"
@@ -374,6 +377,15 @@ class SyncSettings(Section):
     snapshot_interval_ms: int = Field(default=200, ge=10, le=3_600_000)
     snapshot_timeout_ms: int = Field(default=30_000, ge=100, le=3_600_000)
     update_interval_ms: int = Field(default=5, ge=1, le=60_000)
+    in_use_timeout_ms: int = Field(default=5_000, ge=0, le=IN_USE_TIMEOUT_MS_MAX)
+
+    def written(self) -> dict[str, Any]:
+        """Return the fields for a topology file. A field that the release before does not know is left out while it has
+        its default."""
+        fields = self.model_dump()
+        if self.in_use_timeout_ms == SyncSettings.model_fields["in_use_timeout_ms"].default:
+            del fields["in_use_timeout_ms"]
+        return fields
 
 
 class MetricsSettings(Section):
@@ -389,6 +401,17 @@ class MetricsSettings(Section):
     def written(self) -> dict[str, Any]:
         """As the topology file has it: what is not the default."""
         return _changed(self, MetricsSettings())
+
+
+class WatchdogSettings(Section):
+    """When a worker whose event loop stands still is ended."""
+
+    end_after: Annotated[int, BeforeValidator(parse_duration), AfterValidator(check_end_after)] | None = None
+    """Seconds. 0 means never; None leaves it to how the worker was started."""
+
+    def written(self) -> dict[str, Any]:
+        """Return what is set, as the topology file has it."""
+        return {} if self.end_after is None else {"end_after": format_duration(self.end_after)}
 
 
 class StoreSettings(Section):

@@ -27,6 +27,7 @@ from replicator.topology.fields import (
     PolicySettings,
     StoreSettings,
     SyncSettings,
+    WatchdogSettings,
     merged,
 )
 from replicator.topology.links import Link, LinkSettings
@@ -41,6 +42,10 @@ CLUSTER_NAME_CHARS_MAX: Final = 64
 """The name stands in every block header and in the key of every high-water mark."""
 
 _CLUSTER_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{CLUSTER_NAME_CHARS_MAX}}}")
+_SECTIONS: Final = (
+    *("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls"),
+    *("metrics", "traces", "watchdog"),
+)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -108,8 +113,7 @@ class _Reader:
             root = {}
         elif not root.get("clusters"):
             self._problem(("clusters",), "no clusters; name at least one")
-        known = ("clusters", "links", "pipeline", "sync", "store", "policies", "auth", "tls", "metrics", "traces")
-        self._refuse_unknown((), root, known)
+        self._refuse_unknown((), root, _SECTIONS)
         tls = self._section(TlsPolicy, ("tls",), root.get("tls")) or TlsPolicy()
         self._tls_required = tls.required
         clusters = tuple(self._with_policies(self._clusters(root.get("clusters")), root))
@@ -128,6 +132,7 @@ class _Reader:
             tls,
             self._section(MetricsSettings, ("metrics",), root.get("metrics")) or MetricsSettings(),
             self._section(TracesSettings, ("traces",), root.get("traces")) or TracesSettings(),
+            self._section(WatchdogSettings, ("watchdog",), root.get("watchdog")) or WatchdogSettings(),
         )
         self._refuse_sql_without_spark(topology, root.get("links"))
         if self._problems:

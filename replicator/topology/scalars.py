@@ -19,6 +19,9 @@ from pydantic import BeforeValidator
 from replicator.engine.log.segments.settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from replicator.engine.policies_codec import NUMBER_MAX
 
+END_AFTER_SECONDS_MIN: Final = 3
+"""The watchdog ticks once a second. A process that was suspended may tick once before its event loop turns."""
+END_AFTER_SECONDS_MAX: Final = 24 * 60 * 60
 EMBEDDED: Final = "embedded"
 """A database of the worker's own; and copying by the worker itself."""
 BATCH_SECONDS_MAX: Final = 60
@@ -249,6 +252,16 @@ Count = Annotated[int | None, limit(_COUNT_KIND)]
 Size = Annotated[int | None, limit(SIZE_KIND, parse_size)]
 Duration = Annotated[int | None, limit(DURATION_KIND, parse_duration)]
 Flag = Annotated[bool, BeforeValidator(_check_flag)]
+
+
+def check_end_after(seconds: int) -> int:
+    """Return ``seconds``; raise ValueError for a time that is neither 0 nor long enough to tell a standstill."""
+    if seconds != 0 and not END_AFTER_SECONDS_MIN <= seconds <= END_AFTER_SECONDS_MAX:
+        raise ValueError(
+            f"must be 0, which means never, or {format_duration(END_AFTER_SECONDS_MIN)} to "
+            f"{format_duration(END_AFTER_SECONDS_MAX)}"
+        )
+    return seconds
 
 
 def check_master(text: str) -> str:

@@ -15,7 +15,14 @@ import yaml
 
 from replicator.topology import paths as topology_paths
 from replicator.topology.auth import AuthSettings, TlsPolicy
-from replicator.topology.fields import Cluster, MetricsSettings, PipelineSettings, StoreSettings, SyncSettings
+from replicator.topology.fields import (
+    Cluster,
+    MetricsSettings,
+    PipelineSettings,
+    StoreSettings,
+    SyncSettings,
+    WatchdogSettings,
+)
 from replicator.topology.links import Link, written_links
 from replicator.topology.traces import TracesSettings
 
@@ -48,6 +55,7 @@ class Topology:
     tls: TlsPolicy = field(default_factory=TlsPolicy)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,11 +147,11 @@ def dump(topology: Topology) -> str:
         },
         "links": written_links(topology.links),
         "pipeline": topology.pipeline.model_dump(),
-        "sync": topology.sync.model_dump(),
+        "sync": topology.sync.written(),
         "store": topology.store.written(),
         **{
             name: written
-            for name in ("auth", "tls", "metrics", "traces")
+            for name in ("auth", "tls", "metrics", "traces", "watchdog")
             if (written := getattr(topology, name).written())
         },
     }

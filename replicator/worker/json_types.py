@@ -89,6 +89,12 @@ class TasksStatus(TypedDict):
     failing: Annotated[list[FailingTask], "those that end again and again"]
 
 
+class EventLoopStatus(TypedDict):
+    """The worker's event loop."""
+
+    lag_max_seconds: Annotated[float, "how late it turned at most, within the last one to two minutes", "seconds"]
+
+
 class SyncCounters(TypedDict):
     """What was done to keep subscriptions in step, in sums over all topics since the start."""
 
@@ -126,5 +132,6 @@ class WorkerStatus(TypedDict):
     staging: Annotated[StagingStatus, "what Spark jobs have brought"]
     apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
     traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]
+    event_loop: NotRequired[Annotated[EventLoopStatus, "its event loop; a worker of an older version does not say"]]
     tasks: Annotated[TasksStatus, "its long-lived tasks"]
     topics: Annotated[list[TopicStatus], "its topics"]

@@ -18,11 +18,13 @@ from replicator.index.writer import IndexWriter
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.use_elsewhere import UseElsewhere
 from replicator.topology import Topology
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
 from replicator.worker.tracing import WorkerTraces
+from replicator.worker.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Parts:
     driver: PipelineDriver
     sources: LinkedSources
     mending: Mending
+    use_elsewhere: UseElsewhere
+    watchdog: Watchdog
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

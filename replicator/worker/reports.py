@@ -67,6 +67,7 @@ class Reports:
             "staging": parts.staging.status(),
             **({} if parts.bridge is None else {"apache": parts.bridge.status()}),
             **({} if parts.traces is None else {"traces": parts.traces.status()}),
+            "event_loop": parts.watchdog.status(),
             "tasks": {"restarts": dict(parts.supervisor.restarts()), "failing": self.failing_tasks()},
         }
 

@@ -39,6 +39,7 @@ from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
+from replicator.api.subscription_use import add_subscription_use
 from replicator.api.verifying import add_mending
 from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
@@ -67,6 +68,7 @@ from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.use_elsewhere import UseElsewhere
 from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
@@ -81,6 +83,7 @@ from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, incoming
 from replicator.worker.security import WorkerSecurity, make_security
 from replicator.worker.tracing import WorkerTraces, make_traces
+from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
 from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
@@ -98,12 +101,18 @@ time while the event loop is busy: by Python's own 5 ms, a confirmation could ta
 log = structlog.get_logger(__name__)
 
 
-async def run_worker(topology: Topology, cluster: str, *, reload_on_change: bool = False) -> None:
+async def run_worker(
+    topology: Topology, cluster: str, *, reload_on_change: bool = False, end_when_stuck: int | None = None
+) -> None:
     """Start, serve until SIGTERM or SIGINT, and stop. Raises what :func:`start_worker` raises.
 
     SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started. With
     ``reload_on_change`` it does so by itself when the file, or one that it names for this worker, has changed.
+    The process ends when its event loop stood still for the topology's ``watchdog.end_after``, or else for
+    ``end_when_stuck`` seconds.
     """
+    watchdog = Watchdog(of_process=True, end_after=end_when_stuck)
+    watchdog.start()
     sys.setswitchinterval(SWITCH_SECONDS)
     stopping, hung_up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -114,17 +123,22 @@ async def run_worker(topology: Topology, cluster: str, *, reload_on_change: bool
     if watcher is not None:
         await watcher.look(topology)
     with made_to_stay():
-        worker = await start_worker(topology, cluster)
+        worker = await start_worker(topology, cluster, watchdog=watchdog)
+    watchdog.arm(True)
     try:
         worker.reload_on(hung_up)
         if watcher is not None:
             worker.watch_files(watcher)
         await stopping.wait()
     finally:
+        watchdog.arm(False)
         await worker.stop()
+        watchdog.stop()
 
 
-async def start_worker(topology: Topology, name: str, supervisor: Supervisor | None = None) -> Worker:
+async def start_worker(
+    topology: Topology, name: str, supervisor: Supervisor | None = None, watchdog: Watchdog | None = None
+) -> Worker:
     """The worker of cluster ``name``, running, with all its parts.
 
     Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was
@@ -147,6 +161,11 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         )
         made = make_security(topology.auth)  # what cannot be read is found before anything is made
         stack.push_async_callback(supervisor.stop)
+        if watchdog is None:
+            watchdog = Watchdog()
+            watchdog.start()
+            stack.callback(watchdog.stop)
+        watchdog.use(topology.watchdog)
         traces = make_traces(topology.traces, name, supervisor)
         if traces is not None:
             stack.push_async_callback(traces.export.stop)  # after all that makes spans
@@ -160,7 +179,8 @@ async def start_worker(topology: Topology, name: str, supervisor: Supervisor | N
         security = WorkerSecurity(made, engine.catalog.grants, supervisor)
         await security.start()
         stack.push_async_callback(security.stop)
-        parts = _make_parts(topology, cluster, database, engine, supervisor, stack, traces)
+        engine.writer.latencies.event_loop = watchdog.lag.histogram
+        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
@@ -265,6 +285,7 @@ def _make_parts(
     database: Database,
     engine: Engine,
     supervisor: Supervisor,
+    watchdog: Watchdog,
     stack: AsyncExitStack,
     traces: WorkerTraces | None,
 ) -> Parts:
@@ -313,11 +334,14 @@ def _make_parts(
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
         Mending(engine, supervisor, partial(_go_on, links)),
+        UseElsewhere(engine, sync.peers),
+        watchdog,
         bridge,
         traces,
     )
     for end in (
         parts.mending.stop,
+        parts.use_elsewhere.stop,
         index.stop,
         parts.rebuild.stop,
         links.stop,
@@ -359,6 +383,8 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()
+    parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
+    parts.engine.admission.use_elsewhere = parts.use_elsewhere
 
 
 def _go_on(links: RunningLinks, topic: Topic) -> None:
@@ -390,6 +416,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
+    add_subscription_use(app, parts.engine, parts.bridge)
     add_pipeline(app, reports)
     add_backfills(app, reports)
     add_staging(app, parts.staging)

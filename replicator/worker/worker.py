@@ -104,7 +104,9 @@ class Worker:
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)
+        parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
         if parts.traces is not None:
             parts.traces.change(topology.traces)
+        parts.watchdog.use(topology.watchdog)
         parts.mending.change(other_workers(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))

@@ -486,7 +486,7 @@ def test_a_link_that_is_cut_and_started_again_loses_no_part_of_a_batchs_acknowle
 # What operators do on one side.
 
 
-def test_an_unsubscribe_on_one_side_takes_the_subscription_from_the_consumers_of_the_other(tmp_path: Path) -> None:
+def test_a_forced_unsubscribe_on_one_side_takes_the_subscription_from_those_of_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
             topic = await us.engine.topic(TOPIC)
@@ -497,7 +497,7 @@ def test_an_unsubscribe_on_one_side_takes_the_subscription_from_the_consumers_of
             closed: list[Any] = []
             there.on_closed = lambda *reason: closed.append(reason)
             await here.acknowledge([Ack(inbox.positions[0])])
-            await here.unsubscribe()
+            await here.unsubscribe(force=True)
             await eventually(lambda: eu.subscription() is None, "deleted in eu-west")
             assert closed
             await topic.publish(messages(10, 11))

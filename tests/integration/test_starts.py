@@ -22,6 +22,7 @@ from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, InitialPosition, SubscriptionType
 from replicator.links.link import Link
+from replicator.sync.routes import DirectRoutes
 from replicator.sync.service import SubscriptionSync
 from snapshots import markers
 from snapshots.position import BEFORE_ALL, Position
@@ -476,5 +477,60 @@ def test_a_worker_that_starts_again_delivers_nothing_that_lies_before_the_start(
             sync.start()
             assert there.subscriptions["sub"].cursor.backlog_entries() == 0
             await sync.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("first", ["us", "eu"])
+def test_a_hub_delivers_nothing_that_lies_before_the_starts_at_its_spokes_whichever_it_hears_of_first(
+    tmp_path: Path, first: str
+) -> None:
+    """A spoke says nothing of the messages of another one, which it never gets."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us", "eu", "hub", links=()) as nodes:
+            by_name = {node.engine.cluster: node for node in nodes}
+            us, eu, hub = nodes
+            for node in (us, eu):
+                routes = DirectRoutes({"hub"}, ())
+                node.sync._shared.routes = routes
+                topic = await node.engine.topic(TOPIC)
+                await topic.publish([message(b"%d" % number) for number in range(5)])
+                await made(node, InitialPosition.LATEST)
+            second = ({"us", "eu"} - {first}).pop()
+            async with joined(nodes, (first, "hub")):
+                await copied([hub], 5)
+                await eventually(lambda: hub.subscription() is not None, "the subscription in the hub")
+                async with joined(nodes, (second, "hub")):
+                    await copied([hub], 10)
+                    await eventually(lambda: backlog(hub) == 0, "an empty backlog in the hub")
+                    await by_name[second].topic().publish([message(b"later")])
+                    await eventually(lambda: backlog(hub) == 1, "the new message in the hub")
+                    await quiet(hub)
+                    assert [backlog(node) for node in (by_name[first], by_name[second], hub)] == [0, 1, 1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Type.SHARED, Type.KEY_SHARED, Type.EXCLUSIVE, Type.FAILOVER])
+def test_connected_consumers_get_what_comes_back_and_many_active_ones_get_nothing_twice(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as nodes:
+            us, eu = nodes
+            consumer, inbox = await made(us, InitialPosition.LATEST, kind)
+            await us.topic().publish([message(b"10"), message(b"11")])
+            await inbox.holds(2)
+            await consumer.acknowledge([Ack(inbox.positions[0])])
+            other, _ = await made(eu, InitialPosition.EARLIEST)
+            other.close()
+            held = ["11"] if kind.one_active else []  # in order: everything that is not acknowledged comes again
+            async with joined(nodes):
+                await inbox.holds(12 + len(held))
+                await left(nodes, 11)
+                assert said(inbox)[2:] == [*map(str, range(10)), *held]
+                await consumer.acknowledge([Ack(position) for position in inbox.positions[1:]])
+                await left(nodes, 0)
 
     asyncio.run(main())

@@ -28,6 +28,7 @@ from replicator.pipeline.verify.entry_reader import RangeReader
 from replicator.pipeline.verify.reachability import Reachability
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import Start, end_before
 
 NAMES = ("us", "eu", "ap")
 PAIRS = frozenset((a, b) for a in NAMES[:2] for b in NAMES if a != b)
@@ -137,7 +138,9 @@ def states(draw: Any, log: Log) -> SubscriptionState | None:
         for place, entry in beyond
         if entry.size > 1 and place not in whole and draw(st.booleans())
     }
-    return SubscriptionState("s", True, 1, mark, tuple(singles), parts)
+    started = draw(st.dictionaries(st.sampled_from(NAMES[:2]), st.sampled_from(places), max_size=2))
+    starts = {origin: Start(7, entry.position) for origin, (_, entry) in started.items()}
+    return SubscriptionState("s", True, 1, mark, tuple(singles), parts, starts)
 
 
 @dataclass
@@ -229,7 +232,9 @@ def model(case: Case) -> Counter[str]:
                 mark = case.reached.get(to)
                 above = mark is not None and origin == "us" and position > Position(3, mark - 1)
                 counts[BEHIND if above and key not in of[to] else "missing"] += size
-            if key in of[at] and key in of[to]:
+            state = case.states[at]
+            is_before = state is not None and key[1] <= end_before(state.starts, key[0], 7)
+            if key in of[at] and key in of[to] and not is_before:
                 counts["ack_mismatch"] += len(
                     acknowledged(case.states[at], of[at][key][0][0], size)
                     - acknowledged(case.states[to], of[to][key][0][0], size)

@@ -8,6 +8,8 @@ checks name the invariants of DESIGN §3. What everybody said of a subscription 
 - nothing may count as consumed anywhere that was not said, or lies before a start that was told (5), and within a
   generation nothing is taken back that was said (6);
 - generations change while a rule begins, so what is said is noted in the same step of the loop as it is said;
+- a deletion is not forced here, so no consumer loses its subscription, wherever it is connected; one that is kept
+  has all that was said before in its new generation;
 - at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
   generation among them, and what lies before the earliest start that was told there, origin by origin (convergence);
   and at rest nobody writes a marker (7).
@@ -23,23 +25,27 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from engine_support import batch, message
+from engine_support import batch, message, subscribed
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import CopyGap, SubscriptionNotFound
+from replicator.engine.errors import CopyGap, SubscriptionBusy, SubscriptionNotFound
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions.consumer import EngineConsumer
+from replicator.engine.subscriptions.merging import Merging
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
@@ -273,7 +279,19 @@ class SyncMachine(RuleBasedStateMachine):
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
         self.published = 0
+        self.using: dict[tuple[str, str], EngineConsumer] = {}
+        self.kept: set[tuple[str, int]] = set()
+        """Subscriptions, with their new generations, that consumers kept from being deleted."""
+        self.noting = patch.object(Merging, "outlive", self.noting_kept(Merging.outlive))
+        self.noting.start()
         self.sets: dict[tuple[str, int], list[tuple[str, frozenset[str]]]] = defaultdict(list)
+
+    def noting_kept(self, outlive: Callable[[Merging, int], None]) -> Callable[[Merging, int], None]:
+        def noted(merging: Merging, generation: int) -> None:
+            self.kept.add((merging._subscription.name, generation + 1))
+            outlive(merging, generation)
+
+        return noted
 
     def do(self, action: Any) -> Any:
         return self.loop.run_until_complete(action)
@@ -313,6 +331,7 @@ class SyncMachine(RuleBasedStateMachine):
                 self.do(self.rest())
                 self.check_convergence()
         finally:
+            self.noting.stop()
             for cluster in self.clusters.values():
                 self.do(cluster.stop())
             self.loop.close()
@@ -409,6 +428,8 @@ class SyncMachine(RuleBasedStateMachine):
             return
         subscription = cluster.subscription(name)
         assert subscription is not None
+        if subscription.consumers:
+            return  # they share it, and such a subscription has no cumulative acknowledgement
         identity, position = messages[pick % len(messages)]
         upto = [each for each, place in messages if (place, each.index) <= (position, identity.index)]
         size = sum(place == position for _, place in messages)
@@ -452,10 +473,28 @@ class SyncMachine(RuleBasedStateMachine):
             assert cluster.topic is not None
             try:
                 await cluster.topic.subscriptions.delete(name)
-            except SubscriptionNotFound:
+            except (SubscriptionNotFound, SubscriptionBusy):
                 return
 
         self.do(unsubscribe())
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES))
+    def use(self, at: int, name: str) -> None:
+        """A consumer connects that is sent nothing; in one more cluster, or it is there already."""
+        cluster = self.one_that_has(name, at)
+        if cluster is None or (cluster.name, name) in self.using or cluster.topic is None:
+            return
+        self.replicate(at, name, True)  # else its deletion concerns nobody else
+        with suppress(SubscriptionNotFound):
+            consumer, _ = self.do(subscribed(cluster.topic, name, permits=0, replicated=True))
+            self.using[cluster.name, name] = consumer
+
+    @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES))
+    def stop_using(self, at: int, name: str) -> None:
+        consumer = self.using.pop((self.a_cluster(at).name, name), None)
+        if consumer is not None:
+            consumer.close()
+            self.do(asyncio.sleep(0))
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), replicated=st.booleans())
     def replicate(self, at: int, name: str, replicated: bool) -> None:
@@ -514,6 +553,8 @@ class SyncMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 3))
     def crash(self, at: int) -> None:
         cluster = self.a_cluster(at)
+        for name in NAMES:
+            self.using.pop((cluster.name, name), None)
         self.do(cluster.crash())
         for link in self.links:
             if cluster in (link.source, link.destination):
@@ -585,6 +626,10 @@ class SyncMachine(RuleBasedStateMachine):
                 assert positions == sorted(positions)
 
     @invariant()
+    def no_consumer_loses_its_subscription(self) -> None:
+        assert [who for who, consumer in self.using.items() if consumer.closed] == []
+
+    @invariant()
     def nothing_is_skipped_and_nothing_taken_back(self) -> None:
         """Invariants 5 and 6."""
         for cluster in self.clusters.values():
@@ -612,6 +657,8 @@ class SyncMachine(RuleBasedStateMachine):
         earlier = set[Identity]().union(
             *(said for older in range(1, generation) for said in self.said[name, older].values())
         )
+        if (name, generation) in self.kept:
+            found |= earlier
         for _, known in self.sets[name, generation]:
             found |= {identity for identity in earlier if identity.origin not in known}
         return found

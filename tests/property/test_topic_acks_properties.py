@@ -23,6 +23,7 @@ from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Start, ends_before
 
 INCARNATIONS = {"a": 11, "b": 22, "c": 33}
 BATCH = 3
@@ -314,3 +315,29 @@ def _comes_later(identity: Identity, log: Log) -> bool:
     origin, position = identity
     high_water = log.high_water.get(origin)
     return origin != log.cluster and (high_water is None or position > high_water.position)
+
+
+@given(two_logs(), st.data())
+def test_what_lies_before_a_start_is_claimed_by_nobody_and_lies_where_the_start_says(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
+    log, _ = logs
+    cursor, _, _ = data.draw(consumed_in(log))
+    whole = log.acks.vector_of(cursor.state, log.high_water)
+    origins = data.draw(st.sets(st.sampled_from("abc")))
+    places = {origin: [at for of, at in log.place if of == origin] for origin in origins}
+    cursor.state.starts = {
+        origin: Start(INCARNATIONS[origin], data.draw(st.sampled_from([BEFORE_ALL, *places[origin]])))
+        for origin in sorted(origins)
+    }
+    vector = log.acks.vector_of(cursor.state, log.high_water)
+    ends = ends_before(cursor.state.starts, log.acks.incarnations(log.high_water))
+    before = log.acks.before(ends, BEFORE_ALL)
+    for (origin, at), place in log.place.items():
+        is_before = at <= ends.get(origin, BEFORE_ALL)
+        assert (place in before) == is_before
+        assert vector.origins[origin].covers(at) == (whole.origins[origin].covers(at) and not is_before)
+    noted = Unannounced(positions=PositionSet(place for _, place in log.messages()))
+    change, _ = log.acks.delta_of(noted, cursor.state)
+    for origin, acks in change.origins.items():
+        assert all(at > ends.get(origin, BEFORE_ALL) for at in [*acks.positions, *acks.batches])

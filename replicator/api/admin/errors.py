@@ -73,12 +73,6 @@ class SubscriptionExists(EngineError):
     status = 409
 
 
-class SubscriptionBusy(EngineError):
-    """The subscription has consumers, and force was not given."""
-
-    status = 412
-
-
 class NotExpired(EngineError):
     """A place up to which there is nothing to be treated as consumed."""
 

@@ -9,9 +9,10 @@ from typing import Final
 from aiohttp import web
 
 from replicator.api.admin.absent_policies import ABSENT_POLICIES
-from replicator.api.admin.errors import NotSupported, SubscriptionBusy
+from replicator.api.admin.errors import NotSupported
 from replicator.api.admin.policies import OF_NAMESPACE
 from replicator.api.admin.requests import ENGINE, namespace_name, no_content, subscription_name
+from replicator.engine.subscriptions.deleting import delete_together
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic_name import EPOCHS_TOPIC
 
@@ -69,12 +70,9 @@ async def clear_backlog(request: web.Request) -> web.Response:
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
-    """Delete a subscription in every topic that has it; refused while it has consumers anywhere."""
-    found = [subscription async for subscription in _subscriptions(request)]
-    if busy := [each for each in found if each.consumers]:
-        raise SubscriptionBusy(f"subscription {busy[0].name!r} of {busy[0].topic.name} has consumers: disconnect them")
-    for subscription in found:
-        await subscription.deleting.delete()
+    """Delete a subscription in every topic that has it; refused while it has consumers on one of them, in any
+    cluster."""
+    await delete_together([subscription async for subscription in _subscriptions(request)])
     return no_content()
 
 

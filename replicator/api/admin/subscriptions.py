@@ -15,7 +15,6 @@ from replicator.api.admin.errors import (
     NotExpired,
     NotOnPartitioned,
     PreconditionFailed,
-    SubscriptionBusy,
     SubscriptionExists,
 )
 from replicator.api.admin.message_ids import NO_INDEX, Target, read_target
@@ -34,6 +33,7 @@ from replicator.api.admin.requests import (
     topic_name,
 )
 from replicator.engine.errors import InvalidSeek, SubscriptionNotFound, TopicNotFound
+from replicator.engine.subscriptions.deleting import delete_together
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -90,16 +90,11 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a subscription; with ``force=true`` also one that has consumers, which are disconnected."""
+    """Delete a subscription; with ``force=true`` also one that has consumers, here or in another cluster, which are
+    disconnected."""
     force = flag_parameter(request, "force")
     subscriptions = await _subscriptions(request)
-    if not force and (busy := [each for each in subscriptions if each.consumers]):
-        raise SubscriptionBusy(
-            f"subscription {busy[0].name!r} of {busy[0].topic.name} has {len(busy[0].consumers)} consumers: "
-            "disconnect them, or use force"
-        )
-    for subscription in subscriptions:
-        await subscription.deleting.delete(force=force)
+    await delete_together(subscriptions, force=force)
     return no_content()
 
 

@@ -33,6 +33,9 @@ TASK_RESTARTS: Final = counter(
 TASKS_FAILING: Final = gauge(
     "tasks_failing", "Long-lived tasks that ended five times within ten minutes, by kind.", "task", unit="tasks"
 )
+LOOP_LAG_MAX: Final = gauge(
+    "event_loop_lag_max_seconds", "The greatest lag of the event loop within the last one to two minutes."
+)
 DATABASE_UP: Final = flag("database_up", "1 while Postgres answers.")
 AUDIT_WAITING: Final = gauge(
     "audit_entries_waiting", "Entries of the audit log that wait for Postgres.", unit="entries"
@@ -69,6 +72,10 @@ DRIVER_STARTS: Final = counter(
 )
 
 # Latencies: of groups, runs, blocks and frames, not of each message. Ages are by the clocks of two clusters.
+# The event loop.
+LOOP_LAG: Final = histogram(
+    "event_loop_lag_seconds", "Of each beat, ten a second, how much later than due the worker's event loop turned."
+)
 PUBLISH: Final = histogram(
     "publish_latency_seconds",
     "From when a publish is handed to the store until it is durable; each counts as the oldest of its group commit.",
@@ -291,7 +298,7 @@ APACHE_REQUESTS_REFUSED: Final = counter(
 
 METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
-    *(DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
+    *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED),
     *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),

@@ -83,6 +83,8 @@ class StatusCollector(Collector):
             for kind, count in tasks["restarts"].items():
                 self._add(names.TASK_RESTARTS, count, kind)
                 self._add(names.TASKS_FAILING, failing[kind], kind)
+        if (event_loop := status.get("event_loop")) is not None:
+            self._add(names.LOOP_LAG_MAX, event_loop["lag_max_seconds"])
         self._add(names.DATABASE_UP, status["database"]["state"] == "up")
         if (audit := status.get("audit")) is not None:
             self._add(names.AUDIT_WAITING, audit["waiting"])
@@ -185,6 +187,7 @@ class StatusCollector(Collector):
         """By metric, and by the values of the labels after ``cluster``. Copies: this is another thread."""
         each = self._latencies
         return {
+            names.LOOP_LAG.name: {(): each.event_loop},
             names.PUBLISH.name: {(): each.publish},
             names.ACKNOWLEDGE.name: {(): each.acknowledge},
             names.DISPATCH.name: {(origin,): found for origin, found in list(each.dispatch.items())},

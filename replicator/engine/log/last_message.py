@@ -1,6 +1,6 @@
-"""Where the last message of a log is: its last entry that is delivered, so no marker (invariant 7). Pure.
+"""The search for the last message of a log, which is its last entry that is delivered. Pure.
 
-Nor is it the later one of twins: who has got the earlier one has got all.
+It is no marker (invariant 7), and not the later one of twins: consumers get the earlier one.
 
 A log that is read and not written to ends with the markers of its subscriptions, up to tens of thousands an hour. So
 the place is found by halving, not by walking back:
@@ -16,26 +16,27 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def last_message(log: LogIndex) -> Position:
-    """The position of the log's last message, or BEFORE_ALL if it has none."""
-    end = log.last
-    while end != BEFORE_ALL:
-        ledger_before = log.clamp(Position(end.ledger, -1))
-        if not _only_markers(log, ledger_before, end):
-            return _last_message_of_ledger(log, end)
-        end = ledger_before
+    """Return the position of the log's last message, or BEFORE_ALL if it has none.
+
+    Each ledger is looked at once, so this ends whatever was trimmed.
+    """
+    for ledger, first, last in log.ledgers_back():
+        if not _only_markers(log, Position(ledger, first - 1), Position(ledger, last)):
+            return _last_message_of_ledger(log, ledger, first, last)
     return BEFORE_ALL
 
 
-def _last_message_of_ledger(log: LogIndex, end: Position) -> Position:
-    some, none = -1, end.entry
+def _last_message_of_ledger(log: LogIndex, ledger: int, first: int, last: int) -> Position:
+    end = Position(ledger, last)
+    some, none = first - 1, last
     # (some, end] holds a message, (none, end] does not.
     while none - some > 1:
         middle = (some + none) // 2
-        if _only_markers(log, Position(end.ledger, middle), end):
+        if _only_markers(log, Position(ledger, middle), end):
             none = middle
         else:
             some = middle
-    return Position(end.ledger, none)
+    return Position(ledger, none)
 
 
 def _only_markers(log: LogIndex, after: Position, upto: Position) -> bool:

@@ -166,7 +166,8 @@ class EngineConsumer:
         await self.subscription.moves.seek(target)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription; raises :class:`NotAllowedError` while it has other consumers, unless ``force``."""
+        """Delete the subscription. Raises :class:`SubscriptionBusy` while it has other consumers, here or in another
+        cluster, unless ``force``."""
         self._check_open()
         await self.subscription.deleting.delete(by=self, force=force)
 

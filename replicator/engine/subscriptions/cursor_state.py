@@ -128,6 +128,14 @@ class CursorState:
         self.individually_deleted.difference_update(positions)
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
 
+    def outlive(self, generation: int) -> None:
+        """Go on as it is after a deletion of that generation: everything is told anew, in the generation after it."""
+        self.generation = generation + 1
+        # Rows of an earlier generation are deleted with the next save, so all are written again.
+        self.dirty.deleted.update(dict.fromkeys(self.individually_deleted.chunk_ids()))
+        self.dirty.batches.update(dict.fromkeys(self.batch_acks.chunk_ids()))
+        self.note_all()
+
     def _forget_batches(self, whole: PositionSet) -> None:
         """These entries are consumed as a whole: which of their messages were is of no interest any more."""
         batch_acks = self.batch_acks

@@ -2,15 +2,24 @@
 
 Invariant 6 (DESIGN §3): one that is replicated leaves a tombstone in the same transaction, so that nothing that other
 clusters said before brings it back. A deletion goes on when whoever asked for it gives up.
+
+Without force nobody loses a subscription that consumers use, in any cluster:
+
+1. It is refused while consumers are connected here.
+2. The other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`), and it is refused if one of them
+   has consumers. One that does not answer in time holds up nothing (invariant 8).
+3. Consumers may have come here meanwhile: 1 is checked again.
+4. The tombstone says that the deletion was not forced. A cluster to which consumers came meanwhile, or which did not
+   answer, keeps the subscription: :meth:`TopicSubscriptions.bury`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from replicator.engine.errors import NotAllowedError, SubscriptionNotFound
+from replicator.engine.errors import SubscriptionBusy, SubscriptionNotFound
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
@@ -32,6 +41,35 @@ class DeletedSubscription(Protocol):
 
     @property
     def replicated(self) -> bool: ...
+
+    @property
+    def deleting(self) -> SubscriptionDeleting: ...
+
+
+async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force: bool = False) -> None:
+    """Delete subscriptions of several topics: without ``force`` all of them, or none because one has consumers.
+
+    Raises as :meth:`SubscriptionDeleting.delete` does.
+    """
+    if not force:
+        for each in subscriptions:
+            each.deleting.check_unused_here()
+        topics: dict[str, list[str]] = {}
+        for each in subscriptions:
+            if each.deleting.is_told:
+                topics.setdefault(each.name, []).append(each.topic.name)
+        for name, of_topics in topics.items():
+            await _check_unused_elsewhere(subscriptions[0].topic, name, of_topics)
+        for each in subscriptions:
+            each.deleting.check_unused_here()
+    for each in subscriptions:
+        await each.deleting.delete(force=force, ask=False)
+
+
+async def _check_unused_elsewhere(topic: SubscribedTopic, name: str, topics: Sequence[str]) -> None:
+    """Raise :class:`SubscriptionBusy` if another cluster has consumers of it. Some seconds may pass."""
+    if topic.admission.use_elsewhere is not None:
+        await topic.admission.use_elsewhere.check_unused(name, topics)
 
 
 class SubscriptionDeleting:
@@ -65,48 +103,65 @@ class SubscriptionDeleting:
         self.begun = True
         self._forget(None)
 
-    async def delete(
-        self, by: EngineConsumer | None = None, *, force: bool = False, generation: int | None = None
-    ) -> None:
-        """Delete the subscription and its state. One that is replicated leaves a tombstone, with ``generation`` or else
-        the next one, so that nothing that other clusters said before brings it back.
+    @property
+    def is_told(self) -> bool:
+        """Whether other clusters are told of the deletion, and delete the subscription too."""
+        return self._subscription.durable and self._subscription.replicated
 
-        Raises :class:`NotAllowedError` while others consume it; with ``force`` they are disconnected instead.
-        """
+    def check_unused_here(self, by: EngineConsumer | None = None) -> None:
+        """Raise :class:`SubscriptionBusy` while consumers other than ``by`` are connected here."""
         subscription = self._subscription
-        others = [consumer for consumer in subscription.consumers.values() if consumer is not by]
-        if others and not force:
-            raise NotAllowedError(
-                f"subscription {subscription.name!r} has other consumers: disconnect them first, or use force"
+        if others := sum(consumer is not by for consumer in subscription.consumers.values()):
+            raise SubscriptionBusy(
+                f"subscription {subscription.name!r} of {subscription.topic.name} has {others} "
+                f"{'consumers' if by is None else 'other consumers'}: disconnect them first, or use force"
             )
-        self.check_there()
-        self.begun = True
-        # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
-        if generation is None and subscription.replicated:
-            generation = subscription.cursor.generation + 1
-        deletion = self._deletion = awaited(self._delete(by, generation))
-        deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
-        await asyncio.shield(deletion)
 
-    async def bury(self, generation: int) -> None:
-        """Another cluster deleted it: delete it here with that tombstone, or wait until it is deleted."""
+    async def delete(self, by: EngineConsumer | None = None, *, force: bool = False, ask: bool = True) -> None:
+        """Delete the subscription and its state. One that is replicated leaves a tombstone of the next generation.
+
+        Raises :class:`SubscriptionBusy` while others consume it, here or in another cluster. With ``force`` they are
+        disconnected instead. Without ``ask`` the other clusters are not asked; they keep what is in use there.
+        """
+        if not force:
+            self.check_unused_here(by)
+            if ask and self.is_told:
+                self.check_there()
+                subscription = self._subscription
+                await _check_unused_elsewhere(subscription.topic, subscription.name, [subscription.topic.name])
+                self.check_unused_here(by)
+        await self._begin(by, None, unless_in_use=not force)
+
+    async def bury(self, generation: int, *, unless_in_use: bool = False) -> None:
+        """Delete the subscription with the tombstone of another cluster, or wait until it is deleted."""
         if self._deletion is None:
-            await self.delete(force=True, generation=generation)
+            await self._begin(None, generation, unless_in_use=unless_in_use)
         else:
             await asyncio.wait([self._deletion])
 
-    async def _delete(self, by: EngineConsumer | None, generation: int | None) -> None:
+    async def _begin(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:
+        self.check_there()
+        self.begun = True
+        # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
+        if generation is None and self._subscription.replicated:
+            generation = self._subscription.cursor.generation + 1
+        deletion = self._deletion = awaited(self._delete(by, generation, unless_in_use=unless_in_use))
+        deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
+        await asyncio.shield(deletion)
+
+    async def _delete(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:
         subscription = self._subscription
         if subscription.durable:
             tombstones = self._tombstones
-            writes = [] if generation is None else tombstones.writes(subscription.name, generation)
+            name = subscription.name
+            writes = [] if generation is None else tombstones.writes(name, generation, unless_in_use=unless_in_use)
             try:
                 await self._saver.delete(self._being_deleted(), writes)
             except BaseException:
                 self.begun, self._deletion = False, None
                 raise
             if generation is not None:
-                tombstones.note(subscription.name, generation)
+                tombstones.note(name, generation, unless_in_use=unless_in_use)
         reason = f"subscription {subscription.name!r} was deleted"
         for consumer in list(subscription.consumers.values()):
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)

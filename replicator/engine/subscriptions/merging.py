@@ -89,6 +89,13 @@ class Merging:
         subscription.dispatching.restart()
         subscription.changed(None, local=False)
 
+    def outlive(self, generation: int) -> None:
+        """Keep the subscription as it is, though another cluster deleted it in ``generation``."""
+        subscription, cursor = self._subscription, self._cursor
+        assert generation >= cursor.generation, "a deletion of an older generation"
+        cursor.state.outlive(generation)
+        subscription.changed(None, local=True)
+
     def _over_markers(self, position: Position) -> Position:
         """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
         log = self._subscription.topic.log

@@ -10,6 +10,9 @@ table      key                     value
 tombstones topic id | subscription generation u64 | time of deletion u64 (ms)
 ========== ======================= ===============================================
 
+The highest bit of the time says that the deletion was not forced: a cluster with consumers keeps the subscription. The
+release before takes that bit for a part of the time, and only drops the tombstone later than others.
+
 A row is written in the transaction that deletes the subscription, and deleted in the one that stores the next one of
 that name. One more than the limit drops the oldest: an update of that subscription that is still on its way would then
 make it again, which loses nothing.
@@ -28,19 +31,26 @@ TOMBSTONES_MAX: Final = 1_000
 """A topic; about 200 bytes each. Names of subscriptions are rarely made up anew without end."""
 _TOPIC = struct.Struct(">I")
 _ROW = struct.Struct(">QQ")
+_UNLESS_IN_USE: Final = 1 << 63
 
 
 class Tombstones(Mapping[str, int]):
     """The generations by subscription name, the oldest deletion first. Rows are written first, then noted here."""
 
-    __slots__ = ("_clock_ms", "_generations", "_topic_id")
+    __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 
     def __init__(self, topic_id: int, rows: Iterable[tuple[str, bytes]], wall_clock_ms: Callable[[], int]) -> None:
         """``rows`` are names and values as they are stored."""
         self._topic_id = topic_id
         self._clock_ms = wall_clock_ms
-        decoded = sorted(((*_ROW.unpack(value), name) for name, value in rows), key=lambda row: row[1])
+        decoded = [(*_ROW.unpack(value), name) for name, value in rows]
+        decoded.sort(key=lambda row: row[1] & ~_UNLESS_IN_USE)
         self._generations: dict[str, int] = {name: generation for generation, _, name in decoded}
+        self._unless_in_use: dict[str, None] | None = None
+        """Subscriptions whose deletion was not forced; None while there are none, as most topics have none."""
+        for _, deleted_ms, name in decoded:
+            if deleted_ms & _UNLESS_IN_USE:
+                self._mark(name, unless_in_use=True)
 
     def __getitem__(self, name: str) -> int:
         return self._generations[name]
@@ -51,17 +61,23 @@ class Tombstones(Mapping[str, int]):
     def __len__(self) -> int:
         return len(self._generations)
 
-    def writes(self, name: str, generation: int) -> list[RowWrite]:
-        """What stores a tombstone; then :meth:`note` it."""
-        row: RowWrite = (TOMBSTONES, self._key(name), _ROW.pack(generation, self._clock_ms()))
+    def unless_in_use(self, name: str) -> bool:
+        """Return whether a cluster that has consumers keeps the subscription, as its deletion was not forced."""
+        return self._unless_in_use is not None and name in self._unless_in_use
+
+    def writes(self, name: str, generation: int, *, unless_in_use: bool) -> list[RowWrite]:
+        """Return the rows that store a tombstone; then :meth:`note` it."""
+        deleted = self._clock_ms() | (_UNLESS_IN_USE if unless_in_use else 0)
+        row: RowWrite = (TOMBSTONES, self._key(name), _ROW.pack(generation, deleted))
         return [row, *((TOMBSTONES, self._key(oldest), None) for oldest in self._too_many(name))]
 
-    def note(self, name: str, generation: int) -> None:
-        """The rows are stored."""
+    def note(self, name: str, generation: int, *, unless_in_use: bool) -> None:
+        """Take up a tombstone whose rows are stored."""
         for oldest in self._too_many(name):
-            del self._generations[oldest]
+            self.forget(oldest)
         self._generations.pop(name, None)
         self._generations[name] = generation
+        self._mark(name, unless_in_use=unless_in_use)
 
     def removal(self, name: str) -> list[RowWrite]:
         """What removes a tombstone, if there is one; then :meth:`forget` it."""
@@ -70,6 +86,14 @@ class Tombstones(Mapping[str, int]):
     def forget(self, name: str) -> None:
         """The subscription is there again."""
         self._generations.pop(name, None)
+        self._mark(name, unless_in_use=False)
+
+    def _mark(self, name: str, *, unless_in_use: bool) -> None:
+        if unless_in_use:
+            self._unless_in_use = self._unless_in_use or {}
+            self._unless_in_use[name] = None
+        elif self._unless_in_use is not None:
+            self._unless_in_use.pop(name, None)
 
     def _too_many(self, newest: str) -> list[str]:
         others = [name for name in self._generations if name != newest]

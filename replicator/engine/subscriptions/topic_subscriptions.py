@@ -207,15 +207,21 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             created.notify_unannounced()
 
     async def delete(self, name: str) -> None:
-        """Raises :class:`SubscriptionNotFound`, and :class:`NotAllowedError` while it has consumers."""
+        """Delete a subscription that was deleted where its consumers are served; no other cluster is asked.
+
+        Raises :class:`SubscriptionNotFound`, and :class:`SubscriptionBusy` while it has consumers.
+        """
         subscription = self._by_name.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"{self._topic.name} has no subscription {name!r}")
-        await subscription.deleting.delete()
+        await subscription.deleting.delete(ask=False)
 
-    async def bury(self, name: str, generation: int) -> None:
-        """Another cluster deleted the subscription: delete it here, with its consumers disconnected, unless it lives in
-        a higher generation; and keep the tombstone."""
+    async def bury(self, name: str, generation: int, *, unless_in_use: bool = False) -> Subscription | None:
+        """Delete a subscription that another cluster deleted, unless it lives in a higher generation, and keep the
+        tombstone. Its consumers are disconnected.
+
+        With ``unless_in_use`` one that has consumers is not touched. It is returned, and is to be kept.
+        """
         check_subscription_name(name)  # it is a part of a key of the store
         tombstones = self.tombstones
         while True:  # it may be made, or deleted by others, while this waits for the store
@@ -223,13 +229,15 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             living = self._by_name.get(name)
             if living is None:
                 if tombstones.get(name, 0) >= generation:
-                    return
-                await self._topic.writer.put_many(tombstones.writes(name, generation))
-                tombstones.note(name, generation)
+                    return None
+                await self._topic.writer.put_many(tombstones.writes(name, generation, unless_in_use=unless_in_use))
+                tombstones.note(name, generation, unless_in_use=unless_in_use)
             elif not living.replicated or living.cursor.generation > generation:
-                return
+                return None
             elif living.stored:
-                await living.deleting.bury(generation)
+                if unless_in_use and living.consumers and not living.deleting.begun:
+                    return living
+                await living.deleting.bury(generation, unless_in_use=unless_in_use)
             else:
                 await living.saved()
 

@@ -609,3 +609,72 @@ def test_a_compacted_view_is_merged_below_where_the_log_is_trimmed(tmp_path: Pat
             assert {positions[1], positions[3]} <= set(subscription.take_unannounced().positions)
 
     asyncio.run(main())
+
+
+def test_a_tombstone_says_whether_the_deletion_was_forced_and_those_of_the_release_before_were() -> None:
+    now = [5_000]
+    made = tombstones.Tombstones(7, (), lambda: now[0])
+    rows: dict[bytes, bytes] = {b"old": (3).to_bytes(8, "big") + (1_000).to_bytes(8, "big")}
+    for name, unless_in_use in (("spared", True), ("forced", False)):
+        for _, key, value in made.writes(name, 2, unless_in_use=unless_in_use):
+            assert value is not None
+            rows[key[4:]] = value
+        made.note(name, 2, unless_in_use=unless_in_use)
+        now[0] += 1_000
+    loaded = tombstones.Tombstones(7, ((name.decode(), value) for name, value in rows.items()), lambda: now[0])
+    assert list(loaded) == ["old", "spared", "forced"], "the oldest first"
+    for each in (made, loaded):
+        assert [each.unless_in_use(name) for name in ("old", "spared", "forced")] == [False, True, False]
+    made.note("spared", 4, unless_in_use=False)
+    loaded.forget("spared")
+    assert not made.unless_in_use("spared")
+    assert not loaded.unless_in_use("spared")
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_deletion_elsewhere_that_was_not_forced_leaves_a_subscription_to_those_who_use_it(
+    tmp_path: Path, used: bool, forced: bool
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, subscription, _ = await with_subscription(engine, numbered(2))
+            if used:
+                await subscribed(topic, "sub", replicated=True)
+            kept = await topic.subscriptions.bury("sub", 2, unless_in_use=not forced)
+            if used and not forced:
+                assert kept is subscription
+                assert not topic.subscriptions.tombstones
+            else:
+                assert kept is None
+                assert dict(topic.subscriptions.tombstones) == {"sub": 2}
+                assert topic.subscriptions.tombstones.unless_in_use("sub") != forced
+                assert "sub" not in topic.subscriptions
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_outlives_a_deletion_keeps_all_that_is_acknowledged_over_a_restart_and_tells_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, subscription, positions = await with_subscription(engine, [*numbered(6), batch([b"x", b"y"])])
+            await subscription.acknowledge([Ack(positions[0]), Ack(positions[3]), Ack(positions[6], (1,))])
+            subscription.take_unannounced()
+            consumer, inbox = await subscribed(topic, "sub", SHARED, replicated=True)
+            await inbox.holds(5)
+            subscription.merging.outlive(4)
+            assert subscription.take_unannounced().whole
+            await consumer.acknowledge([Ack(positions[1])])
+            await subscription.saved()
+            assert not consumer.closed
+            assert len(inbox.positions) == 5, "nothing is delivered again"
+        async with opened(tmp_path) as engine:
+            kept = (await engine.topic(TOPIC)).subscriptions["sub"]
+            assert kept.cursor.generation == 5
+            assert kept.cursor.mark_delete == positions[1]
+            assert kept.cursor.is_consumed(positions[3])
+            assert kept.cursor.acked_indexes(positions[6]) == BitMap([1])
+
+    asyncio.run(main())

@@ -152,6 +152,17 @@ def test_an_update_of_a_subscription_that_was_deleted_is_answered_with_the_delet
     assert announcer.due_ms is None, "two that agree do not answer each other for ever"
 
 
+def test_whether_a_deletion_was_forced_is_told_first_and_again() -> None:
+    announcer = known()
+    announcer.on_subscription_deleted("sub", 2, 0, announced=False, unless_in_use=True)
+    told = SubscriptionUpdate("sub", {}, 2, deleted=True, unless_in_use=True)
+    assert announcer.announced(100) == [told]
+    announcer.hear(SubscriptionUpdate("sub", {}, 2, acks(1)))
+    assert announcer.announced(200) == [told]
+    (action,) = known().hear(told)
+    assert (action.deleted, action.unless_in_use) == (True, True)
+
+
 def test_at_an_equal_generation_a_deletion_wins_and_a_higher_generation_wins_over_it() -> None:
     announcer = known(generation=2)
     (action,) = announcer.hear(SubscriptionUpdate("sub", {}, 2, deleted=True))

@@ -28,7 +28,14 @@ from snapshots.position_set import PositionSet
 names = st.text(max_size=20)
 positions = st.builds(Position, st.integers(0, 2**64 - 1), st.integers(-1, 2**63 - 1))
 vectors = st.dictionaries(names, positions, max_size=4)
-updates = st.builds(SubscriptionUpdate, names, vectors, st.integers(0, GENERATION_MAX))
+updates = st.builds(
+    SubscriptionUpdate,
+    names,
+    vectors,
+    st.integers(0, GENERATION_MAX),
+    deleted=st.booleans(),
+    unless_in_use=st.booleans(),
+)
 markers = st.one_of(
     st.builds(SnapshotRequest, names, names),
     st.builds(SnapshotRequest, names, names, positions, vectors.filter(bool)),

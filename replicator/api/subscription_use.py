@@ -1,0 +1,64 @@
+"""``POST /replication/v1/subscription-use``: whether consumers use a replicated subscription in this cluster.
+
+The worker of another cluster asks before it deletes the subscription without force. The messages of both sides are in
+:mod:`replicator.sync.use_elsewhere`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from replicator.apache.errors import BridgeError
+from replicator.api.errors import BadRequest, error_response
+from replicator.api.guarding import READING, check_may
+from replicator.engine.engine import Engine
+from replicator.sync.use_elsewhere import ROUTE, UseAnswer, UseQuestion
+
+TOPICS_A_TURN: Final = 200
+"""Looked at before others have their turn."""
+
+
+class ConsumersAtBrokers(Protocol):
+    """Consumers of a worker that runs beside brokers: they are connected there."""
+
+    async def consumers_at_brokers(self, subscription: str, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return how many consumers applications have, by topic. Raises :class:`BridgeError`."""
+
+
+def add_subscription_use(app: web.Application, engine: Engine, brokers: ConsumersAtBrokers | None) -> None:
+    """Add the route; ``brokers`` are those that serve the clients of this cluster, if some do."""
+
+    async def subscription_use(request: web.Request) -> web.Response:
+        """Say how many consumers a replicated subscription has on each of some topics."""
+        try:
+            question = UseQuestion.from_json(await request.json())
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is no question in JSON: {error}"[:300]) from None
+        for topic in question.topics:
+            check_may(request, READING, topic)
+        if brokers is not None:
+            try:
+                consumers = await brokers.consumers_at_brokers(question.subscription, question.topics)
+            except BridgeError as error:
+                return error_response("BrokersSilent", str(error), 503)
+        else:
+            consumers = await _consumers(engine, question)
+        return web.json_response(UseAnswer(engine.cluster, consumers).to_json())
+
+    app.router.add_post(ROUTE, subscription_use)
+
+
+async def _consumers(engine: Engine, question: UseQuestion) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for number, name in enumerate(question.topics):
+        topic = engine.find(name)
+        subscription = None if topic is None else topic.subscriptions.get(question.subscription)
+        if subscription is not None and subscription.replicated and subscription.consumers:
+            found[name] = len(subscription.consumers)
+        if number % TOPICS_A_TURN == TOPICS_A_TURN - 1:
+            await asyncio.sleep(0)
+    return found

@@ -1,0 +1,219 @@
+"""Asking other clusters whether consumers use a subscription there, before it is deleted here without force.
+
+Invariants (DESIGN §3): 8, a cluster that does not answer delays a deletion by ``sync.in_use_timeout_ms`` at most, and
+nothing else; 11, at most :data:`QUESTIONS_AT_ONCE_MAX` questions to one cluster are under way.
+
+1. The clusters that hear of the deletion are asked, all at once: those that get the topic's markers.
+2. The first answer that counts consumers refuses the deletion, and names the cluster. The others are not waited for.
+3. A cluster that answers with anything else counts as having no consumers, and the log names it: one that is away, that
+   is too slow, or whose worker is of a release without this route.
+4. Consumers may come right after an answer. The tombstone tells so: :mod:`replicator.engine.subscriptions.deleting`.
+
+Partitions of one topic are asked for together. A client that unsubscribes from a partitioned topic asks for each of its
+partitions, so either all of them are refused, or none is. Equal questions at one time share their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError, SubscriptionBusy
+from replicator.engine.topic import Topic
+from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.running.connecting import why_not_connected
+from replicator.running.short_tasks import awaited
+from replicator.running.timeouts import timeout_at
+from replicator.security.asking import worker_session, worker_url
+
+ROUTE: Final = "/replication/v1/subscription-use"
+"""``POST``: a :class:`UseQuestion`, answered by a :class:`UseAnswer`."""
+TOPICS_MAX: Final = 1_000
+"""In one question. The topics of a larger one are asked for one part after the other, within the same time."""
+QUESTIONS_AT_ONCE_MAX: Final = 16
+"""To one cluster. A question that waits for its turn loses the time of its own limit."""
+TOPICS_A_TURN: Final = 100
+"""Links of so many topics are looked up in one turn of the event loop."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UseQuestion:
+    """How many consumers a replicated subscription has on each of the topics."""
+
+    subscription: str
+    topics: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"subscription": self.subscription, "topics": list(self.topics)}
+
+    @classmethod
+    def from_json(cls, body: Any) -> UseQuestion:
+        """Read a body. Raises ``ValueError``, and :class:`EngineError` for names that are none."""
+        match body:
+            case {"subscription": str(subscription), "topics": [*topics]} if len(topics) <= TOPICS_MAX and all(
+                isinstance(topic, str) for topic in topics
+            ):
+                check_subscription_name(subscription)
+                return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
+        raise ValueError(f"a question has a subscription, and topics: a list of at most {TOPICS_MAX} names")
+
+
+@dataclass(frozen=True, slots=True)
+class UseAnswer:
+    """By topic, how many consumers are connected; topics on which there are none are left out."""
+
+    cluster: str
+    consumers: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cluster": self.cluster, "consumers": dict(self.consumers)}
+
+    @classmethod
+    def from_json(cls, body: Any) -> UseAnswer:
+        """Read a body. Raises ``ValueError``."""
+        match body:
+            case {"cluster": str(cluster), "consumers": dict(consumers)} if all(
+                isinstance(topic, str) and type(count) is int and count > 0 for topic, count in consumers.items()
+            ):
+                return cls(cluster, consumers)
+        raise ValueError("an answer has a cluster, and consumers: numbers by topic")
+
+
+class UseElsewhere:
+    """Asks the workers of other clusters. ``peers`` are the clusters that hear of deletions on a topic."""
+
+    def __init__(self, engine: Engine, peers: Callable[[Topic], frozenset[str]]) -> None:
+        self._engine = engine
+        self._peers = peers
+        self._addresses: Mapping[str, str] = {}
+        self._seconds = 0.0
+        self._session: aiohttp.ClientSession | None = None
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._asking: dict[UseQuestion, asyncio.Task[None]] = {}
+
+    def change(self, addresses: Mapping[str, str], timeout_ms: int) -> None:
+        """Ask at these addresses from now on, and wait so long; with 0 nobody is asked."""
+        self._addresses, self._seconds = dict(addresses), timeout_ms / 1000
+
+    async def stop(self) -> None:
+        """End what is being asked. Call it after all who could wait for an answer."""
+        for task in list(self._asking.values()):
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
+        """See :class:`replicator.engine.admission.UseElsewhere`."""
+        if not self._seconds:
+            return
+        question = UseQuestion(subscription, tuple(self._with_partitions(topics)))
+        asking = self._asking.get(question)
+        if asking is None:
+            asking = self._asking[question] = awaited(self._check(question), "asking for consumers elsewhere")
+            asking.add_done_callback(lambda task: self._asked(question, task))
+        try:
+            await asyncio.shield(asking)
+        except SubscriptionBusy as error:
+            raise SubscriptionBusy(str(error)) from None  # each who waits gets one of their own
+
+    def _asked(self, question: UseQuestion, task: asyncio.Task[None]) -> None:
+        self._asking.pop(question, None)
+        if not task.cancelled():
+            task.exception()  # maybe nobody waits any more
+
+    def _with_partitions(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics, and of each that is a partition all partitions of its topic."""
+        found: dict[str, None] = {}
+        for topic in topics:
+            whole = topic.rpartition("-partition-")[0] if parse_topic(topic).partition >= 0 else ""
+            partitions = self._engine.partitioned.count(whole) if whole and whole not in found else 0
+            found.update((f"{whole}-partition-{index}", None) for index in range(partitions))
+            found[topic] = None
+        return list(found)
+
+    async def _check(self, question: UseQuestion) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
+        asked = await self._by_cluster(question)
+        tasks = {
+            awaited(self._ask(cluster, question.subscription, topics, deadline), f"asking {cluster} for consumers")
+            for cluster, topics in asked.items()
+        }
+        silent: dict[str, str] = {}
+        try:
+            for answered in asyncio.as_completed(tasks):
+                cluster, answer = await answered
+                if isinstance(answer, str):
+                    silent[cluster] = answer
+                elif answer:
+                    topic, count = next(iter(answer.items()))
+                    raise SubscriptionBusy(
+                        f"cluster {cluster} has {count} consumers of subscription {question.subscription!r} of "
+                        f"{topic}, which would lose their place: disconnect them, or use force"
+                    )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if silent:
+            log.warning(
+                "a subscription is deleted though not all clusters say whether it is in use there",
+                subscription=question.subscription,
+                topic=question.topics[0],
+                silent=silent,
+            )
+
+    async def _by_cluster(self, question: UseQuestion) -> dict[str, list[str]]:
+        asked: dict[str, list[str]] = {}
+        for number, name in enumerate(question.topics):
+            if (topic := self._engine.find(name)) is not None:
+                for cluster in self._peers(topic) & self._addresses.keys():
+                    asked.setdefault(cluster, []).append(name)
+            if number % TOPICS_A_TURN == TOPICS_A_TURN - 1:
+                await asyncio.sleep(0)
+        return asked
+
+    async def _ask(
+        self, cluster: str, subscription: str, topics: Sequence[str], deadline: float
+    ) -> tuple[str, Mapping[str, int] | str]:
+        """Return the cluster, and its consumers by topic, or why it does not say."""
+        turns = self._turns.setdefault(cluster, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
+        try:
+            async with timeout_at(deadline), turns:
+                for part in _parts(topics):
+                    if consumers := (await self._answer(cluster, UseQuestion(subscription, part))).consumers:
+                        return cluster, consumers
+        except TimeoutError:
+            return cluster, f"no answer within {self._seconds:g} s"
+        except aiohttp.ClientConnectorError as error:
+            return cluster, why_not_connected(error)
+        except (aiohttp.ClientError, OSError, ValueError, EngineError) as error:
+            return cluster, str(error) or type(error).__name__
+        return cluster, {}
+
+    async def _answer(self, cluster: str, question: UseQuestion) -> UseAnswer:
+        if self._session is None:
+            self._session = worker_session()
+        url = f"{worker_url(self._addresses[cluster])}{ROUTE}"
+        async with self._session.post(url, json=question.to_json()) as response:
+            body = await response.json()
+        if response.status == 404:
+            raise ValueError("its worker is of a release that does not answer this")
+        if response.status != 200:
+            raise ValueError(f"status {response.status}: {body}"[:300])
+        return UseAnswer.from_json(body)
+
+
+def _parts(topics: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for first in range(0, len(topics), TOPICS_MAX):
+        yield tuple(topics[first : first + TOPICS_MAX])

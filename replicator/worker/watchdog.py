@@ -1,0 +1,172 @@
+"""The watchdog of a worker's event loop: it measures how late the loop turns, and ends a worker that stands still.
+
+While the loop stands still the worker answers nobody and logs nothing. Three things notice it:
+
+1. A beat on the loop every :data:`BEAT_SECONDS`. It measures how much later than due the loop turned
+   (:class:`LoopLag`).
+2. ``faulthandler``'s timer, which each beat sets anew. Without a beat for :data:`STACKS_SECONDS` it writes the stacks
+   of all threads. It needs no GIL, so it also shows C code that holds the GIL. It goes by the clock: after a
+   suspension of the process it may write once for nothing.
+3. A thread that ticks every :data:`TICK_SECONDS`. It ends the process after so many ticks without a beat
+   (:class:`Standstill`). A suspended process does not tick, so it is never ended. Neither does a process whose C code
+   holds the GIL: whoever probes it from outside ends that one.
+
+The end is :func:`os._exit`: nothing on the loop can be taken down. It is like ``kill -9``, which loses nothing that was
+confirmed (invariant 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from replicator.engine.latencies import Histogram
+from replicator.topology import WatchdogSettings
+
+BEAT_SECONDS: Final = 0.1
+"""Shorter standstills may fall between two beats. A beat costs 30 µs, most of it for the timer of the stacks."""
+STACKS_SECONDS: Final = 5.0
+"""Nothing that a worker does on its event loop takes nearly as long."""
+TICK_SECONDS: Final = 1.0
+TELL_SECONDS: Final = 1.0
+"""The log may be what the loop waits for: the process ends after this time, told or not."""
+EXIT_STATUS: Final = 70
+"""The loop stood still. ``EX_SOFTWARE`` of ``sysexits.h``: service managers start the worker again."""
+MAX_WINDOW_SECONDS: Final = 60.0
+"""The maximum is that of the last one to two of these, so each of several scrapers sees it."""
+
+log = structlog.get_logger(__name__)
+
+
+class LoopLag:
+    """How much later than due the event loop turned: a histogram, and the maximum of the last minute or two. Pure."""
+
+    def __init__(self) -> None:
+        self.histogram = Histogram()
+        self._window_began = 0.0
+        self._max_now = self._max_before = 0.0
+
+    def on_beat(self, now: float, due: float) -> None:
+        """Note a turn of the loop at ``now`` that was due at ``due``."""
+        lag_seconds = max(0.0, now - due)
+        self.histogram.observe(lag_seconds)
+        self._roll(now)
+        self._max_now = max(self._max_now, lag_seconds)
+
+    def max_seconds(self, now: float) -> float:
+        """Return the greatest lag of the last one to two minutes."""
+        self._roll(now)
+        return max(self._max_now, self._max_before)
+
+    def _roll(self, now: float) -> None:
+        windows = (now - self._window_began) // MAX_WINDOW_SECONDS
+        if windows >= 1:
+            self._max_before = self._max_now if windows < 2 else 0.0
+            self._max_now = 0.0
+            self._window_began += windows * MAX_WINDOW_SECONDS
+
+
+class Standstill:
+    """Counts the watchdog's own ticks since the loop last turned. Pure."""
+
+    def __init__(self) -> None:
+        self._beats = -1
+        self._ticks = 0
+
+    def on_tick(self, beats: int) -> float:
+        """Return for how many seconds of ticks the loop stands still, given how many beats it had until now."""
+        self._ticks = self._ticks + 1 if beats == self._beats else 0
+        self._beats = beats
+        return self._ticks * TICK_SECONDS
+
+
+class Watchdog:
+    """Watches the event loop that it is started on.
+
+    ``of_process`` says that the loop is the only one of its process. Only then stacks are written, and only then the
+    process may be ended. ``end_after`` counts where the topology does not say when to end; None and 0 mean never.
+    """
+
+    def __init__(
+        self,
+        *,
+        of_process: bool = False,
+        end_after: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lag = LoopLag()
+        self._of_process = of_process
+        self._end_after = self._end_after_by_default = end_after
+        self._clock = clock
+        self._beats = 0
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat on the running loop."""
+        if self._timer is not None:
+            return
+        self._due = self._clock()
+        self._beat(asyncio.get_running_loop())
+        if self._of_process:
+            self._thread = threading.Thread(target=self._tick, name="watchdog", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End beats and ticks."""
+        self._armed = False
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._of_process:
+            faulthandler.cancel_dump_traceback_later()
+
+    def use(self, settings: WatchdogSettings) -> None:
+        """Take over what a topology says."""
+        said = settings.end_after
+        self._end_after = self._end_after_by_default if said is None else said
+
+    def arm(self, armed: bool) -> None:
+        """Say whether a standstill may end the process: not while a worker starts or stops, which may take long."""
+        self._armed = armed
+
+    def status(self) -> dict[str, float]:
+        """Return what the worker's status shows."""
+        return {"lag_max_seconds": round(self.lag.max_seconds(self._clock()), 6)}
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self._clock()
+        self._beats += 1
+        self.lag.on_beat(now, self._due)
+        self._due = now + BEAT_SECONDS
+        self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
+        if self._of_process:
+            with contextlib.suppress(RuntimeError):  # no thread can be started for the timer: the next beat tries again
+                faulthandler.dump_traceback_later(STACKS_SECONDS, file=sys.__stderr__ or 2)
+
+    def _tick(self) -> None:
+        standstill = Standstill()
+        while not self._stopped.wait(TICK_SECONDS):
+            stood_seconds = standstill.on_tick(self._beats)
+            if self._armed and self._end_after and stood_seconds >= self._end_after:
+                teller = threading.Thread(target=self._tell_end, args=(stood_seconds,), daemon=True)
+                teller.start()
+                teller.join(TELL_SECONDS)
+                os._exit(EXIT_STATUS)
+
+    def _tell_end(self, stood_seconds: float) -> None:
+        log.critical("the event loop stands still; the worker ends", seconds=stood_seconds, status=EXIT_STATUS)
+        faulthandler.dump_traceback(file=sys.__stderr__ or 2)
