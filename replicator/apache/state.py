@@ -393,7 +393,7 @@ class SubscriptionStates:
         """Delete a subscription that another cluster deleted.
 
         The broker refuses that while consumers are connected. If the deletion was not forced, the subscription is kept,
-        and the next comparison makes it in the engine again, with what is acknowledged at the broker.
+        and the next comparison makes it in the engine again. It starts where the cursor at the broker stands then.
         """
         try:
             async with self._fence.lock:
