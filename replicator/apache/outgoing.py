@@ -220,11 +220,14 @@ class Outgoing:
             origins = self.origins()  # last: what comes of an origin that is not among them is passed over
             for origin in origins:
                 sent.setdefault(origin, self._entries.published_through(origin))
-            blocks, after = self._topic.reading.blocks(after, bytes_max=READ_BYTES, origins=origins)
+            before = after
+            blocks, after = self._topic.reading.blocks(before, bytes_max=READ_BYTES, origins=origins)
             for stored in blocks:
                 number = await self._send_block(channel, flight, stored, sent, schemas, number)
-            if not blocks and after >= self._topic.log.last:
+            if after == before:  # nothing is left, or the topic is being deleted
                 await self._news.wait()
+            elif not blocks:  # others have their turn between pages that are passed over
+                await asyncio.sleep(0)
 
     async def _subscriptions_made(self, flight: _Flight) -> None:
         """Returns when the brokers have the subscriptions that are here, or have not got them for too long: the status

@@ -57,14 +57,10 @@ class EpochsLog:
         await topic.writing.marker(encode_entry(metadata, payload))
 
     def _read(self, topic: Topic, after: Position, upto: Position) -> Iterator[FailoverEpoch]:
-        while after < upto:
-            blocks, reached = topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES)
+        for blocks, _ in topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
             for stored in blocks:
                 if stored.header.kind is BlockKind.MARKERS:
                     yield from _decoded(topic, BlockView(stored.block, stored.header))
-            if reached == after:
-                return
-            after = reached
 
     # What the engine tells.
 

@@ -106,17 +106,14 @@ class Positions:
 
     async def _count(self, topic: Topic, after: Position, upto: Position) -> tuple[int, bool]:
         after, upto = self._clients.in_log(topic, after), self._clients.in_log(topic, upto)
-        counted, read_bytes, reached = 0, 0, after
-        while True:
-            blocks, following = topic.reading.blocks(reached, upto, bytes_max=PAGE_BYTES, verify=False)
+        counted, read_bytes = 0, 0
+        for blocks, reached in topic.reading.pages(after, upto, bytes_max=PAGE_BYTES, verify=False):
             for stored in blocks:
                 read_bytes += len(stored.block)
                 header = stored.header
                 if header.origin == self._clients.origin and header.kind is BlockKind.MESSAGES:
                     counted += header.messages
-            if following == reached or not blocks:
-                return counted, True
-            reached = following
             if read_bytes > COUNT_BYTES_MAX:
                 return counted + topic.log.messages - topic.reading.messages_through(reached), False
             await asyncio.sleep(0)
+        return counted, True

@@ -101,10 +101,9 @@ class StartPositions:
             after = BEFORE_ALL if theirs is None else self._place(topic, origin, theirs)
             if after < mark and after < topic.log.trimmed:  # and who knows what was there
                 return True
-            while after < mark:
-                found, after = topic.reading.blocks(after, mark, bytes_max=1, origins={origin}, verify=False)
-                if found:
-                    return True
+            pages = topic.reading.pages(after, mark, bytes_max=1, origins={origin}, verify=False)
+            if any(found for found, _ in pages):
+                return True
         return False
 
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:

@@ -64,12 +64,8 @@ class MarkerLog:
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
         """The blocks in (``after``, ``upto``], some at a time."""
-        while after < upto:
-            blocks, reached = self._topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES)
+        for blocks, _ in self._topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
             yield blocks
-            if reached == after:
-                return
-            after = reached
 
     def newest_first(self) -> Iterator[StoredBlock]:
         """The blocks of markers from the end of the log back, :data:`RESTORE_MARKERS_MAX` markers at most."""

@@ -90,7 +90,7 @@ async def _nth(topic: Topic, number: int, *, from_start: bool) -> Position | Non
             found, number = position, number - 1
             if not number:
                 return found
-        position = log.next_after(position) if from_start else log.clamp(Position(position.ledger, position.entry - 1))
+        position = log.next_after(position) if from_start else log.last_before(position)
         if step % PAGE_ENTRIES == 0:
             await asyncio.sleep(0)
     return None

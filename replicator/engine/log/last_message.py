@@ -16,26 +16,27 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def last_message(log: LogIndex) -> Position:
-    """The position of the log's last message, or BEFORE_ALL if it has none."""
-    end = log.last
-    while end != BEFORE_ALL:
-        ledger_before = log.clamp(Position(end.ledger, -1))
-        if not _only_markers(log, ledger_before, end):
-            return _last_message_of_ledger(log, end)
-        end = ledger_before
+    """Return the position of the log's last message, or BEFORE_ALL if it has none.
+
+    Each ledger is looked at once, so this ends whatever was trimmed.
+    """
+    for ledger, first, last in log.ledgers_back():
+        if not _only_markers(log, Position(ledger, first - 1), Position(ledger, last)):
+            return _last_message_of_ledger(log, ledger, first, last)
     return BEFORE_ALL
 
 
-def _last_message_of_ledger(log: LogIndex, end: Position) -> Position:
-    some, none = -1, end.entry
+def _last_message_of_ledger(log: LogIndex, ledger: int, first: int, last: int) -> Position:
+    end = Position(ledger, last)
+    some, none = first - 1, last
     # (some, end] holds a message, (none, end] does not.
     while none - some > 1:
         middle = (some + none) // 2
-        if _only_markers(log, Position(end.ledger, middle), end):
+        if _only_markers(log, Position(ledger, middle), end):
             none = middle
         else:
             some = middle
-    return Position(end.ledger, none)
+    return Position(ledger, none)
 
 
 def _only_markers(log: LogIndex, after: Position, upto: Position) -> bool:

@@ -184,6 +184,19 @@ class LogIndex:
             at += 1
         return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
 
+    def last_before(self, position: Position) -> Position | None:
+        """Return the highest position below ``position``, or None if the log has none.
+
+        Walk back by this and never by :meth:`clamp`, which answers the same place again and again at the log's start.
+        """
+        found = self.clamp(Position(position.ledger, position.entry - 1))
+        return found if found > self.trimmed else None
+
+    def ledgers_back(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each ledger with its first and its last entry that is here, the newest ledger first."""
+        for at in reversed(range(len(self._ledgers))):
+            yield self._ledgers[at], self._first[at], self._last[at]
+
     def clamp(self, position: Position) -> Position:
         """The highest existing position at or below ``position``; if there is none, where the log was trimmed."""
         at = bisect_right(self._ledgers, position[0]) - 1

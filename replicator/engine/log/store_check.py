@@ -59,7 +59,10 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
             try:
                 blocks, reached = store.read_blocks(topic_id, after, upto, bytes_max=PAGE_BYTES)
             except BlockCorrupt:
-                after = _past_damaged(store, topic_id, name, after, upto, found)
+                beyond = _past_damaged(store, topic_id, name, after, upto, found)
+                if beyond <= after:  # the rows went meanwhile
+                    break
+                after = beyond
                 continue
             found.blocks += len(blocks)
             if not blocks:

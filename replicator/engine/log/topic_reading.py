@@ -7,7 +7,7 @@ not, since each is read once by each link.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from typing import Final
 
@@ -63,6 +63,26 @@ class TopicReading:
         return self._store.read_blocks(
             self._topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify
         )
+
+    def pages(
+        self,
+        after: Position,
+        upto: Position,
+        *,
+        bytes_max: int,
+        origins: Collection[str] | None = None,
+        verify: bool = True,
+    ) -> Iterator[tuple[list[StoredBlock], Position]]:
+        """Yield the blocks in (``after``, ``upto``] page by page, each page with the position that it reaches.
+
+        It ends where nothing is left, also below ``upto``: no entry may be there, or the topic is being deleted.
+        """
+        while after < upto:
+            blocks, reached = self.blocks(after, upto, bytes_max=bytes_max, origins=origins, verify=verify)
+            if reached <= after:
+                return
+            yield blocks, reached
+            after = reached
 
     def headers(
         self, after: Position, *, bytes_max: int, blocks_max: int, origins: Collection[str]

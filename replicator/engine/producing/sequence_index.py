@@ -386,10 +386,11 @@ class SequenceIndex:
         last, row = found, row_of(found) or (BEFORE_ALL, BEFORE_ALL, found_origin)
         origins = {row[2]}
         at = row[0]
-        while at != BEFORE_ALL and (before := row_of(at)) is not None:
+        limit = last
+        while BEFORE_ALL < at < limit and (before := row_of(at)) is not None:  # ever lower, whatever the rows say
             origins.add(before[2])
-            at = before[0]
-        while row[1] != BEFORE_ALL and (after := row_of(row[1])) is not None:
+            limit, at = at, before[0]
+        while row[1] > last and (after := row_of(row[1])) is not None:  # ever higher
             last, row = row[1], after
             origins.add(row[2])
         if origin in origins or last >= local:

@@ -362,9 +362,12 @@ class Subscription:
         return self.cursor.mark_delete
 
     def last_message(self) -> Position:
-        """The position of the last message that there is for this subscription, or BEFORE_ALL."""
-        last = last_message(self.topic.log)
-        return self.topic.log.view.clamp(last) if self.cursor.lacks(last) else last
+        """Return the position of the last message that there is for this subscription, or BEFORE_ALL.
+
+        A subscription that reads compacted has all messages of the view, though the log has trimmed them.
+        """
+        last, view = last_message(self.topic.log), self.topic.log.view
+        return view.clamp(view.horizon) if self.cursor.state.read_compacted and last <= view.horizon else last
 
     def backlog_messages(self) -> int:
         """Messages not consumed yet; a partly acknowledged batch counts whole. See :class:`Backlog`."""

@@ -110,8 +110,9 @@ def _readable_or_lost(
                 yield fetched
                 after = _last_of(fetched)
         except BlockUnreadable as error:
-            if (head := worker.first_head(topic, after, upto)) is None:
-                return  # it was trimmed meanwhile
+            head = worker.first_head(topic, after, upto)
+            if head is None or _end(head, -1) <= after:  # it was trimmed meanwhile
+                return
             yield from _alone(worker, topic, head, str(error))
             after = _end(head, -1)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from step_limit import at_most_steps
 
 from replicator.engine.log.last_message import last_message
 from replicator.engine.log.log_index import LogIndex
@@ -24,6 +25,15 @@ def test_a_million_markers_after_the_last_message_cost_a_few_look_ups() -> None:
     log.append(Position(3, 2), 1_000_000, marker=True)
     log.append(Position(5, 0), 1_000_000, marker=True)
     assert last_message(log) == Position(3, 1)
+
+
+def test_a_log_that_is_trimmed_in_its_only_ledger_and_has_markers_alone_left_has_no_last_message() -> None:
+    log = LogIndex()
+    log.append(Position(5, 0), 3, marker=False)
+    log.append(Position(5, 3), 1, marker=True)
+    log.trim(Position(5, 2))
+    with at_most_steps(1_000):
+        assert last_message(log) == BEFORE_ALL
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=12))

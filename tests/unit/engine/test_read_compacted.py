@@ -585,6 +585,25 @@ def test_the_last_message_is_the_last_that_is_shown(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_last_message_is_that_of_the_view_when_the_log_has_markers_alone_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, last = await published(topic, keyed("a", b"1"), keyed("b", b"1"))
+            await topic.compaction.run()
+            await topic.writing.marker(marker())
+            await trimmed(topic)
+            assert topic.log.first == topic.log.last > last
+            compacted, inbox = await reading(topic, "compacted")
+            assert compacted.last_message() == last
+            compacted.flow(10)
+            await eventually(lambda: len(inbox.deliveries) == 2, "both keys")
+            plain, _ = await subscribed(topic, "plain", SubscriptionType.EXCLUSIVE)
+            assert plain.last_message() == BEFORE_ALL
+
+    asyncio.run(main())
+
+
 # Seeking, skipping, expiring.
 
 

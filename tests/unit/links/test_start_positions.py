@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from engine_support import TOPIC, make_block, message, opened
+from step_limit import at_most_steps
 
 from replicator.engine.log.writer import CopiedBlock
 from replicator.links.gaps import Mark
@@ -47,6 +48,25 @@ def test_reading_starts_at_the_lowest_place_that_any_origin_needs(tmp_path: Path
                 own[2], Position(places[1].ledger, places[1].entry + 1)
             )
             assert read(us_east=own[-1], x=Position(9, 0)) == topic.log.last, "it has more of x than is here"
+
+    asyncio.run(main())
+
+
+def test_looking_for_what_a_destination_lost_ends_where_a_ledger_does(tmp_path: Path) -> None:
+    """A restored store begins a new ledger, while its destination has more of the old one."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            (old,) = await topic.publish([message(b"0")])
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            (new,) = await topic.publish([message(b"1")])
+            assert new.ledger > old.ledger
+            starts = StartPositions(engine, Route.of(HUB, HUB.links[1]))
+            there = {"us-east": Mark(topic.incarnation, Position(old.ledger, 5))}
+            with at_most_steps(10_000):
+                assert not starts.lost(topic, there, Position(old.ledger, 7))
 
     asyncio.run(main())
 
