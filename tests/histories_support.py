@@ -1,7 +1,9 @@
-"""Histories of a topic that leave entries which no client gets: markers, duplicates, parts of batches, compaction, trims.
+"""Histories of a topic that leave entries which no client gets.
+
+Such are markers, duplicates, parts of batches, and what is compacted out or trimmed.
 
 :class:`History` carries out steps that a test draws, and remembers every message id that a client might begin at.
-:func:`readable` says what a reader gets, by reading as one does.
+:class:`Reading` says what a reader gets, by reading as one does.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins_support import ON
 
-from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.gateway.consuming import last_message_answer
 from replicator.protocol.values import position_of
@@ -44,7 +43,8 @@ class Judge:
         for compacted in (False, True):
             await self._check_earliest(compacted)
             await self._check_latest(compacted)
-            for start in dict.fromkeys(self._history.random.choices(self._history.ids, k=4) if self._history.ids else ()):
+            ids = self._history.ids
+            for start in dict.fromkeys(self._history.random.choices(ids, k=4) if ids else ()):
                 await self._check_id(start, compacted)
             times_ms = self._history.times_ms or [1]
             for time_ms in {0, *self._history.random.choices(times_ms, k=2), 2**62}:
