@@ -16,7 +16,7 @@ from replicator.client.argument_checks import check_properties
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import InvalidMessage, MessageTooBig, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
-from replicator.client.producing.framing import message_bytes, ordering_key_bytes
+from replicator.client.producing.framing import ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
 from replicator.engine.admission import LOCAL
@@ -187,16 +187,17 @@ def _check_texts(message: OutgoingMessage) -> None:
     if message.properties:
         check_properties(message.properties)
     try:
-        rest = message_bytes(message) - len(message.content or b"")
-        for text in (message.partition_key, *(message.properties or {}), *(message.properties or {}).values()):
+        properties = message.properties or {}
+        rest = 0
+        for text in (message.partition_key, *properties, *properties.values()):
             if text is not None:
-                text.encode()
+                rest += len(text.encode())
         if message.ordering_key is not None:
-            ordering_key_bytes(message.ordering_key)
+            rest += len(ordering_key_bytes(message.ordering_key))
     except (UnicodeEncodeError, TypeError, AttributeError) as error:
         raise InvalidMessage(f"keys and properties must be text that UTF-8 can hold: {error}") from None
     if rest > MESSAGE_BYTES_MAX:
-        raise MessageTooBig(f"about {rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
+        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
 
 
 def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:
