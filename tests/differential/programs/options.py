@@ -159,7 +159,7 @@ def readers_and_consumers_of_a_compacted_topic(at: At, nothing: Any, batched: bo
 def ends_of_compacted_topics(at: At) -> Any:
     """A batch whose last message is compacted out, and a batch of one: where is the end, and who knows that it is?"""
     producer = at.producer(batching_enabled=True, batching_max_publish_delay_ms=10_000)
-    for key, content in (("a", b"1"), ("b", b"2"), ("gone", None)):
+    for key, content in (("a", b"1"), ("b", b"2"), (None, b"no key")):
         producer.send_async(content, lambda *_: None, partition_key=key)
     producer.flush()
     done = compacted(at)
