@@ -48,7 +48,7 @@ def on(gateway: ServedEngine, name: str) -> Topic:
 
 
 def publish_compacted_end(official: Any, gateway: ServedEngine, topic: str) -> None:
-    """Publish a batch of which compaction leaves the first message alone, and then write markers."""
+    """Publish a batch, let compaction take all but its first message, and write a marker behind it."""
     producer = official.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5_000)
     for key, content in (("a", b"a"), ("b", b"b"), ("gone", None)):
         producer.send_async(content, lambda *_: None, partition_key=key)

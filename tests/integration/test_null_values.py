@@ -43,7 +43,7 @@ Seen = tuple[str, bytes, bool]
 
 
 class Place:
-    """What a compacted topic of places holds: a record that no empty payload is."""
+    """A record of a compacted topic; no empty payload is one."""
 
     city: str
 

@@ -78,7 +78,7 @@ class Judge:
         reader.consumer.close()
 
     async def _readable_from(self, start: Id, compacted: bool) -> list[Id]:
-        """What a reader shows that begins with a message: the cluster sends its whole batch."""
+        """Return the messages that a reader shows if it begins with one of them; the cluster sends its whole batch."""
         before = Position(start.position.ledger, start.position.entry - 1)
         readable, _, _ = await self._read(replace(EARLIEST, read_compacted=compacted, start=before))
         return [each for each in readable if each >= start]

@@ -74,6 +74,8 @@ class ConsumedSubscription(Protocol):
 
     def last_message(self) -> LastMessage: ...
 
+    def last_position(self) -> Position: ...
+
     @property
     def mark_delete(self) -> Position:
         """All up to here is consumed."""
