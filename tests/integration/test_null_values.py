@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -192,10 +193,15 @@ async def test_lists_futures_letters_and_partitions_carry_null_values(gateway: S
         assert received[2].properties() == {"p": "1"}
         for message in received:
             await consumer.negative_acknowledge(message)
-        for _ in range(4):
-            await consumer.negative_acknowledge(await consumer.receive(WAIT_MS))
+
+        async def reject_all() -> None:
+            while True:
+                await consumer.negative_acknowledge(await consumer.receive())
+
+        rejecting = asyncio.create_task(reject_all())
         letters = await client.subscribe(f"{topic}-dead", "check", initial_position=InitialPosition.Earliest)
         dead = [(await letters.receive(WAIT_MS)).has_null_value() for _ in range(4)]
+        rejecting.cancel()
         assert sorted(dead) == [False, True, True, True]
 
 
