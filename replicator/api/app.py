@@ -50,6 +50,9 @@ class StatusSource(Protocol):
     def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
         """The long-lived tasks that end again and again; what they do stands still now and then."""
 
+    def full(self) -> str | None:
+        """Return why messages are refused for want of room, if they are."""
+
     def links(self) -> Iterable[LinkControl]:
         """The links that leave this cluster, as they run."""
 
@@ -128,9 +131,12 @@ async def healthz(request: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """Whether clients are served. 503 only where they cannot be: a link that fails must not take a healthy region out
-    of its load balancer (invariant 8). Tasks that end again and again are named."""
+    of its load balancer (invariant 8). Tasks that end again and again are named, and why messages are refused where the
+    store has no room for them: consumers are served then."""
     source = request.app[STATUS]
-    failing = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
+    failing: dict[str, Any] = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
+    if (full := source.full()) is not None:
+        failing["full"] = full
     reason = source.ready()
     if reason is None:
         return web.json_response({"status": "ready", **failing})

@@ -94,7 +94,7 @@ def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
             continue
         failed = answer["store"]["failed"]
         state = Text(failed, style="red") if failed else _ready(answer.get("tasks"))
-        if full := (answer["store"].get("disk") or {}).get("full"):
+        if full := answer["store"].get("full") or (answer["store"].get("disk") or {}).get("full"):
             state.append(f"\ntakes no messages: {full}", style="red")
         if exposed := answer.get("exposed"):
             state.append(f"\ninsecure: anybody can connect to {', '.join(exposed)}", style="yellow")
