@@ -10,7 +10,6 @@ from replicator.operating.doctor.certificates import look_at_certificates
 from replicator.operating.doctor.databases import look_at_database
 from replicator.operating.doctor.findings import Finding
 from replicator.operating.doctor.machine import (
-    is_of_this_machine,
     look_at_disk,
     look_at_java,
     look_at_limits,
@@ -20,6 +19,7 @@ from replicator.operating.doctor.machine import (
 from replicator.operating.doctor.peers import clocks_of, judge_clocks, judge_workers
 from replicator.operating.plan import probe_workers
 from replicator.operating.status import fetch_all
+from replicator.running.connecting import is_of_this_machine
 from replicator.topology import Topology
 
 PROBE_SECONDS_MAX = 5.0
@@ -28,7 +28,9 @@ PROBE_SECONDS_MAX = 5.0
 async def examine(topology: Topology, chosen: tuple[str, ...], java_found: Callable[[], str]) -> list[Finding]:
     """``chosen`` are the clusters whose workers are to run on this machine; without any, those whose address is its."""
     here = tuple(
-        cluster for cluster in topology.clusters if (cluster.name in chosen if chosen else is_of_this_machine(cluster))
+        cluster
+        for cluster in topology.clusters
+        if (cluster.name in chosen if chosen else is_of_this_machine(cluster.host))
     )
     names = tuple(cluster.name for cluster in here)
     probes, answers = await asyncio.gather(probe_workers(topology, PROBE_SECONDS_MAX), fetch_all(topology))

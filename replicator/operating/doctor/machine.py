@@ -125,18 +125,6 @@ def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
             )
 
 
-def is_of_this_machine(cluster: Cluster) -> bool:
-    """Whether its worker is to run here: whether its address is one of this machine's."""
-    host = cluster.address.rpartition(":")[0].strip("[]")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.bind(address)
-    except OSError:
-        return False
-    return True
-
-
 def _binding_problem(place: str) -> OSError | None:
     host, _, port = place.rpartition(":")
     try:
