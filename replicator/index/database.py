@@ -158,7 +158,10 @@ class Database:
             )
             user, schema, may_create = row.one()
             if not may_create:
-                raise self._wrong(f"{user} may not make tables in its schema {schema or '(none)'}: GRANT CREATE on it")
+                raise self._wrong(
+                    f"permission denied: {user} may not make tables in its schema {schema or '(none)'}: give it CREATE "
+                    "there"
+                )
         return current
 
     async def recover(self) -> None:
