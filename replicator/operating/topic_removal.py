@@ -15,12 +15,15 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import BridgeError
 from replicator.operating.admin_client import AdminClient, topic_path
 from replicator.operating.errors import AdminError, RequestRefused, WorkerUnavailable
+from replicator.running.timeouts import timeout
 from replicator.topology import Cluster
 
 NOT_FOUND: Final = 404
 REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.5
 """What was on its way to a topic makes it once more."""
+ANSWER_SECONDS_MAX: Final = 20.0
+"""A worker that takes longer is not asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,19 @@ async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: 
     for removals in range(REMOVALS):
         if removals:
             await asyncio.sleep(REMOVAL_SECONDS)
-        left, found = [], []
+        silent = {each.cluster for each in left if each.unavailable and not beside_brokers}
+        left, found = [each for each in left if each.cluster in silent], []
         for cluster in clusters:
+            if cluster.name in silent:
+                continue
             try:
-                if await _removed(cluster, topic):
-                    found.append(cluster.name)
+                async with timeout(ANSWER_SECONDS_MAX):
+                    if await _removed(cluster, topic):
+                        found.append(cluster.name)
             except (AdminError, BridgeError) as error:
                 left.append(Left(cluster.name, str(error), isinstance(error, WorkerUnavailable)))
+            except TimeoutError:
+                left.append(Left(cluster.name, f"no answer within {ANSWER_SECONDS_MAX:g} s", unavailable=True))
         quiet = quiet + 1 if removals and not found and not (left and beside_brokers) else 0
         if quiet >= quiet_looks:
             return left
