@@ -54,7 +54,7 @@ MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 """What a step of compaction puts into the table where segments are off now: 2 MiB, or one block that has more."""
 
 SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
-"""Where there is no room for this no message is taken."""
+"""A message is taken only where there is room for this."""
 
 APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
@@ -206,7 +206,8 @@ class TableRoom:
         )
 
     def status(self) -> dict[str, Any]:
-        """What is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they are."""
+        """Return what is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they
+        are."""
         disk, used = self._disk(), self._used_bytes()
         return {
             "free_bytes": disk.free,
