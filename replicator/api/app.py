@@ -28,11 +28,13 @@ from replicator.api.namespace_list import add_namespace_list
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
 from replicator.api.slices import topics_in_slices
+from replicator.api.topic_digests import NO_MAPPINGS, add_topic_digests
 from replicator.api.topic_figures import add_topic_figures
 from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
+from replicator.peering.comparing import mapping_as_json
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import MetricsSettings
 from snapshots.mapping import SnapshotMapping
@@ -53,8 +55,8 @@ class StatusSource(Protocol):
     def links(self) -> Iterable[LinkControl]:
         """The links that leave this cluster, as they run."""
 
-    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
-        """The snapshot mappings of a topic in Postgres; None when it is away."""
+    async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
+        """Return the snapshot mappings of topics from Postgres; None while it is away."""
 
 
 STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
@@ -110,6 +112,7 @@ def make_app(
     app.add_routes(block_lists.routes())
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
+    add_topic_digests(app, source)
     add_topic_figures(app)
     add_namespace_list(app)
     add_links(app, source)
@@ -156,15 +159,8 @@ async def mappings(request: web.Request) -> web.Response:
     if not name:
         raise BadRequest("parameter topic is missing")
     topic = await request.app[data_plane.ENGINE].topic(name, create=False)
-    rows = await request.app[STATUS].mappings(topic.name)
+    rows = await request.app[STATUS].mappings([topic.name])
     if rows is None:
-        raise DatabaseDown("snapshot mappings are kept in Postgres, which is away; try again later")
-    return web.json_response(
-        {
-            "topic": topic.name,
-            "mappings": [
-                {"snapshot_id": row.snapshot_id, "local": str(row.local), "peer": row.peer, "remote": str(row.remote)}
-                for row in rows
-            ],
-        }
-    )
+        raise DatabaseDown(NO_MAPPINGS)
+    of_topic = rows.get(topic.name, ())
+    return web.json_response({"topic": topic.name, "mappings": [mapping_as_json(row) for row in of_topic]})

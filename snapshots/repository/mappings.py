@@ -49,6 +49,24 @@ class Mappings(Rows):
             for snapshot_id, local_ledger, local_entry, of, remote_ledger, remote_entry in found
         ]
 
+    async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
+        """Return the mappings of several topics, in the order of :meth:`mappings`; nothing for a topic without any."""
+        row = SnapshotMappingRow
+        query = select(
+            row.topic, row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry
+        )
+        query = query.where(row.cluster == self._cluster, row.topic.in_(list(topics)))
+        query = query.order_by(row.topic, row.peer, row.local_ledger, row.local_entry)
+        found: dict[str, list[SnapshotMapping]] = {}
+        async with self._connection() as connection:
+            for topic, snapshot_id, *places in (await connection.execute(query)).all():
+                local_ledger, local_entry, peer, remote_ledger, remote_entry = places
+                mapping = SnapshotMapping(
+                    snapshot_id, Position(local_ledger, local_entry), peer, Position(remote_ledger, remote_entry)
+                )
+                found.setdefault(topic, []).append(mapping)
+        return found
+
     async def count_mappings(self, topic: str | None = None) -> int:
         query = select(func.count()).select_from(SnapshotMappingRow).where(SnapshotMappingRow.cluster == self._cluster)
         if topic is not None:

@@ -116,7 +116,7 @@ class InProcess:
         tallies: dict[tuple[Any, ...], Tally] = {}
         found = list(self._found(tasks, scope, selection))
         for each in found:
-            _add(tallies, each)
+            add_found(tallies, each)
         if write_to is not None:
             write_to.mkdir(parents=True, exist_ok=True)
             differences = dict.fromkeys(each for each in found if not each.kind.startswith(_SPECIAL))
@@ -241,7 +241,8 @@ def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:
     return tallies[key]
 
 
-def _add(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
+def add_found(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
+    """Add a finding to the tally of its kind, topic and clusters."""
     tally = _tally(tallies, found.kind, found.topic, found.cluster, found.other)
     tally.count += found.count
     if found.shown and found.detail is not None:
