@@ -30,7 +30,7 @@ from replicator.pipeline.verify.comparison.in_step import positions_asked
 from replicator.pipeline.verify.comparison.promises import by_pair
 from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import reachability_of
+from replicator.pipeline.verify.reachability import Ways
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
@@ -256,6 +256,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
     names = tuple(state.name for state in picture.clusters)
     numbers = {name: number for number, name in enumerate(names)}
     between = links_between(picture, links)
+    ways = Ways(between)
     topics = []
     for topic in picture.topics:
         if topic in without:
@@ -267,7 +268,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
         topics.append(
             TopicScope(
                 topic,
-                reachability_of(topic, between, allowed_clusters(picture, topic)),
+                ways.of(topic, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
                     number: state.standings.get(topic, Standing(high_water={}))

@@ -44,7 +44,7 @@ from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import reachability_of
+from replicator.pipeline.verify.reachability import Ways, reachability_of
 from replicator.pipeline.verify.report import (
     FAULTS,
     ClusterCounts,
@@ -201,7 +201,7 @@ class _Verification:
         digests = read_digests(picture, self.progress)
         if len(digests) < len(picture.clusters):
             return set(), []  # a worker of an older version makes none
-        between = links_between(picture, self.links)
+        ways = Ways(links_between(picture, self.links))
         found: set[str] = set()
         tallies: dict[tuple[Any, ...], Tally] = {}
         for topic in picture.topics:
@@ -211,7 +211,7 @@ class _Verification:
                 {state.name: state.mappings.get(topic, ()) for state in having},
                 {state.name: [each.name for each in state.subscriptions.get(topic, ())] for state in having},
             )
-            if is_in_step(answers, reachability_of(topic, between, allowed_clusters(picture, topic))):
+            if is_in_step(answers, ways.of(topic, allowed_clusters(picture, topic))):
                 found.add(topic)
                 for each in found_in_step(topic, answers):
                     add_found(tallies, each)
@@ -219,13 +219,13 @@ class _Verification:
 
     def _runs(self, picture: Picture, scope: Scope) -> Runs:
         if self.spark is None:
-            return InProcess()
+            return InProcess(self.progress)
         if not callable(self.spark):
             return InSpark(self.spark)
         entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
         messages = sum(topic.messages for state in picture.clusters for topic in state.topics.values())
         if entries <= SMALL_ENTRIES and messages <= SMALL_MESSAGES:
-            return InProcess()
+            return InProcess(self.progress)
         self.spark = self.spark()
         return InSpark(self.spark)
 
