@@ -48,7 +48,7 @@ async def topic_summary(request: web.Request) -> web.Response:
             row = subscription.backlog_messages(), topic.name, name
             if len(largest) < limit:
                 heapq.heappush(largest, row)
-            elif row > largest[0]:
+            elif row[0] > largest[0][0]:
                 heapq.heapreplace(largest, row)
     backlogs = []
     for backlog, topic_name, name in sorted(largest, key=lambda row: (-row[0], row[1:])):
