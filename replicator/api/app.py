@@ -155,7 +155,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raises :class:`BadRequest`."""
+    """Raise :class:`BadRequest` for patterns that are wrong or too many."""
     if len(patterns) > PATTERNS_MAX:
         raise BadRequest(f"{len(patterns)} patterns of topics were given, the limit is {PATTERNS_MAX}")
     try:

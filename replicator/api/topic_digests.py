@@ -59,7 +59,7 @@ _THREAD: Final = web.AppKey("digests", ThreadPoolExecutor)
 
 
 class MappingSource(Protocol):
-    """Where snapshot mappings come from."""
+    """The source of snapshot mappings."""
 
     async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
         """Return the mappings by topic; None while Postgres is away."""

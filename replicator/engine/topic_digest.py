@@ -41,7 +41,7 @@ _BLOCK: Final = struct.Struct("<QQIIHQ")
 _CHANGE: Final = struct.Struct("<QQB")
 _PART: Final = struct.Struct("<QQBI")
 _IN_PART: Final = 2
-"""Where a change has 0 or 1."""
+"""Tells a part from a change, which has 0 or 1 in that place."""
 
 OriginKey = tuple[str, int]
 """An origin and its incarnation."""
@@ -53,7 +53,7 @@ class NoDigest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What a replicated subscription has acknowledged, by positions of its own cluster; see ``CursorState``."""
+    """The acknowledgements of a replicated subscription, by positions of its own cluster; see ``CursorState``."""
 
     name: str
     mark_delete: Position
@@ -239,7 +239,7 @@ class _Subscription:
         return found
 
     def _runs(self, first: Position, entries: int) -> tuple[list[int], list[int]]:
-        """Where runs of entries that are acknowledged as a whole begin and end in a block, from its first entry on."""
+        """Return where runs of acknowledged entries begin and end in a block, counted from its first entry."""
         marked = self._marked(first, entries)
         if marked == entries or not self._deleted:
             return ([0], [marked]) if marked else ([], [])

@@ -150,7 +150,7 @@ def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
 def render(
     answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary] | None = None, top: int = LIMIT
 ) -> Group:
-    """What workers say, for people: workers, links, what is wrong; then the topics that lag most, by ``summaries``, or
+    """Show people what workers say: workers, links, what is wrong; then the topics that lag most, by ``summaries``, or
     without these all topics of the answers with their subscriptions."""
     parts: list[RenderableType] = [_workers(answers, summaries or {})]
     unanswered = [answer for answer in answers.values() if "error" in answer]
@@ -202,7 +202,7 @@ def _wrong(answers: Mapping[str, Mapping[str, Any]], shown_max: int | None) -> T
 
 
 def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """What is wrong with a worker that answers and with its links, the worst first."""
+    """Yield what is wrong with a worker that answers and with its links, the worst first."""
     if failed := answer["store"]["failed"]:
         yield Text(failed, style="red")
     if full := (answer["store"].get("disk") or {}).get("full"):

@@ -1,4 +1,4 @@
-"""What ``replicator verify`` asks a worker about many topics at once: the messages and routes of both sides.
+"""The conversation of ``replicator verify`` with a worker about many topics at once: messages and routes.
 
 * :data:`STATES_ROUTE`: subscriptions and snapshot mappings. ``{"topics": [name], "mappings": true}`` is answered by
   ``{"cluster", "topics": {name: {"subscriptions", "mappings"}}, "no_mappings", "left": [name]}``. With

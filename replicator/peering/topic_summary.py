@@ -1,4 +1,4 @@
-"""What ``replicator status`` asks a worker about all of its topics: sums, and the topics that lag most.
+"""The question of ``replicator status`` to a worker about all of its topics: sums, and the topics that lag most.
 
 ``GET /replication/v1/topic-summary?limit=10``: :class:`TopicSummary` in JSON, whose lists have ``limit`` rows at most.
 """
@@ -45,7 +45,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic of which a link's destination lacks something; ``lag_ms`` is the age of the oldest block of it."""
+    """A topic that a link has not copied to its end; ``lag_ms`` is the age of the oldest block that is missing."""
 
     topic: str
     link: str

@@ -1,11 +1,11 @@
-"""Which topics are in step, by their digests alone: nothing of them is read. Pure.
+"""The decision which topics are in step, by their digests alone: their logs are not read. Pure.
 
 Digests are made by workers (:mod:`replicator.engine.topic_digest`). A topic is in step if
 
 1. every cluster that has it has a digest of it, so that its log is sound and in order;
 2. of each origin all clusters have the same entries, or do not have and need not have any;
 3. each replicated subscription has acknowledged the same at both ends of each link, of the origins that both have;
-4. each snapshot mapping promises no more of any origin than lies before it.
+4. each snapshot mapping promises what lies before it, and no more.
 
 Then comparing it block by block would find nothing. The converse does not hold: clusters may have cut blocks elsewhere,
 and a copy that is trimmed further, behind, or filtered lacks what it need not have. Such topics are compared block by
@@ -29,7 +29,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswers:
-    """What clusters that have a topic say of it, by their names."""
+    """The answers of those clusters that have a topic, by their names."""
 
     digests: Mapping[str, TopicDigest | None]
     mappings: Mapping[str, Sequence[SnapshotMapping]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
 
 
 def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[Found]:
-    """What there is to report of a topic that is in step: how much was compared, and some places to look up."""
+    """Return what to report of a topic that is in step: how much was compared, and some places to look up."""
     messages: dict[OriginKey, int] = {}
     for cluster, digest in answers.digests.items():
         if digest is None:
