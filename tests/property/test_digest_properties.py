@@ -359,3 +359,11 @@ def test_a_topic_that_a_link_should_have_brought_is_not_in_step() -> None:
 def test_a_cluster_without_a_digest_is_never_in_step(name: str) -> None:
     digests: dict[str, TopicDigest | None] = {"us": TopicDigest(), "eu": TopicDigest(), name: None}
     assert not is_in_step(TopicAnswers(digests), BOTH_WAYS)
+
+
+@pytest.mark.parametrize("again", [[0, 0], [1, 0]])
+def test_what_both_clusters_have_twice_or_out_of_order_has_no_digest(again: list[int]) -> None:
+    blocks = [[Entry("us", Position(3, 0), 1)], [Entry("us", Position(3, 1), 2)]]
+    sides = [Side(name, [blocks[number] for number in again], None) for name in NAMES]
+    assert faults(slow(sides))
+    assert not is_in_step(answers_of(sides), BOTH_WAYS)
