@@ -367,3 +367,11 @@ def test_what_both_clusters_have_twice_or_out_of_order_has_no_digest(again: list
     sides = [Side(name, [blocks[number] for number in again], None) for name in NAMES]
     assert faults(slow(sides))
     assert not is_in_step(answers_of(sides), BOTH_WAYS)
+
+
+@pytest.mark.parametrize(("local", "holds"), [(0, False), (1, True), (2, True)])
+def test_a_mapping_inside_of_a_block_promises_the_entries_up_to_there(local: int, holds: bool) -> None:
+    blocks = [[Entry("us", Position(3, number), 2) for number in range(3)]]
+    sides = [Side("us", blocks, None, [(local, 1)], 20), Side("eu", blocks, None, [], 21)]
+    assert (faults(slow(sides)) == set()) is holds
+    assert is_in_step(answers_of(sides), BOTH_WAYS) is holds
