@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator import __version__
@@ -120,9 +120,9 @@ class Reports:
             "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
         }
 
-    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
+    async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
         try:
-            return await self._parts.index.mappings(topic)
+            return await self._parts.index.mappings_of(topics)
         except SnapshotsError:
             return None
 
