@@ -30,6 +30,7 @@ from bench.in_process import measure_commits, measure_engine, measure_large_comm
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
 from bench.machine import machine_line, page_cache_line
+from bench.many_topics_tools import measure_many_topics_tools
 from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
 from bench.network import measure_case
@@ -52,6 +53,7 @@ GROUPS: Final = (
     "engine",
     "subscriptions",
     "topics",
+    "many-topics-tools",
     "dashboard",
     "patterns",
     "mapping",
@@ -137,6 +139,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
     if "topics" in groups:
         with _directory("ten thousand topics") as directory:
             measured += await measure_topics(directory)
+    if "many-topics-tools" in groups:
+        with _directory("status and verify over ten thousand topics") as directory:
+            directory.chmod(0o755)
+            measured += await measure_many_topics_tools(directory)
     if "dashboard" in groups:
         with _directory("the dashboard of five clusters") as directory:
             directory.chmod(0o755)

@@ -48,8 +48,8 @@ async def _measure_workers(directory: Path) -> list[Measurement]:
         await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
         empty = {name: _own_bytes(clusters, name) for name in (SOURCE, DESTINATION)}
         await clusters.stop(SOURCE)
-        async with _opened(clusters.data(SOURCE), SOURCE) as engine:
-            await _fill(engine)
+        async with opened(clusters.data(SOURCE), SOURCE) as engine:
+            await fill(engine)
         await clusters.start(SOURCE)
         await everything_is_copied(clusters.url(DESTINATION), TOPICS)
         await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
@@ -81,15 +81,15 @@ def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
 
 async def _measure_catalog(directory: Path) -> list[Measurement]:
     path = directory / "catalog"
-    async with _opened(path) as engine:
-        await _fill(engine)
+    async with opened(path) as engine:
+        await fill(engine)
         await asyncio.gather(*(engine.topic(f"bench/few/topic-{number}") for number in range(FEW)))
     seconds: list[float] = []
     for _ in range(RUNS):
         began = time.monotonic()
-        async with _opened(path):
+        async with opened(path):
             seconds.append(time.monotonic() - began)
-    async with _opened(path) as engine:
+    async with opened(path) as engine:
 
         async def find(number: int) -> None:
             assert engine.find(_name(number)) is not None
@@ -123,7 +123,8 @@ async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> flo
 
 
 @asynccontextmanager
-async def _opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
+async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
+    """Open an engine over a store that no worker has, and close it."""
     engine = await Engine.open(path, cluster=cluster)
     try:
         yield engine
@@ -131,7 +132,7 @@ async def _opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
         await engine.close()
 
 
-async def _fill(engine: Engine) -> None:
+async def fill(engine: Engine) -> None:
     """Topics with a message and a replicated subscription each."""
     for first in range(0, TOPICS, AT_ONCE):
         await asyncio.gather(*(_make_one(engine, number) for number in range(first, first + AT_ONCE)))

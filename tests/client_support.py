@@ -11,6 +11,7 @@ from engine_support import batch, message
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerEvents
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
 
@@ -45,8 +46,8 @@ class HandChannel:
         self.asked.append(("seek", target))
         self.events.on_restarted()
 
-    async def last_position(self) -> Position:
-        return self.last
+    async def last_message(self) -> LastMessage:
+        return LastMessage(self.last, mark_delete=self.last)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         self.asked.append(("unsubscribe", force))

@@ -32,6 +32,7 @@ PAGES: Final = (
     ("/metrics", "Health and status", "http.md"),
     ("/replication/v1/status", "Health and status", "http.md"),
     ("/replication/v1/topic-figures", "Health and status", "http.md"),
+    ("/replication/v1/topic-summary", "Health and status", "http.md"),
     ("/replication/v1/topology", "Topology", "http.md"),
     ("/replication/v1/links", "Links", "links.md"),
     ("/replication/v1/audit", "Audit and backup", "security.md"),

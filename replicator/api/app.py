@@ -6,6 +6,7 @@ know nothing of links, sync or databases.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -27,14 +28,17 @@ from replicator.api.metrics.scraping import METRICS, Metrics, answer
 from replicator.api.namespace_list import add_namespace_list
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
-from replicator.api.slices import topics_in_slices
+from replicator.api.slices import json_list, topics_in_slices
+from replicator.api.topic_digests import NO_MAPPINGS, add_topic_digests
 from replicator.api.topic_figures import add_topic_figures
 from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
+from replicator.peering.comparing import mapping_as_json
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import MetricsSettings
+from replicator.topology.patterns import PATTERNS_MAX, check_pattern, is_named
 from snapshots.mapping import SnapshotMapping
 
 
@@ -50,11 +54,14 @@ class StatusSource(Protocol):
     def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
         """The long-lived tasks that end again and again; what they do stands still now and then."""
 
+    def full(self) -> str | None:
+        """Return why messages are refused for want of room, if they are."""
+
     def links(self) -> Iterable[LinkControl]:
         """The links that leave this cluster, as they run."""
 
-    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
-        """The snapshot mappings of a topic in Postgres; None when it is away."""
+    async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
+        """Return the snapshot mappings of topics from Postgres; None while it is away."""
 
 
 STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
@@ -110,6 +117,7 @@ def make_app(
     app.add_routes(block_lists.routes())
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
+    add_topic_digests(app, source)
     add_topic_figures(app)
     add_namespace_list(app)
     add_links(app, source)
@@ -128,9 +136,12 @@ async def healthz(request: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """Whether clients are served. 503 only where they cannot be: a link that fails must not take a healthy region out
-    of its load balancer (invariant 8). Tasks that end again and again are named."""
+    of its load balancer (invariant 8). Tasks that end again and again are named, and why messages are refused where the
+    store has no room for them: consumers are served then."""
     source = request.app[STATUS]
-    failing = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
+    failing: dict[str, Any] = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
+    if (full := source.full()) is not None:
+        failing["full"] = full
     reason = source.ready()
     if reason is None:
         return web.json_response({"status": "ready", **failing})
@@ -139,16 +150,25 @@ async def readyz(request: web.Request) -> web.Response:
 
 async def status(request: web.Request) -> web.Response:
     """Everything that the worker says of itself: topics, subscriptions, links, sync, store, database and failover;
-    with ``topics=false`` without topics, of which there may be thousands."""
+    with ``topics=false`` without topics, of which there may be thousands, and with ``topic=PATTERN`` those alone."""
     if request.query.get("topics") == "false":
         return web.json_response(request.app[STATUS].status())
-    return web.json_response(await _gather(request.app))
+    patterns = tuple(request.query.getall("topic", ()))
+    check_patterns(patterns)
+    topics = topics_in_slices(request.app[data_plane.ENGINE])
+    rows = [json.dumps(topic.status()) async for topic in topics if is_named(patterns, topic.name)]
+    return json_list(request.app[STATUS].status(), "topics", rows)
 
 
-async def _gather(app: web.Application) -> dict[str, Any]:
-    """The status with that of every topic; between slices of topics others have their turn."""
-    topics = [topic.status() async for topic in topics_in_slices(app[data_plane.ENGINE])]
-    return {**app[STATUS].status(), "topics": topics}
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raise :class:`BadRequest` for patterns that are wrong or too many."""
+    if len(patterns) > PATTERNS_MAX:
+        raise BadRequest(f"{len(patterns)} patterns of topics were given, the limit is {PATTERNS_MAX}")
+    try:
+        for pattern in patterns:
+            check_pattern(pattern)
+    except ValueError as error:
+        raise BadRequest(f"parameter topic: {error}") from None
 
 
 async def mappings(request: web.Request) -> web.Response:
@@ -156,15 +176,8 @@ async def mappings(request: web.Request) -> web.Response:
     if not name:
         raise BadRequest("parameter topic is missing")
     topic = await request.app[data_plane.ENGINE].topic(name, create=False)
-    rows = await request.app[STATUS].mappings(topic.name)
+    rows = await request.app[STATUS].mappings([topic.name])
     if rows is None:
-        raise DatabaseDown("snapshot mappings are kept in Postgres, which is away; try again later")
-    return web.json_response(
-        {
-            "topic": topic.name,
-            "mappings": [
-                {"snapshot_id": row.snapshot_id, "local": str(row.local), "peer": row.peer, "remote": str(row.remote)}
-                for row in rows
-            ],
-        }
-    )
+        raise DatabaseDown(NO_MAPPINGS)
+    of_topic = rows.get(topic.name, ())
+    return web.json_response({"topic": topic.name, "mappings": [mapping_as_json(row) for row in of_topic]})

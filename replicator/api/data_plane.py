@@ -147,7 +147,7 @@ async def list_subscriptions(request: web.Request) -> web.Response:
     """The exact acknowledgement state of every subscription of a topic."""
     topic = await _topic(request)
     return web.json_response(
-        {"topic": topic.name, "subscriptions": [_exact_state(topic, name) for name in topic.subscriptions]}
+        {"topic": topic.name, "subscriptions": [exact_state(topic, name) for name in topic.subscriptions]}
     )
 
 
@@ -227,7 +227,8 @@ def linked_source(request: web.Request) -> str:
     return source
 
 
-def _exact_state(topic: Topic, name: str) -> dict[str, Any]:
+def exact_state(topic: Topic, name: str) -> dict[str, Any]:
+    """Return all that a subscription has acknowledged, as this cluster's positions."""
     subscription = topic.subscriptions[name]
     state = subscription.cursor.state
     kind = subscription.dispatching.type

@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
+from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.running.asking import ASKED_BY
 from replicator.security.errors import NotIdentified, NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
@@ -57,6 +58,8 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/blocks"): READING,
     ("POST", "/replication/v1/measure"): READING,
     ("POST", "/replication/v1/positions-at"): READING,
+    ("POST", STATES_ROUTE): READING,
+    ("POST", DIGESTS_ROUTE): READING,
     ("POST", "/replication/v1/append"): (Action.REPLICATE,),
     ("POST", "/replication/v1/partitions"): (Action.REPLICATE,),
     ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),

@@ -29,11 +29,13 @@ def add_namespace_list(app: web.Application) -> None:
 
 
 async def listed(request: web.Request) -> web.Response:
-    """Namespaces of all tenants and the policies that are set for each: ``?search=&after=&limit=``."""
+    """Namespaces of all tenants, the policies that are set for each, and below them those of the topology file:
+    ``?search=&after=&limit=``."""
     limit, search = number(request, "limit", LISTED, LISTED_MAX), request.query.get("search", "").lower()
     if len(search) > SEARCH_CHARS_MAX:
         raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
-    after, catalog = request.query.get("after", ""), request.app[ENGINE].catalog
+    engine, after = request.app[ENGINE], request.query.get("after", "")
+    catalog = engine.catalog
     matching = [
         name
         for tenant in catalog.visible_tenants()
@@ -45,6 +47,7 @@ async def listed(request: web.Request) -> web.Response:
         {
             "matching": len(matching),
             "namespaces": [{"name": name, "policies": _set(catalog.namespace(name))} for name in names],
+            "below": policies_to_json(engine.loaded.default_policies),
         }
     )
 

@@ -26,6 +26,7 @@ from replicator.api.typed_payloads import encode_payload, key_value_schema, read
 from replicator.api.websocket.fields import (
     BadField,
     clusters_field,
+    null_value_field,
     number_field,
     text_field,
     texts_field,
@@ -193,8 +194,8 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
     """Raises :class:`BadField`."""
     if not isinstance(fields, dict):
         raise BadField("a message must be an object")
-    payload = text_field(fields, "payload")
-    if payload is None:
+    payload, is_null = text_field(fields, "payload"), null_value_field(fields)
+    if payload is None and not is_null:
         raise BadField("payload is missing")
     now_ms = wall_time_ms()
     metadata = MessageMetadata(publish_time=now_ms, sequence_id=max(0, number_field(fields, "sequenceId")))
@@ -215,6 +216,9 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
     if deliver_at > 0 or deliver_after > 0:
         metadata.deliver_at_time = deliver_at if deliver_at > 0 else min(now_ms + deliver_after, 2**63 - 1)
+    if payload is None:
+        metadata.null_value = True
+        return metadata, b""
     return metadata, encode_payload(payload, typed.value)
 
 

@@ -1,7 +1,7 @@
 """``GET /replication/v1/rules``: what clients are held to here, for who compares clusters before a switch.
 
-Permissions, policies, schemas, partitions and terminated topics, as far as anything is set; in the form that
-:mod:`replicator.failover.rules` reads.
+Tenants, namespaces, permissions, policies, schemas, partitions and terminated topics, as far as anything is set; in the
+form that :mod:`replicator.failover.rules` reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from replicator.api.slices import topics_in_slices
 from replicator.engine.engine import Engine
-from replicator.engine.policies_codec import overrides_to_json
+from replicator.engine.policies_codec import overrides_to_json, policies_to_json
 from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
 from replicator.security.permissions import Permissions
 
@@ -27,6 +27,14 @@ def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Pe
                 "cluster": engine.cluster,
                 "clients_elsewhere": engine.admission.clients_elsewhere is not None,
                 **_of_permissions(engine, permissions()),
+                "tenants": engine.catalog.visible_tenants(),
+                "namespaces": [
+                    namespace
+                    for tenant in engine.catalog.visible_tenants()
+                    for namespace in engine.catalog.visible_namespaces(tenant)
+                ],
+                "namespaces_by_use": engine.by_use.makes_namespaces,
+                "defaults": policies_to_json(engine.loaded.default_policies),
                 "policies": _of_namespaces(engine),
                 "schemas": {
                     topic: [each.schema.version.hex() for each in engine.schemas.schemas(topic)]

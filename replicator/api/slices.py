@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
 
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
@@ -23,3 +26,23 @@ async def topics_in_slices(engine: Engine) -> AsyncIterator[Topic]:
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_SECONDS
+
+
+def json_object(fields: Mapping[str, Any], name: str, rows: Mapping[str, str]) -> web.Response:
+    """Answer with an object of ``fields`` and, as field ``name``, an object of ``rows``, which are JSON already.
+
+    Rows are encoded where they are made, slice by slice: to encode ten thousand at once takes a tenth of a second.
+    """
+    inside = ", ".join(f"{json.dumps(key)}: {row}" for key, row in rows.items())
+    return _joined(fields, name, "{" + inside + "}")
+
+
+def json_list(fields: Mapping[str, Any], name: str, rows: Sequence[str]) -> web.Response:
+    """Answer as :func:`json_object` does, with a list."""
+    return _joined(fields, name, "[" + ", ".join(rows) + "]")
+
+
+def _joined(fields: Mapping[str, Any], name: str, inside: str) -> web.Response:
+    head = json.dumps(fields)[:-1]
+    comma = ", " if fields else ""
+    return web.Response(text=f"{head}{comma}{json.dumps(name)}: {inside}}}", content_type="application/json")

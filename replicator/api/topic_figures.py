@@ -13,9 +13,12 @@ from aiohttp import web
 
 from replicator.api.data_plane import ENGINE, number
 from replicator.api.errors import BadRequest
+from replicator.api.link_routes import LINKS
+from replicator.api.slices import topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.peering.topic_summary import LIMIT, LIMIT_MAX, SUMMARY_ROUTE, Backlog, TopicSummary
 
 PAGE_TOPICS: Final = 50
 PAGE_TOPICS_MAX: Final = 1_000
@@ -26,6 +29,35 @@ SUBSCRIPTIONS_SHOWN_MAX: Final = 100
 
 def add_topic_figures(app: web.Application) -> None:
     app.router.add_get("/replication/v1/topic-figures", topic_figures)
+    app.router.add_get(SUMMARY_ROUTE, topic_summary)
+
+
+async def topic_summary(request: web.Request) -> web.Response:
+    """Sums over all topics, the largest backlogs of subscriptions, and the topics that links lag with most."""
+    engine = request.app[ENGINE]
+    limit = number(request, "limit", LIMIT, LIMIT_MAX)
+    topics = messages = subscriptions = 0
+    largest: list[tuple[int, str, str]] = []
+    async for topic in topics_in_slices(engine):
+        topics, messages, subscriptions = (
+            topics + 1,
+            messages + topic.log.messages,
+            subscriptions + len(topic.subscriptions),
+        )
+        for name, subscription in topic.subscriptions.items():
+            row = subscription.backlog_messages(), topic.name, name
+            if len(largest) < limit:
+                heapq.heappush(largest, row)
+            elif row[0] > largest[0][0]:
+                heapq.heapreplace(largest, row)
+    backlogs = []
+    for backlog, topic_name, name in sorted(largest, key=lambda row: (-row[0], row[1:])):
+        found = engine.find(topic_name)
+        if backlog and found is not None and name in found.subscriptions:
+            shown = {"name": topic_name, "messages": found.log.messages, "lac": str(found.log.last)}
+            backlogs.append(Backlog.of_status(shown, found.subscriptions[name].status()))
+    behind = [each for link in request.app[LINKS].links() for each in link.behind(limit)]
+    return web.json_response(TopicSummary(engine.cluster, topics, messages, subscriptions, backlogs, behind).as_json())
 
 
 async def topic_figures(request: web.Request) -> web.Response:

@@ -34,7 +34,7 @@ def apply(
     """Make the running workers of a topology read its changed file, without a restart.
 
     Each worker reads its own file: distribute the file first. All are asked to check before any of them changes.
-    Exit status 2 if a worker refuses, 3 if one does not answer.
+    Exit status 2 if a worker refuses, or reads other paths in its own file; 3 if one does not answer.
     """
     from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 
@@ -56,6 +56,8 @@ def apply(
     checked = asyncio.run(carry_out(rollout, dry_run=True))
     if status := worst_status(checked):
         return _refused(rollout, problems_of(checked), status, "nothing was changed")
+    if unread := rollout.not_in_their_files(checked):
+        return _refused(rollout, unread, 2, "nothing was changed")
     outcomes = asyncio.run(carry_out(rollout, dry_run=False))
     if status := worst_status(outcomes):
         said = "not all workers changed; put right what is said above and apply again"

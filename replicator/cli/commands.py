@@ -17,7 +17,7 @@ from typer.models import ParameterInfo
 
 from replicator.cli.completing import completion_of
 from replicator.cli.json_types import Done
-from replicator.cli.output import DONE, Command, Format, Shown, finish
+from replicator.cli.output import DONE, WANTED, Command, Format, Shown, finish
 from replicator.cli.watching import watch
 
 _CommandT = TypeVar("_CommandT", bound=Command)
@@ -54,6 +54,7 @@ def _printing(command: Command, watched: bool) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         output: Format = given.pop("output")
+        WANTED.set(output)
         watching, interval = given.pop("watch", False), given.pop("interval", INTERVAL_SECONDS)
         if watching:
             watch(output, lambda: command(**given) or Shown(DONE), interval)

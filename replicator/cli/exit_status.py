@@ -27,12 +27,12 @@ def exit_status_of(error: Exception) -> int | None:
     from replicator.engine.errors import EngineError, StoreCopyFailed, StoreFailed
     from replicator.failover.errors import FailoverError
     from replicator.index.database import DatabaseError, DatabaseNeverReached, DatabaseUnavailable
+    from replicator.operating.binding import PlaceTaken, WorkerError
     from replicator.operating.processes import WorkerFailed
     from replicator.pipeline.errors import LinkTaken, PeerUnavailable, PipelineError, SparkFailed
     from replicator.running.extras import ExtraMissing
     from replicator.security.errors import SecurityError
     from replicator.topology import TopologyError
-    from replicator.worker.binding import PlaceTaken, WorkerError
 
     if isinstance(error, WorkerFailed):
         return error.status

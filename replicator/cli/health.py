@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from replicator.cli.admin import TopologyFile, opened_topology
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import HealthAnswer, RoundtripAnswer
-from replicator.cli.output import Shown
+from replicator.cli.output import Shown, side_console
 
 Cluster = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Whose worker is asked.")
@@ -59,21 +60,44 @@ def roundtrip(
     seconds: Annotated[
         float, typer.Option("--timeout", min=1, max=3600, metavar="SECONDS", help="How long it may take at most.")
     ] = 120,
+    remove_left: Annotated[
+        bool,
+        typer.Option(
+            "--remove-left",
+            help="Only remove what interrupted runs left in the namespace, at all clusters; end others.",
+        ),
+    ] = False,
 ) -> Shown[RoundtripAnswer]:
     """Publish messages at a cluster, consume them there and where its links lead, and remove them again.
 
-    Exit status 0 if every message came, 1 if not in time, 3 if a worker does not answer. No other topic is touched.
+    Exit status 0 if every message came, 1 if not in time or if a topic is left, 3 if a worker does not answer. No other
+    topic is touched. What a killed run left is removed by the next run of the namespace, or by --remove-left.
     """
+    from replicator.operating.roundtrip import remove_left as remove_topics
     from replicator.operating.roundtrip import run_roundtrip
 
-    lines = asyncio.run(
-        run_roundtrip(
-            opened_topology(file),
+    topology = opened_topology(file)
+    if remove_left:
+        seen = [f"removed: {topic}" for topic in asyncio.run(remove_topics(topology, namespace, used_too=True))]
+        return Shown({"cluster": cluster, "messages": 0, "seen": seen}, "\n".join(seen) or "nothing was left")
+
+    async def run() -> list[str]:
+        task = asyncio.current_task()
+        assert task is not None
+        # As Ctrl-C does: what was made is removed before the process ends.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await run_roundtrip(
+            topology,
             cluster,
             namespace=namespace,
             messages=messages,
             with_links=links,
             seconds_max=seconds,
+            tell=lambda text: side_console().print(text, soft_wrap=True),
         )
-    )
+
+    try:
+        lines = asyncio.run(run())
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
     return Shown({"cluster": cluster, "messages": messages, "seen": lines}, "\n".join(lines))

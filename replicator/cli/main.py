@@ -37,9 +37,10 @@ from replicator.cli import (
 from replicator.cli.admin import TokenFile, TopologyFile, opened_topology, use_token_file
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import Done, Unanswered
-from replicator.cli.output import DONE, Shown, side_console
+from replicator.cli.output import DONE, WANTED, Format, Shown, side_console
 from replicator.cli.program import Program
 from replicator.operating.json_types import PlanAnswer
+from replicator.peering.topic_summary import LIMIT, LIMIT_MAX
 from replicator.running.collector import made_to_stay
 from replicator.running.log_stream import standard_error
 from replicator.worker.json_types import WorkerStatus
@@ -156,15 +157,40 @@ app.command()(backfill.backfill)
 
 
 @app.command(watched=True)
-def status(file: TopologyFile) -> Shown[dict[str, WorkerStatus | Unanswered]]:
-    """Show what the workers of a topology say of their topics, subscriptions and links.
+def status(
+    file: TopologyFile,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="PATTERN",
+            help="Show the topics that match, as a link's `topics` do, or have that name; may be given again.",
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many topics the summary has of each kind.")
+    ] = LIMIT,
+    every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,
+) -> Shown[dict[str, WorkerStatus | Unanswered]]:
+    """Show what the workers of a topology say: clusters, links, what is wrong, and the topics that lag most.
 
-    Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
+    Topics are listed with --topic or --all, or where no cluster has more than 20. JSON and YAML always have all topics,
+    or those of --topic. Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
     """
-    from replicator.operating.status import exit_status, fetch_all, render
+    from replicator.operating.status import exit_status, fetch_all, look
+    from replicator.topology.patterns import check_pattern
 
-    answers: Any = asyncio.run(fetch_all(opened_topology(file)))
-    return Shown(answers, render(answers), status=exit_status(answers))
+    try:
+        wanted = [check_pattern(pattern) for pattern in patterns or ()]
+    except ValueError as error:
+        raise typer.BadParameter(f"--topic: {error}") from None
+    topology = opened_topology(file)
+    answers: Any
+    if WANTED.get() is not Format.TABLE:
+        answers = asyncio.run(fetch_all(topology, wanted))
+        return Shown(answers, status=exit_status(answers))
+    answers, shown = asyncio.run(look(topology, wanted, top=top, every=every))
+    return Shown(answers, shown, status=exit_status(answers))
 
 
 def _end_after(duration: str) -> int:

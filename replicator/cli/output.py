@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TextIO, TypeVar
@@ -16,6 +18,15 @@ from typing import Any, Final, Generic, TextIO, TypeVar
 import typer
 import yaml
 from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from replicator.cli.json_types import Done
 
@@ -50,6 +61,9 @@ class Shown(Generic[ValueT]):
 
 
 Command = Callable[..., Shown[Any] | None]
+
+WANTED: Final[ContextVar[Format]] = ContextVar("wanted", default=Format.TABLE)
+"""How the result of the command that runs is to be printed: what only one form needs is not asked for another."""
 
 
 def finish(output: Format, shown: Shown[Any]) -> None:
@@ -87,6 +101,31 @@ def result_console() -> Console:
 def side_console(file: TextIO | None = None) -> Console:
     """Where progress, questions and complaints go: standard error, or a stream that stands for it."""
     return Console(file=file, stderr=True, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def progress_lines() -> Iterator[Callable[[str, int, int], None]]:
+    """Show how far steps are: a line a step, on standard error, which goes when all is done. Only at a terminal, and
+    only where a table is wanted."""
+    if WANTED.get() is not Format.TABLE or not sys.stderr.isatty():
+        yield lambda step, done, total: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    lines: dict[str, TaskID] = {}
+    with Progress(*columns, console=side_console(), transient=True, refresh_per_second=5) as progress:
+
+        def show(step: str, done: int, total: int) -> None:
+            if step not in lines:
+                lines[step] = progress.add_task(step, total=total)
+            progress.update(lines[step], completed=done, total=total)
+
+        yield show
 
 
 def tell(text: str, style: str | None = None) -> None:

@@ -46,7 +46,7 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
         found["segments"],
         *(rounded_size(found[each]) for each in ("live_bytes", "free_bytes", "dead_bytes")),
         written if found["segments"] else "",
-        disk.get("full") or (rounded_size(disk["free_bytes"]) if "free_bytes" in disk else ""),
+        store.get("full") or disk.get("full") or (rounded_size(disk["free_bytes"]) if "free_bytes" in disk else ""),
     )
 
 

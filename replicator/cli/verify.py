@@ -16,7 +16,7 @@ from replicator.cli.admin import (
     opened_topology,
     spark_master,
 )
-from replicator.cli.output import Shown
+from replicator.cli.output import Shown, progress_lines
 from replicator.pipeline.json_types import VerifyAnswer
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ Brokers = Annotated[
         help="Compare also what lies at the brokers of clusters of kind pulsar: read all of it, and change nothing.",
     ),
 ]
+ReadAll = Annotated[
+    bool,
+    typer.Option(
+        "--read-all", help="Read the logs of all topics here, also of those whose digests say that clusters agree."
+    ),
+]
 Parquet = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write all differences there, as rows: an empty or new directory.")
 ]
@@ -76,11 +82,15 @@ def verify(
     sample: Sample = None,
     fix: Fix = False,
     brokers: Brokers = False,
+    read_all: ReadAll = False,
     parquet: Parquet = None,
     master: Master = None,
     settle: Settle = "10s",
 ) -> Shown[VerifyAnswer]:
     """Do the clusters of a topology agree? Compares entries, their order and contents, mappings, and acknowledgements.
+
+    Workers make a digest of each topic. Logs are read where digests differ, and with --read-all, --since, --sample or
+    --master.
 
     Runs on Spark where there is much to compare or --master is given, else in this process; what lies at brokers is
     compared in this process.
@@ -123,16 +133,20 @@ def verify(
             started.append(spark_session(master or topology.pipeline.master, conf=topology.pipeline.conf))
         return started[0]
 
-    settings = VerifySettings(Selection(since_ms, sampled), settle_seconds, parquet)
+    settings = VerifySettings(Selection(since_ms, sampled), settle_seconds, parquet, digests=not read_all)
     wanted = topic_filter(patterns) if patterns else None
     if parquet is not None:
         DifferenceFiles(parquet)  # before seconds or minutes of work whose result could not be written
     try:
         spark = start_spark if master is None else start_spark()
-        if fix:
-            report = fix_and_verify(spark, urls, topology.links, topics or None, wanted, settings, file)
-        else:
-            report = run_verify(spark, urls, topology.links, topics or None, wanted=wanted, settings=settings)
+        chosen_topics = topics or None
+        with progress_lines() as progress:
+            if fix:
+                report = fix_and_verify(spark, urls, topology.links, chosen_topics, wanted, settings, file, progress)
+            else:
+                report = run_verify(
+                    spark, urls, topology.links, chosen_topics, wanted=wanted, settings=settings, progress=progress
+                )
         if brokers:
             chosen = named_filter(topics) if topics else wanted or (lambda _: True)
             found = verify_brokers(

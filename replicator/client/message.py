@@ -186,7 +186,8 @@ class OutgoingMessage(NamedTuple):
     milliseconds since the epoch.
     """
 
-    content: bytes
+    content: bytes | None
+    """None is the null value: compaction deletes the key of such a message."""
     properties: Mapping[str, str] | None = None
     partition_key: str | None = None
     ordering_key: str | None = None
@@ -240,17 +241,27 @@ class Message:
         self._payload = payload
 
     def data(self) -> bytes:
-        """The payload."""
+        """Return the payload, which is empty for a null value."""
         return self._payload
 
+    def has_null_value(self) -> bool:
+        """Return whether the message was sent with the null value, which deletes its key on a compacted topic."""
+        return (self._entry.metadata if self._single is None else self._single).null_value
+
     def value(self) -> Any:
-        """The payload as the consumer's schema reads it, or the payload; raises :class:`SchemaError`."""
+        """Return the payload as the consumer's schema reads it; without a schema return the payload.
+
+        A null value is an empty payload. It is None for a schema that cannot read an empty payload, such as JSON.
+        Raises :class:`SchemaError`.
+        """
         schema = self._entry.schema
         if schema is None or self._entry.encrypted:
             return self._payload
         try:
             return schema.decode(self._payload)
         except SchemaError as error:
+            if self.has_null_value():
+                return None
             raise SchemaError(f"message {self.message_id()} of {self._entry.topic}: {error}") from None
 
     def is_chunked(self) -> bool:

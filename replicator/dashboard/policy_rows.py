@@ -13,13 +13,19 @@ from replicator.dashboard.policy_standing import Standing
 VALUE_CHARS_MAX: Final = 1_000
 
 
+NOT_HERE: Final = "not here"
+UNKNOWN: Final = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceRow:
     name: str
-    set_counts: tuple[int | None, ...]
-    """By cluster, how many policies are set; None where it is not, or its worker does not answer."""
-    differs: bool
-    """Whether clusters that have it do not have the same policies."""
+    cells: tuple[str, ...]
+    """By cluster, how many policies are set; :data:`NOT_HERE` where it is not, and :data:`UNKNOWN` for a cluster whose
+    worker does not answer."""
+    tone: str
+    """``good`` where all clusters have it with the same policies, ``warn`` where they do not, else ``unknown``."""
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +66,58 @@ def namespace_page(clusters: Sequence[str], answers: Mapping[str, Answer], limit
         for name in clusters
         if answers[name].good
     }
+    below = {name: answers[name].value.get("below") for name in by_cluster}
     names = sorted(set().union(*by_cluster.values()))
     shown = names[:limit]
     return NamespacePage(
         tuple(clusters),
-        tuple(_namespace_row(name, [by_cluster.get(cluster, {}).get(name) for cluster in clusters]) for name in shown),
+        tuple(_namespace_row(name, clusters, by_cluster, below) for name in shown),
         max((answers[name].value["matching"] for name in by_cluster), default=0),
         tuple(answers[name].error for name in clusters if not answers[name].good),
         shown[-1] if len(names) > limit else "",
     )
 
 
-def _namespace_row(name: str, policies: Sequence[Mapping[str, Any] | None]) -> NamespaceRow:
-    found = [each for each in policies if each is not None]
-    counts = tuple(None if each is None else _count(each) for each in policies)
-    return NamespaceRow(name, counts, any(each != found[0] for each in found))
+def _namespace_row(
+    name: str,
+    clusters: Sequence[str],
+    by_cluster: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    below: Mapping[str, Mapping[str, Any] | None],
+) -> NamespaceRow:
+    """``below`` has what each cluster's topology file sets for all topics; None where its worker does not say it."""
+    having = [cluster for cluster in clusters if name in by_cluster.get(cluster, {})]
+    lacking = [cluster for cluster in clusters if cluster in by_cluster and cluster not in having]
+    silent = [cluster for cluster in clusters if cluster not in by_cluster]
+    cells = tuple(
+        str(_count(by_cluster[cluster][name])) if cluster in having else NOT_HERE if cluster in lacking else UNKNOWN
+        for cluster in clusters
+    )
+    found = [by_cluster[cluster][name] for cluster in having]
+    untold = [cluster for cluster in having if below[cluster] is None]
+    counting = [_counting(by_cluster[cluster][name], below[cluster] or {}) for cluster in having]
+    if any(each != found[0] for each in found):
+        tone, verdict = "warn", "differ"
+    elif not untold and _differ(counting):
+        tone, verdict = "warn", "differ by the topology file"
+    elif lacking:
+        tone, verdict = "warn", ""
+    elif silent or (untold and len(having) > 1):
+        return NamespaceRow(name, cells, "unknown", f"not known of {', '.join(silent or untold)}")
+    else:
+        return NamespaceRow(name, cells, "good", "agree")
+    absent = f"not in {', '.join(lacking)}" if lacking else ""
+    return NamespaceRow(name, cells, tone, "; ".join(each for each in (verdict, absent) if each))
+
+
+def _counting(policies: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what counts for topics of a namespace, by the policy's name."""
+    return {**below, **(policies.get("topic_policies") or {})}
+
+
+def _differ(counting: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a policy that all of them know does not count the same in all."""
+    known = set(counting[0]).intersection(*counting[1:])
+    return any(each[name] != counting[0][name] for each in counting[1:] for name in known)
 
 
 def _count(policies: Mapping[str, Any]) -> int:

@@ -9,7 +9,6 @@ and removed there first, then at the workers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -18,16 +17,13 @@ from replicator.apache.errors import AdminFailed, BridgeError
 from replicator.drills.errors import DrillError
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
-from replicator.operating.admin_client import AdminClient, topic_path, topics_path
-from replicator.operating.errors import AdminError, RequestRefused
+from replicator.operating.admin_client import AdminClient, topics_path
+from replicator.operating.errors import RequestRefused
+from replicator.operating.topic_removal import NOT_FOUND
 from replicator.topology import Cluster, Topology
 
 TOPIC_PREFIX: Final = "replicator-drill-"
 """The local names of the topics that drills make in a canary namespace."""
-NOT_FOUND: Final = 404
-REMOVALS: Final = 10
-REMOVAL_SECONDS: Final = 0.5
-"""What was on its way to a topic makes it once more."""
 
 
 def canary_topic(namespace: str, name: str) -> str:
@@ -79,45 +75,6 @@ async def make_topic(topology: Topology, topic: str) -> None:
                     await brokers.create_topic(topic)
             except BridgeError as error:
                 raise DrillError(f"{cluster.name}: {error}") from None
-
-
-async def remove_topic(topology: Topology, topic: str) -> list[str]:
-    """Remove the drill's topic from every cluster; returns what could not be removed, in words.
-
-    What a link had on its way while one cluster removed it brings it back there: it is removed until nobody has it.
-    """
-    left: list[str] = []
-    found: list[str] = []
-    beside_brokers = any(cluster.apache is not None for cluster in topology.clusters)
-    for removals in range(REMOVALS):
-        if removals:
-            await asyncio.sleep(REMOVAL_SECONDS)
-        left, found = [], []
-        for cluster in topology.clusters:
-            try:
-                if await _removed(cluster, topic):
-                    found.append(cluster.name)
-            except (AdminError, BridgeError) as error:
-                left.append(f"{cluster.name}: {error}")
-        if not found and not (left and beside_brokers):
-            return left
-    return [*left, *(f"{name}: it comes back" for name in found)]
-
-
-async def _removed(cluster: Cluster, topic: str) -> bool:
-    """Whether it was there. Raises :class:`AdminError`, :class:`BridgeError`."""
-    found = False
-    if cluster.apache is not None:
-        async with BrokerAdmin(cluster.apache) as brokers:
-            found = await brokers.delete_topic(topic)
-    async with AdminClient(cluster.url) as admin:
-        try:
-            await admin.call("DELETE", topic_path(topic), force="true")
-        except RequestRefused as error:
-            if error.status != NOT_FOUND:
-                raise
-            return found
-    return True
 
 
 async def _topics(cluster: Cluster, namespace: str) -> list[str]:

@@ -29,6 +29,7 @@ from replicator.drills.systems.beside import BesideSystem
 from replicator.drills.systems.own import NAME, OwnSystem
 from replicator.drills.systems.system import System
 from replicator.drills.traffic.making import OWN, PULSAR, check_client
+from replicator.operating.topic_removal import remove_topic
 from replicator.running.extras import is_installed, require_extra
 from replicator.topology import EMBEDDED, SPARK, Topology, load_topology
 from replicator.topology.apache import EMBEDDED_KIND
@@ -119,7 +120,7 @@ class OwnJob:
                 yield system(stage, self.cast, self.topic, self.client, self.out_dir)
             finally:
                 if self.setting.is_running:
-                    for left in await canary.remove_topic(stage.topology, self.topic):
+                    for left in await remove_topic(stage.topology.clusters, self.topic):
                         print(f"{self.topic} could not be removed: {left}", file=sys.stderr)
 
 

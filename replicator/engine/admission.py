@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from replicator.engine.errors import BlockCorrupt, EngineError, MessageTooLarge, NotAllowedError
 from replicator.engine.log.block import encode_only, is_cluster
-from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 
 LOCAL: Final = "__local__"
 """How clients name no cluster but the one where they publish."""
@@ -52,7 +52,7 @@ class Admission:
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self.message_bytes_max = message_bytes_max
         """Of a message's payload; what clients are told."""
-        self.entry_bytes_max = message_bytes_max + METADATA_BYTES_MAX
+        self.entry_bytes_max = message_bytes_max + METADATA_ROOM_BYTES
         """What a producer may publish. Links copy larger ones, which another cluster took."""
         self.clusters: Collection[str] = ()
         """Those of the topology; whoever runs links sets it."""

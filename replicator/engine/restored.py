@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store import Store
 
 MARK: Final = "restored"
@@ -43,8 +45,22 @@ class RestoredMark:
 
 def restored_mark(store: Store) -> RestoredMark | None:
     """None for a store that was never restored."""
-    row: Mapping[str, Any] | None = store.meta(MARK)
+    return mark_of(store.meta(MARK))
+
+
+def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
+    """Return the mark that a row of ``meta`` holds; None where there is none."""
     return None if row is None else RestoredMark(**{**row, "lost": tuple(row["lost"])})
+
+
+def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
+    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
+    if mark is not None and mark.settled_at_ms is None:
+        raise StoreUnusable(
+            f"data directory {data} was restored from backup {mark.backup}, and the others were not asked for "
+            f"what {cluster} lost by that: once its log goes on, it has no place there any more. Run "
+            f"`replicator backup reclaim -f FILE --cluster {cluster}` first"
+        )
 
 
 def put_mark(store: Store, mark: RestoredMark) -> None:

@@ -132,7 +132,10 @@ class SwitchReport:
             lines.append(Text(f"what clients would find otherwise at {self.target}:", style="yellow"))
             lines += [Text(f"  {difference}") for difference in self.differences]
         elif self.differences is not None:
-            lines.append(f"permissions, policies, schemas, partitions: the same at {self.target} as at {self.source}")
+            lines.append(
+                "tenants, namespaces, permissions, policies, schemas, partitions: clients would find nothing otherwise "
+                f"at {self.target} than at {self.source}"
+            )
         return lines
 
     def _table(self) -> Table:

@@ -2,7 +2,10 @@
 
 Links carry messages, acknowledgements, partitions and schemas; permissions and policies they do not. So these are
 compared before a switch, while there is time: what a worker answers as its rules (:func:`rules_of` reads them) is laid
-beside that of the other. Only what the source has counts: what only the target has surprises nobody.
+beside that of the other.
+
+Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions count
+for topics of the source alone: the target may have topics of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +42,13 @@ class Rules:
     """By topic, the versions of its schemas."""
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
+    tenants: frozenset[str] | None = None
+    """None where the worker is of a version that does not say it; the next three then are None too."""
+    namespaces: frozenset[str] | None = None
+    namespaces_by_use: bool | None = None
+    """Whether who uses a topic makes its namespace."""
+    defaults: Mapping[str, Any] | None = None
+    """Policies of topics for which nobody has set any, by name: from the topology file."""
     elsewhere: bool = False
     """Whether clients are connected to brokers beside the worker, which hold them to rules of their own."""
 
@@ -57,10 +67,23 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
             _sets(answer["schemas"]),
             {str(topic): int(number) for topic, number in answer["partitions"].items()},
             frozenset(answer["terminated"]),
-            bool(answer.get("clients_elsewhere")),
+            **_since_namespaces(answer),
+            elsewhere=bool(answer.get("clients_elsewhere")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"these are no rules: {error}") from None
+
+
+def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what workers of earlier versions do not say; empty for one of these."""
+    if "namespaces" not in answer:
+        return {}
+    return {
+        "tenants": frozenset(map(str, answer["tenants"])),
+        "namespaces": frozenset(map(str, answer["namespaces"])),
+        "namespaces_by_use": bool(answer["namespaces_by_use"]),
+        "defaults": {str(name): value for name, value in answer["defaults"].items()},
+    }
 
 
 def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
@@ -70,6 +93,7 @@ def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 def differences(source: Rules, target: Rules) -> list[str]:
     """What a client of ``source`` would find otherwise at ``target``, each in a sentence."""
     found = [
+        *_of_namespaces(source, target),
         *_of_roles(source, target),
         *_of_subscriptions(source, target),
         *_of_policies(source, target),
@@ -80,6 +104,27 @@ def differences(source: Rules, target: Rules) -> list[str]:
     return found
 
 
+def _of_namespaces(source: Rules, target: Rules) -> Iterator[str]:
+    for each in (source, target):
+        if each.namespaces is None:
+            yield (
+                f"the worker of {each.cluster} is of an earlier version: which tenants and namespaces it has, and what "
+                "the topology file sets for all topics, is not compared"
+            )
+    if source.tenants is None or target.tenants is None or source.namespaces is None or target.namespaces is None:
+        return
+    for kind, ours, theirs in (
+        ("tenant", source.tenants, target.tenants),
+        ("namespace", source.namespaces, target.namespaces),
+    ):
+        for name in sorted(ours ^ theirs):
+            where, where_not = (source, target) if name in ours else (target, source)
+            yield f"{kind} {name} is in {where.cluster}, and not in {where_not.cluster}"
+    if source.namespaces_by_use != target.namespaces_by_use:
+        making, other = (source, target) if source.namespaces_by_use else (target, source)
+        yield f"who uses a topic makes its namespace in {making.cluster}, and not in {other.cluster}"
+
+
 def _of_roles(source: Rules, target: Rules) -> Iterator[str]:
     if source.asks != target.asks:
         asking, other = (source, target) if source.asks else (target, source)
@@ -88,13 +133,16 @@ def _of_roles(source: Rules, target: Rules) -> Iterator[str]:
         return
     for role in sorted(source.superusers - target.superusers):
         yield f"role {role!r} is a superuser in {source.cluster}, and not in {target.cluster}"
-    there = Permissions(lambda name: NONE, target.roles, target.superusers)
-    for place, roles in sorted(source.roles.items()):
-        for role, actions in sorted(roles.items()):
-            refused = {action for action in actions if not there.allows(role, (action,), _place(place))}
-            if refused:
-                what = ", ".join(sorted(refused))
-                yield f"role {role!r} may {what} at {place} in {source.cluster}, and {target.cluster} would refuse it"
+    for role in sorted(target.superusers - source.superusers):
+        yield f"role {role!r} is a superuser in {target.cluster}, and not in {source.cluster}"
+    for here, other in ((source, target), (target, source)):
+        there = Permissions(lambda name: NONE, other.roles, other.superusers)
+        for place, roles in sorted(here.roles.items()):
+            for role, actions in sorted(roles.items()):
+                refused = {action for action in actions if not there.allows(role, (action,), _place(place))}
+                if role not in here.superusers and refused:
+                    what = ", ".join(sorted(refused))
+                    yield f"role {role!r} may {what} at {place} in {here.cluster}, and {other.cluster} would refuse it"
 
 
 def _place(name: str) -> str | TopicName:
@@ -104,23 +152,40 @@ def _place(name: str) -> str | TopicName:
 def _of_subscriptions(source: Rules, target: Rules) -> Iterator[str]:
     if not (source.asks and target.asks):
         return
-    for namespace, subscriptions in sorted(target.subscriptions.items()):
-        for name, roles in sorted(subscriptions.items()):
-            if roles != source.subscriptions.get(namespace, {}).get(name):
-                listed = ", ".join(sorted(roles))
-                yield f"subscription {name!r} of {namespace} is for {listed} alone in {target.cluster}"
-    for namespace in sorted(target.prefixed - source.prefixed):
-        yield f"subscriptions of {namespace} have to begin with their role in {target.cluster}"
+    for here, there in ((target, source), (source, target)):
+        for namespace, subscriptions in sorted(here.subscriptions.items()):
+            for name, roles in sorted(subscriptions.items()):
+                other = there.subscriptions.get(namespace, {}).get(name)
+                if other is None or (roles != other and here is target):
+                    listed = ", ".join(sorted(roles))
+                    who = "all who may consume" if other is None else ", ".join(sorted(other))
+                    yield (
+                        f"subscription {name!r} of {namespace} is for {listed} alone in {here.cluster}, and for {who} "
+                        f"in {there.cluster}"
+                    )
+        for namespace in sorted(here.prefixed - there.prefixed):
+            yield (
+                f"subscriptions of {namespace} have to begin with their role in {here.cluster}, and not in "
+                f"{there.cluster}"
+            )
 
 
 def _of_policies(source: Rules, target: Rules) -> Iterator[str]:
-    for place in sorted({*source.policies, *target.policies}):
-        ours, theirs = source.policies.get(place, {}), target.policies.get(place, {})
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
+    if source.defaults is not None and target.defaults is not None:
+        for name in sorted(source.defaults.keys() & target.defaults.keys()):  # versions may know different ones
+            ours, theirs = source.defaults[name], target.defaults[name]
+            if ours != theirs:
                 yield (
-                    f"policy {name} of {place} is {_shown(ours.get(name))} in {source.cluster}, and "
-                    f"{_shown(theirs.get(name))} in {target.cluster}"
+                    f"policy {name} of topics without their own is {_shown(ours)} in {source.cluster}, and "
+                    f"{_shown(theirs)} in {target.cluster}"
+                )
+    for place in sorted({*source.policies, *target.policies}):
+        own, other = source.policies.get(place, {}), target.policies.get(place, {})
+        for name in sorted({*own, *other}):
+            if own.get(name) != other.get(name):
+                yield (
+                    f"policy {name} of {place} is {_shown(own.get(name))} in {source.cluster}, and "
+                    f"{_shown(other.get(name))} in {target.cluster}"
                 )
 
 

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, InvalidAck, MessageIdUnknown, MessageNotHereYet, NotAllowedError
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
@@ -51,6 +52,14 @@ from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
+
+
+def last_message_answer(last: LastMessage, partition: int) -> CommandGetLastMessageIdResponse:
+    """Return the answer to a client that asks for the last message."""
+    return CommandGetLastMessageIdResponse(
+        last_message_id=message_id(last.position, partition, last.batch_index),
+        consumer_mark_delete_position=message_id(last.mark_delete or BEFORE_ALL, partition),
+    )
 
 
 class ConsumerSession:
@@ -221,17 +230,16 @@ class ConsumerSession:
         self._over = True
 
     def last_message_id(self) -> CommandGetLastMessageIdResponse:
-        """Of the topic's last message, with its index in its batch, and up to where all is consumed."""
-        partition = self.topic.partition
-        position = self.consumer.last_message()
-        size = 1 if position == BEFORE_ALL else self.topic.reading.batch_size(position)
-        mark_delete = self.consumer.subscription.mark_delete
-        if mark_delete == BEFORE_ALL and (first := self.topic.log.first) is not None:
-            mark_delete = Position(first.ledger, -1)  # clients take -1:-1 for a position after all others
-        return CommandGetLastMessageIdResponse(
-            last_message_id=message_id(self._name_of(position), partition, size - 1 if size > 1 else -1),
-            consumer_mark_delete_position=message_id(mark_delete, partition),
-        )
+        """Return the last message that the client can receive, and the last one that is consumed.
+
+        A message that the client knows by its id of another cluster has that id in both places.
+        """
+        last = self.consumer.last_message()
+        named = self._name_of(last.position)
+        if named != last.position:
+            consumed = named if last.mark_delete == last.position else Position(named.ledger, named.entry - 1)
+            last = LastMessage(named, last.batch_index, consumed)
+        return last_message_answer(last, self.topic.partition)
 
     def stats(self) -> CommandConsumerStatsResponse:
         """The figures that clients ask for."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -72,6 +73,16 @@ class DatabaseUnavailable(DatabaseError):
     """The database does not answer, and it did before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a database says of itself."""
+
+    version: int
+    """As Postgres numbers itself: 160003 is 16.3."""
+    revision: str | None
+    """Of the schema; None for an empty database."""
+
+
 class Database:
     """One cluster's database. ``known_good``: this data directory has reached it before."""
 
@@ -112,6 +123,47 @@ class Database:
             self.mark_down(str(error))
             raise
 
+    async def examine(self) -> Examined | None:
+        """Check what :meth:`start` checks, and start, make and change nothing. Returns None for an embedded server.
+
+        Raises as :meth:`start` does.
+        """
+        if self._embedded is not None:
+            try:
+                await asyncio.to_thread(self._embedded.check)
+            except EmbeddedPostgresError as error:
+                raise self._embedded_away(error) from None
+            return None
+        await self._open()
+        assert self.engine is not None
+        try:
+            async with self.engine.connect() as connection:
+                await self._check_encoding(connection)
+                current = await self._checked_revision(connection)
+                version = await connection.execute(text("select current_setting('server_version_num')::int"))
+                return Examined(version.scalar_one(), current)
+        except (SQLAlchemyError, OSError) as error:
+            raise await self._explained(error) from None
+
+    async def _checked_revision(self, connection: AsyncConnection) -> str | None:
+        """Return the schema's revision. Raises :class:`DatabaseNewer`, and :class:`DatabaseConfigError` where the
+        schema has to be brought up to date by somebody who may not."""
+        try:
+            current = await connection.run_sync(_known_revision)
+        except DatabaseNewer as error:
+            raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
+        if current != head_revision():
+            row = await connection.execute(
+                text("select current_user, current_schema(), has_schema_privilege(current_schema(), 'CREATE')")
+            )
+            user, schema, may_create = row.one()
+            if not may_create:
+                raise self._wrong(
+                    f"permission denied: {user} may not make tables in its schema {schema or '(none)'}: give it CREATE "
+                    "there"
+                )
+        return current
+
     async def recover(self) -> None:
         """Start again after the database was away. It may be another server by now, older, or empty."""
         await self.start()
@@ -133,11 +185,10 @@ class Database:
                 await self._check_encoding(connection)
                 # Held until the transaction ends, however it ends.
                 await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-                await connection.run_sync(_upgrade)
+                if await self._checked_revision(connection) != head_revision():
+                    await connection.run_sync(lambda held: command.upgrade(_alembic(held), "head"))
         except (SQLAlchemyError, OSError) as error:
             raise await self._explained(error) from None
-        except DatabaseNewer as error:
-            raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
         self.mark_up()
 
     async def downgrade(self, revision: str) -> None:
@@ -196,8 +247,7 @@ class Database:
             try:
                 url = make_url(await asyncio.to_thread(self._embedded.start))
             except EmbeddedPostgresError as error:
-                away = self._known_good
-                raise (self._away(str(error)) if away else self._wrong(f"cannot be started: {error}")) from None
+                raise self._embedded_away(error) from None
         else:
             try:
                 url = make_url(self._setting)
@@ -208,6 +258,9 @@ class Database:
             if not url.database:
                 raise self._wrong("names no database; expected …/NAME at its end")
         return url.set(drivername="postgresql+psycopg")
+
+    def _embedded_away(self, error: EmbeddedPostgresError) -> DatabaseError:
+        return self._away(str(error)) if self._known_good else self._wrong(f"cannot be started: {error}")
 
     async def _check_encoding(self, connection: AsyncConnection) -> None:
         """Raises :class:`DatabaseConfigError`: names of topics and subscriptions may have any letters."""
@@ -279,10 +332,9 @@ def _current_revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _upgrade(connection: Connection) -> None:
-    """Run the missing migrations in one transaction; raises :class:`DatabaseNewer`."""
-    config = _alembic(connection)
-    script = ScriptDirectory.from_config(config)
+def _known_revision(connection: Connection) -> str | None:
+    """Return the schema's revision, None for an empty database. Raises :class:`DatabaseNewer`."""
+    script = ScriptDirectory.from_config(_alembic(connection))
     current = _current_revision(connection)
     if current is not None:
         try:
@@ -293,8 +345,7 @@ def _upgrade(connection: Connection) -> None:
                 f"{script.get_current_head()}): use the version that made it or a newer one, or let that one take it "
                 f"back by `replicator db downgrade --to {script.get_current_head()}` (docs/upgrade.md)"
             ) from None
-    if current != script.get_current_head():
-        command.upgrade(config, "head")
+    return current
 
 
 def downgrade(connection: Connection, revision: str) -> None:

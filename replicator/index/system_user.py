@@ -36,8 +36,19 @@ def ensure_system_user() -> None:
 
     Raises :class:`SystemUserMissing`. Blocks.
     """
-    if os.geteuid() != 0 or _is_there():
+    useradd = needed_useradd()
+    if useradd is None:
         return
+    with _alone():
+        if not _is_there():
+            _make(useradd)
+
+
+def needed_useradd() -> str | None:
+    """Return the program that is to make the account; None where none has to be made. Raises
+    :class:`SystemUserMissing` where it is needed and not there."""
+    if os.geteuid() != 0 or _is_there():
+        return None
     useradd = shutil.which("useradd", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SBIN]))
     if useradd is None:
         raise SystemUserMissing(
@@ -45,9 +56,7 @@ def ensure_system_user() -> None:
             f"useradd on the PATH or in {', '.join(SBIN)}. Install it (Debian: package passwd; Fedora: shadow-utils), "
             "make the user yourself, or run as a user that is not root"
         )
-    with _alone():
-        if not _is_there():
-            _make(useradd)
+    return useradd
 
 
 @contextmanager

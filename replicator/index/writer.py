@@ -148,6 +148,12 @@ class IndexWriter:
         await self.flush(extents=False)
         return await self.repository().mappings(topic)
 
+    async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
+        """Return the mappings of several topics as :meth:`mappings` does. Raises :class:`RepositoryUnavailable`."""
+        self._check_up()
+        await self.flush(extents=False)
+        return await self.repository().mappings_of(topics)
+
     async def audit_log(self, *, since: datetime | None = None, newest: int = 100) -> list[AuditEntry]:
         """What was done to this cluster, the newest first, after what is waiting was written.
 

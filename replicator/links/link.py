@@ -32,9 +32,10 @@ from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
 from replicator.links.route import Route
 from replicator.links.schema_announcer import SchemaAnnouncer
-from replicator.links.status import link_status
+from replicator.links.status import link_status, topics_behind
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
+from replicator.peering.topic_summary import Behind
 from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
 from replicator.topology import SPARK
@@ -407,6 +408,10 @@ class Link:
     def backlog_by_topic(self) -> dict[str, int]:
         """The same by topic, of those that have one."""
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
+
+    def behind(self, limit: int) -> list[Behind]:
+        """See :func:`~replicator.links.status.topics_behind`."""
+        return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:
         """The link as its carriers need it."""

@@ -387,7 +387,8 @@ class LinkTopics:
                 self.memory.moved(topic.topic_id, copy.acknowledged)
 
     def backlog_entries(self) -> int:
-        return sum(self.backlog_of(name) for name in self.copier.topics)
+        late = [name for name, copy in self.copier.topics.items() if copy.acknowledged < copy.last]
+        return sum(map(self.backlog_of, late))
 
     def backlog_of(self, name: str) -> int:
         """Entries of a topic that the destination has not confirmed, of any origin."""

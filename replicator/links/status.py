@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from itertools import islice
 from typing import Final
 
@@ -11,6 +12,7 @@ from replicator.links.link_topics import LinkTopics
 from replicator.links.plans import Carriers
 from replicator.links.route import Route
 from replicator.links.transfer import Transfer
+from replicator.peering.topic_summary import Behind
 
 SHOWN_MAX: Final = 1_000
 """Of each list in a status; the number of all is given beside it."""
@@ -28,6 +30,22 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
             spans = engine.store.block_spans(topic.topic_id, topics.copier.topics[name].acknowledged, blocks_max=1)
             oldest_ms = min([oldest_ms, *(span.publish_time_ms for span in spans)])
     return now_ms - oldest_ms
+
+
+def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: int, limit: int) -> list[Behind]:
+    """The topics with the largest backlogs and those with the greatest lags, ``limit`` of each, each topic once.
+
+    Lags are looked at where backlogs are largest: of :data:`LAGS_MAX` topics.
+    """
+    names = [name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last]
+    backlogs = [(backlog, name) for name in names if (backlog := topics.backlog_of(name))]
+    found = []
+    for backlog, name in nlargest(LAGS_MAX, backlogs):
+        if (topic := engine.find(name)) is not None:
+            spans = engine.store.block_spans(topic.topic_id, topics.copier.topics[name].acknowledged, blocks_max=1)
+            lag = max(0, now_ms - spans[0].publish_time_ms) if spans else 0
+            found.append(Behind(name, key, backlog, lag))
+    return list(dict.fromkeys([*found[:limit], *nlargest(limit, found, key=lambda each: each.lag_ms)]))
 
 
 def link_status(

@@ -195,12 +195,29 @@ def plan(
     ``rollout`` what would change at those that do; with ``rules`` where clients would be treated otherwise after a
     switch."""
     probes = probes or {}
-    warnings = (*_link_warnings(topology), *_probe_warnings(topology, probes), *_switch_warnings(topology, rules or {}))
+    warnings = (
+        *_link_warnings(topology),
+        *_probe_warnings(topology, probes),
+        *_switch_warnings(topology, probes, rules),
+    )
     return Plan(topology, probes, warnings, rollout)
 
 
-def _switch_warnings(topology: Topology, rules: Mapping[str, Rules]) -> Iterator[PlanWarning]:
-    """For each link, what clients of its source would find otherwise at its destination."""
+def _switch_warnings(
+    topology: Topology, probes: Mapping[str, Probe], rules: Mapping[str, Rules] | None
+) -> Iterator[PlanWarning]:
+    """For each link, what clients of its source would find otherwise at its destination; nothing if nobody was
+    asked."""
+    if rules is None:
+        return
+    for name in topology.names:
+        if name not in rules and (probe := probes.get(name)) is not None and probe.reachable:
+            yield PlanWarning(
+                "not-compared",
+                name,
+                "its worker does not say what clients are held to there, so permissions and policies were not compared "
+                "with those of other clusters. Give a token of a superuser.",
+            )
     pairs = dict.fromkeys((link.source, link.destination) for link in topology.links)
     for source, destination in pairs:
         if source in rules and destination in rules:

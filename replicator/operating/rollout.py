@@ -3,7 +3,9 @@
 The workers read their own files; nothing is sent to them but the digest of the topology that is meant.
 
 1. Every worker of the file is asked what it runs (:func:`ask_workers`), and from what they say those at old addresses.
-2. :class:`Rollout` compares. A cluster that no running worker knows need not run yet: its worker reads the file when it
+2. :class:`Rollout` compares what the two resolve to, paths too: two files of the same text in different folders name
+   different directories. On another machine a path beneath the file's folder is the same; on this one it is not. A
+   cluster that no running worker knows need not run yet: its worker reads the file when it
    starts. One that is not in the file any more is not asked; its worker is to be stopped.
 3. :func:`carry_out` asks all workers to check (a dry run). Only if all agree are they asked to change. Whoever fails
    after that, by a crash, reads the file when it starts again; applying again does no harm.
@@ -23,10 +25,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replicator.operating.json_types import RolloutAnswer
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import is_of_this_machine, why_not_connected
 from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology, TopologyError
-from replicator.topology.diff import Change, diff, digest, masked, words
+from replicator.topology.diff import Change, diff_of_worker, digest, masked, moved, words
 from replicator.topology.reader import parse_topology
 
 ASK_SECONDS_MAX: Final = 3.0
@@ -49,6 +51,8 @@ class RunningWorker:
     digest: str | None = None
     topology: Topology | None = None
     """The topology that it runs. None where it did not answer, or where this version cannot read the answer."""
+    file: str | None = None
+    """The file that it was started with, on its machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +89,50 @@ class Rollout:
         known = (name for worker in self.taking_part if worker.topology for name in worker.topology.names)
         return tuple(dict.fromkeys(name for name in known if name not in self.topology.names))
 
+    def changes_of(self, worker: RunningWorker) -> tuple[Change, ...]:
+        """Return what the file changes at one worker; nothing for one whose topology is not known."""
+        if worker.topology is None:
+            return ()
+        return diff_of_worker(worker.topology, masked(self.topology), worker.cluster)
+
     def changes(self) -> list[tuple[tuple[str, ...], tuple[Change, ...]]]:
-        """The workers that run the same, and what is different there; none for those that run it already."""
-        groups: dict[str | None, list[RunningWorker]] = {}
+        """The workers for which the same changes, and what; none for those that run it already."""
+        groups: dict[tuple[str, ...], tuple[list[str], tuple[Change, ...]]] = {}
         for worker in self.taking_part:
-            if worker.topology is not None:
-                groups.setdefault(worker.digest, []).append(worker)
-        return [
-            (tuple(worker.cluster for worker in workers), changes)
-            for workers in groups.values()
-            if workers[0].topology is not None and (changes := diff(workers[0].topology, masked(self.topology)))
-        ]
+            if changes := self.changes_of(worker):
+                groups.setdefault(tuple(map(str, changes)), ([], changes))[0].append(worker.cluster)
+        return [(tuple(names), changes) for names, changes in groups.values()]
+
+    def runs_it(self, worker: RunningWorker) -> bool:
+        """Return whether a worker runs what the file says, as it resolves here."""
+        return worker.digest == self.digest and not self.changes_of(worker)
 
     @property
     def nothing_to_do(self) -> bool:
         """Whether every worker that should answer does, and runs it."""
-        return not self.missing and all(worker.digest == self.digest for worker in self.taking_part)
+        return not self.missing and all(map(self.runs_it, self.taking_part))
+
+    def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
+        """Return what no reload brings, a line each: a worker that agreed to reload reads it otherwise in its own file.
+
+        The digest leaves out where files lie, so the worker cannot know. A change that it names is in its file.
+        """
+        said = {outcome.cluster: outcome.changed for outcome in checked}
+        return [
+            f"{worker.cluster}: {change}: its worker reads another value in {worker.file or 'its own file'}; apply "
+            "that file, or start the worker with this one"
+            for worker in self.taking_part
+            for change in self.changes_of(worker)
+            if change.concerns(worker.cluster)
+            and not change.in_digest
+            and str(change) not in said.get(worker.cluster, ())
+        ]
 
     def as_json(self) -> RolloutAnswer:
         return {
             "digest": self.digest,
             "running": {
-                worker.cluster: {"digest": worker.digest, "same": worker.digest == self.digest, "error": worker.error}
+                worker.cluster: {"digest": worker.digest, "same": self.runs_it(worker), "error": worker.error}
                 for worker in self.workers
             },
             "changes": [
@@ -204,11 +230,21 @@ async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address
     if body.get("cluster") != cluster:
         return RunningWorker(cluster, address, f"{address}: serves {str(body.get('cluster'))[:80]!r}, not {cluster!r}")
     try:
-        # As if it stood in our file: directories beside the file are the same on every machine.
-        running = await asyncio.to_thread(parse_topology, text, file)
+        running = await asyncio.to_thread(_resolved, text, body.get("file"), file, address)
     except TopologyError:
         running = None
-    return RunningWorker(cluster, address, None, said, running)
+    return RunningWorker(cluster, address, None, said, running, body.get("file"))
+
+
+def _resolved(text: str, theirs: object, ours: Path, address: str) -> Topology:
+    """Return what a worker runs: as it resolved it in its own file, if the worker is of this machine. Else as if its
+    file lay where ours does: on another machine a folder may have another name. Raises :class:`TopologyError`."""
+    if not isinstance(theirs, str):
+        return parse_topology(text, ours)
+    running, folder = parse_topology(text, Path(theirs)), Path(theirs).parent
+    if is_of_this_machine(address.rpartition(":")[0].strip("[]")) and folder.resolve() != ours.resolve().parent:
+        return running
+    return moved(running, folder, ours.absolute().parent)
 
 
 async def _reload(session: aiohttp.ClientSession, worker: RunningWorker, expected: str, dry_run: bool) -> Outcome:

@@ -3,22 +3,25 @@
 It tells somebody who has just installed or changed clusters that they work, in seconds and without Spark of its own.
 What holds in a failover is a drill's to find out.
 
-1. A topic with a name of its own is made, so nobody else's messages are touched.
-2. A subscription at the cluster, and one at each cluster that a link carries the topic to, read from its beginning.
-3. Every message has to come to each of them, once and in order.
-4. The topic is removed from all of them, whatever happened; the cluster where it began first, so that no link brings
-   it again.
+1. Topics that interrupted runs left are removed: a run holds a consumer in its cluster until its end, so a topic
+   without clients is nobody's.
+2. A topic with a name of its own is made, so nobody else's messages are touched.
+3. A subscription at the cluster, and one at each cluster that a link carries the topic to, read from its beginning.
+4. Every message has to come to each of them, once and in order.
+5. The topic is removed from all clusters that it may have reached, whatever happened and whether or not they were
+   watched: links copy it and carry no deletion. The cluster where it began comes first, so that no link brings it
+   again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_never, wait_exponential
 
 from replicator.client import (
@@ -38,28 +41,46 @@ from replicator.client import (
 from replicator.client.authentication import AuthenticationTLS
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
-from replicator.operating.admin_client import AdminClient, topic_path
+from replicator.operating.admin_client import AdminClient, topic_path, topics_path
 from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
+from replicator.operating.topic_removal import NOT_FOUND, Left, remove_topic
 from replicator.running.timeouts import timeout
 from replicator.security.access import Access, access
 from replicator.topology import Cluster, Topology
 
 SUBSCRIPTION: Final = "roundtrip"
 TOPIC_PREFIX: Final = "replicator-roundtrip-"
+REMEDY: Final = "`replicator roundtrip -f FILE --remove-left` removes it"
+QUIET_LOOKS: Final = 4
+"""Half a second each: for what links have on their way to clusters that were not watched."""
+UNUSED_SECONDS: Final = 1.0
+"""Between two looks at whether a topic has clients: one that is just being made has none for a moment."""
+LOOK_SECONDS_MAX: Final = 10.0
 _RETRY_SECONDS_MAX: Final = 2.0
-_NOT_FOUND: Final = 404
-
-log = structlog.get_logger(__name__)
 
 
 class NotArrived(NotThere):
     """Messages that did not come in time."""
 
 
+class NotRemoved(NotThere):
+    """A topic of a run that is left in some cluster."""
+
+
 async def run_roundtrip(
-    topology: Topology, name: str, *, namespace: str, messages: int, with_links: bool, seconds_max: float
+    topology: Topology,
+    name: str,
+    *,
+    namespace: str,
+    messages: int,
+    with_links: bool,
+    seconds_max: float,
+    tell: Callable[[str], None],
 ) -> list[str]:
-    """What was seen, a line a cluster. Raises :class:`NotArrived`, :class:`AdminError`, :class:`TopologyError`."""
+    """Return what was seen, a line a cluster, and leave nothing. ``tell`` gets what else a person should know.
+
+    Raises :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
+    """
     home = topology.cluster(name)
     try:
         topic = f"{SCHEME}{parse_namespace(namespace)}/{TOPIC_PREFIX}{name}-{secrets.token_hex(4)}"
@@ -70,11 +91,89 @@ async def run_roundtrip(
         for cluster in topology.clusters
         if with_links and topology.link_carrying(name, cluster.name, topic) is not None
     ]
+    reached = topology.reached_from(name, topic)
     payloads = [f"{name} {number}".encode() for number in range(messages)]
+    if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not see the brokers' clients
+        for earlier in await remove_left(topology, namespace):
+            tell(f"removed what an interrupted run had left: {earlier}")
+    quiet = QUIET_LOOKS
     try:
-        return await _watched(home, away, topic, payloads, seconds_max)
+        lines = await _watched(home, away, topic, payloads, seconds_max)
+        quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
     finally:
-        await _remove(topic, [home, *away])
+        there = [home, *(each for each in topology.clusters if each.name in reached)]
+        left = await remove_topic(there, topic, quiet_looks=quiet)
+        if left:
+            tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
+    # A cluster that nobody watched may be down for long, and then no link has brought anything there.
+    unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
+    if len(unknown) < len(left):
+        raise NotRemoved(f"every message came, and {topic} is left")
+    return lines
+
+
+def _named(left: list[Left]) -> str:
+    return "; ".join(map(str, left))
+
+
+async def remove_left(topology: Topology, namespace: str, *, used_too: bool = False) -> list[str]:
+    """Remove the topics that interrupted runs left in all clusters that answer; returns their names.
+
+    A topic that has clients, or whose own cluster does not answer, is of a run that goes on, unless ``used_too``.
+    Raises :class:`NotRemoved` for those that cannot be removed.
+    """
+    found = await _left_topics(topology, namespace, used_too=used_too)
+    if found and not used_too:
+        await asyncio.sleep(UNUSED_SECONDS)
+        again = await _left_topics(topology, namespace, used_too=False)
+        found = {topic: there for topic, there in again.items() if topic in found}
+    problems: list[str] = []
+    for topic, there in found.items():
+        problems += [f"{topic}: {each}" for each in await remove_topic(there, topic)]
+    if problems:
+        raise NotRemoved(f"topics of earlier runs could not be removed: {'; '.join(problems)}")
+    return list(found)
+
+
+async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) -> dict[str, list[Cluster]]:
+    """Return the topics of runs that are over, each with the clusters to remove it from, its own first."""
+    answers = dict(
+        zip(
+            topology.names,
+            await asyncio.gather(*(_topics_of_runs(cluster, namespace) for cluster in topology.clusters)),
+            strict=True,
+        )
+    )
+    answering = [cluster for cluster in topology.clusters if answers[cluster.name] is not None]
+    used: dict[str, bool] = {}
+    for answer in answers.values():
+        for topic, has_clients in (answer or {}).items():
+            used[topic] = used.get(topic, False) or has_clients
+    found: dict[str, list[Cluster]] = {}
+    for topic, has_clients in used.items():
+        home = topic.rpartition(f"/{TOPIC_PREFIX}")[2].rpartition("-")[0]
+        unknown = home in answers and answers[home] is None
+        if used_too or not (has_clients or unknown):
+            found[topic] = sorted(answering, key=lambda cluster: cluster.name != home)
+    return found
+
+
+async def _topics_of_runs(cluster: Cluster, namespace: str) -> dict[str, bool] | None:
+    """Return the topics of runs that a cluster has, each with whether a client is connected to it; None where the
+    worker does not say."""
+    try:
+        async with timeout(LOOK_SECONDS_MAX), AdminClient(cluster.url) as admin:
+            names = [str(name) for name in await admin.call("GET", topics_path(namespace))]
+            ours = [name for name in names if name.rpartition("/")[2].startswith(TOPIC_PREFIX)]
+            return {name: _has_clients(await admin.call("GET", topic_path(name, "stats"))) for name in ours}
+    except RequestRefused as error:
+        return {} if error.status == NOT_FOUND else None  # a topic that has just gone is looked for again
+    except (AdminError, TimeoutError):
+        return None
+
+
+def _has_clients(stats: Any) -> bool:
+    return bool(stats["publishers"]) or any(each["consumers"] for each in stats["subscriptions"].values())
 
 
 async def _watched(
@@ -83,18 +182,18 @@ async def _watched(
     lines: list[str] = []
     waits_for = home.name
     try:
-        async with timeout(seconds_max):
-            async with _consumer(home, topic) as consumer:
-                started = time.monotonic()
-                await _publish(home, topic, payloads)
-                lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
-                await _consume(home, consumer, payloads)
-                lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after they were begun")
-            for cluster in away:
+        async with timeout(seconds_max), _consumer(home, topic) as consumer:
+            started = time.monotonic()
+            await _publish(home, topic, payloads)
+            lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
+            await _consume(home, consumer, payloads)
+            lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after they were begun")
+            for cluster in away:  # while the consumer at home shows others that this run goes on
                 waits_for = cluster.name
-                async with _consumer(cluster, topic) as consumer:
-                    await _consume(cluster, consumer, payloads)
-                lines.append(f"{cluster.name}: all copied and consumed {_ms_since(started)} ms after they were begun")
+                async with _consumer(cluster, topic) as other:
+                    await _consume(cluster, other, payloads)
+                passed = f"{_ms_since(started)} ms after they were begun"
+                lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:
             raise WorkerUnavailable(
@@ -160,19 +259,6 @@ def _options(shown: Access) -> dict[str, Any]:
     if shown.trust is not None:
         options["tls_trust_certs_file_path"] = str(shown.trust)
     return options
-
-
-async def _remove(topic: str, clusters: list[Cluster]) -> None:
-    """From where it is; a cluster that does not answer keeps it, which the log of this command says."""
-    for cluster in clusters:
-        async with AdminClient(cluster.url) as admin:
-            try:
-                await admin.call("DELETE", topic_path(topic), force="true")
-            except RequestRefused as error:
-                if error.status != _NOT_FOUND:
-                    log.warning("topic not removed", cluster=cluster.name, topic=topic, reason=str(error))
-            except AdminError as error:
-                log.warning("topic not removed", cluster=cluster.name, topic=topic, reason=str(error))
 
 
 def _ms_since(started: float) -> int:

@@ -3,43 +3,118 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import http
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from replicator.engine.topic_name import SCHEME
+from replicator.peering.topic_summary import LIMIT, SUMMARY_ROUTE, Backlog, TopicSummary
 from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology
+from replicator.topology.patterns import DEFAULT_NAMESPACE, is_named
 
 ANSWER_SECONDS_MAX: Final = 5.0
+TOPICS_SECONDS_MAX: Final = 30.0
+"""With all topics: ten thousand take a worker a second, and more where it has much to do."""
+LISTED_TOPICS_MAX: Final = 20
+"""Where no cluster has more, all topics are shown without being asked for."""
+WRONG_SHOWN_MAX: Final = 10
+"""Lines on what is wrong with one worker and its links, unless all are wanted."""
 REASON_CHARS_MAX: Final = 500
 TROUBLES_SHOWN_MAX: Final = 10
 """Of one worker beside Apache Pulsar; a broker that is away troubles every topic."""
 _REFUSED: Final = frozenset({401, 403})
+_DATABASE_WELL: Final = frozenset({"up", "starting"})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 
 
-async def fetch_all(topology: Topology) -> dict[str, dict[str, Any]]:
-    """The status of every worker by cluster; for one that gives none, what :func:`fetch` says."""
-    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+async def fetch_all(topology: Topology, patterns: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The status of every worker by cluster, with its topics or those that match ``patterns``; for a worker that gives
+    none, what :func:`fetch` says."""
+    timeout = aiohttp.ClientTimeout(total=TOPICS_SECONDS_MAX, sock_connect=ANSWER_SECONDS_MAX)
     async with worker_session(timeout=timeout) as session:
-        answers = await asyncio.gather(*(fetch(session, cluster.address) for cluster in topology.clusters))
+        query = tuple(("topic", pattern) for pattern in patterns)
+        answers = await asyncio.gather(*(fetch(session, each.address, query) for each in topology.clusters))
+    for answer in answers:
+        if patterns and "topics" in answer:  # a worker of an older version gives all
+            answer["topics"] = [each for each in answer["topics"] if is_named(tuple(patterns), each["name"])]
     return dict(zip(topology.names, answers, strict=True))
 
 
-async def fetch(session: aiohttp.ClientSession, address: str) -> dict[str, Any]:
+async def fetch_summaries(
+    topology: Topology, limit: int = LIMIT
+) -> tuple[dict[str, dict[str, Any]], dict[str, TopicSummary]]:
+    """Ask every worker for its status without topics, and for a summary of its topics; both by cluster."""
+    async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
+        asked = [_fetch_summary(session, cluster.address, limit) for cluster in topology.clusters]
+        found = dict(zip(topology.names, await asyncio.gather(*asked), strict=True))
+    answers = {name: answer for name, (answer, _) in found.items()}
+    return answers, {name: summary for name, (_, summary) in found.items() if summary is not None}
+
+
+async def look(
+    topology: Topology, patterns: Sequence[str] = (), *, top: int = LIMIT, every: bool = False
+) -> tuple[dict[str, dict[str, Any]], Group]:
+    """Ask every worker, and show a summary; with ``patterns`` or ``every`` the topics themselves."""
+    if not patterns and not every:
+        answers, summaries = await fetch_summaries(topology, top)
+        if any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values()) or not summaries:
+            return answers, render(answers, summaries, top)
+    answers = await fetch_all(topology, patterns)
+    return answers, render(answers)
+
+
+async def _fetch_summary(
+    session: aiohttp.ClientSession, address: str, limit: int
+) -> tuple[dict[str, Any], TopicSummary | None]:
+    answer, summary = await asyncio.gather(
+        fetch(session, address, (("topics", "false"),)),
+        _fetch(session, address, SUMMARY_ROUTE, (("limit", str(limit)),)),
+    )
+    if "error" in answer:
+        return answer, None
+    if summary.get("status") == http.HTTPStatus.NOT_FOUND:  # a worker of an older version
+        whole = await fetch(session, address)
+        return (whole, None) if "error" in whole else (answer, summary_of(whole, limit))
+    return (summary, None) if "error" in summary else (answer, TopicSummary.of_json(summary))
+
+
+def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
+    """Make the summary from a whole status; which topics links are behind with is not in it."""
+    topics = answer["topics"]
+    rows = [(topic, each) for topic in topics for each in topic["subscriptions"] if each["backlog_messages"]]
+    largest = heapq.nlargest(limit, rows, key=lambda row: row[1]["backlog_messages"])
+    return TopicSummary(
+        answer["cluster"],
+        len(topics),
+        sum(topic["messages"] for topic in topics),
+        sum(len(topic["subscriptions"]) for topic in topics),
+        [Backlog.of_status(topic, subscription) for topic, subscription in largest],
+        [],
+    )
+
+
+async def fetch(session: aiohttp.ClientSession, address: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """The status of the worker at ``address``; else ``error`` says why not, and ``status`` is HTTP's, or None if it did
     not answer."""
+    return await _fetch(session, address, "/replication/v1/status", query)
+
+
+async def _fetch(
+    session: aiohttp.ClientSession, address: str, path: str, query: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     try:
-        async with session.get(f"{worker_url(address)}/replication/v1/status") as response:
+        async with session.get(f"{worker_url(address)}{path}", params=query) as response:
             if response.status >= http.HTTPStatus.BAD_REQUEST:
                 reason = _reason(await response.text(errors="replace")) or response.reason
                 return {"error": f"{address}: status {response.status}: {reason}", "status": response.status}
@@ -72,40 +147,91 @@ def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
     return 2 if all(answer["status"] in (401, 403) for answer in without) else 3
 
 
-def render(answers: Mapping[str, Mapping[str, Any]]) -> Group:
-    """Three tables for people: workers, topics with their subscriptions, links."""
-    tables = [_workers(answers)]
-    if not all("error" in answer for answer in answers.values()):
-        tables += [_topics(answers), _links(answers)]
-    statuses = {answer["status"] for answer in answers.values() if "error" in answer}
+def render(
+    answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary] | None = None, top: int = LIMIT
+) -> Group:
+    """Show people what workers say: workers, links, what is wrong; then the topics that lag most, by ``summaries``, or
+    without these all topics of the answers with their subscriptions."""
+    parts: list[RenderableType] = [_workers(answers, summaries or {})]
+    unanswered = [answer for answer in answers.values() if "error" in answer]
+    if len(unanswered) < len(answers):
+        parts += [_links(answers), _wrong(answers, None if summaries is None else WRONG_SHOWN_MAX)]
+        parts += [_topics(answers)] if summaries is None else [_backlogs(summaries, top), _behind(summaries, top)]
+    statuses = {answer["status"] for answer in unanswered}
     if statuses & _REFUSED:
-        return Group(*tables, "A worker that refuses wants the token of a role that may read it: docs/security.md.")
-    if len(tables) == 1 and statuses == {None}:
-        return Group(*tables, "No worker answers; start them with `replicator up -f FILE`.")
-    return Group(*tables)
+        parts.append("A worker that refuses wants the token of a role that may read it: docs/security.md.")
+    elif len(unanswered) == len(answers) and statuses == {None}:
+        parts.append("No worker answers; start them with `replicator up -f FILE`.")
+    return Group(*parts)
 
 
-def _workers(answers: Mapping[str, Mapping[str, Any]]) -> Table:
-    headings = ("cluster", "state", "serves", "epoch", "database", "topics", "store MB")
+def _workers(answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary]) -> Table:
+    headings = ("cluster", "state", "serves", "epoch", "database", "topics", "messages", "store MB")
     table = Table(*headings, title="Workers", title_justify="left")
     for cluster, answer in answers.items():
         if "error" in answer:
-            table.add_row(cluster, Text(answer["error"], style="red"), "", "", "", "", "")
+            table.add_row(cluster, Text(answer["error"], style="red"), "", "", "", "", "", "")
             continue
-        failed = answer["store"]["failed"]
-        state = Text(failed, style="red") if failed else _ready(answer.get("tasks"))
-        if full := (answer["store"].get("disk") or {}).get("full"):
-            state.append(f"\ntakes no messages: {full}", style="red")
-        if exposed := answer.get("exposed"):
-            state.append(f"\ninsecure: anybody can connect to {', '.join(exposed)}", style="yellow")
-        if restored := answer.get("restored"):
-            state.append(f"\n{_restored(restored)}", style="yellow")
-        for trouble in _troubles_of_bridge(answer.get("apache")):
-            state.append(f"\n{trouble}", style="red")
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
-        table.add_row(cluster, state, serves, epoch, answer["database"]["state"], str(len(answer["topics"])), size)
+        summary = summaries.get(cluster)
+        topics = len(answer["topics"]) if summary is None else summary.topics
+        messages = sum(each["messages"] for each in answer["topics"]) if summary is None else summary.messages
+        row = (serves, epoch, answer["database"]["state"], str(topics), str(messages), size)
+        table.add_row(cluster, _state(answer), *row)
     return table
+
+
+def _state(answer: Mapping[str, Any]) -> Text:
+    if answer["store"]["failed"]:
+        return Text("failed", style="red")
+    troubles = list(_troubles(answer))
+    return Text("ready, but see below", style=troubles[0].style) if troubles else Text("ready", style="green")
+
+
+def _wrong(answers: Mapping[str, Mapping[str, Any]], shown_max: int | None) -> Text:
+    """A line for each thing that is wrong, or deserves a look; of each cluster ``shown_max`` at most."""
+    found = Text()
+    for cluster, answer in answers.items():
+        troubles = [Text(answer["error"], style="red")] if "error" in answer else list(_troubles(answer))
+        for trouble in troubles[:shown_max]:
+            found.append(f"\n{cluster}: ").append(trouble)
+        if shown_max is not None and (more := len(troubles) - shown_max) > 0:
+            found.append(f"\n{cluster}: … and {more} more (--all)", style="red")
+    return Text("Wrong:").append(found) if found else Text("Nothing is wrong.", style="green")
+
+
+def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield what is wrong with a worker that answers and with its links, the worst first."""
+    if failed := answer["store"]["failed"]:
+        yield Text(failed, style="red")
+    if full := answer["store"].get("full") or (answer["store"].get("disk") or {}).get("full"):
+        yield Text(f"takes no messages: {full}", style="red")
+    if (failover := answer.get("failover")) is not None and failover["fenced"]:
+        yield Text(f"fenced: {failover['served_by']} serves its clients", style="red")
+    for trouble in _troubles_of_bridge(answer.get("apache")):
+        yield Text(trouble, style="red")
+    for link in answer.get("links", ()):
+        yield from _troubles_of_link(link)
+    if answer["database"]["state"] not in _DATABASE_WELL:
+        yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
+    if failing := (answer.get("tasks") or {}).get("failing"):  # a worker of an older version does not say
+        named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
+        yield Text(f"ready; failing: {named}", style="yellow")
+    if exposed := answer.get("exposed"):
+        yield Text(f"insecure: anybody can connect to {', '.join(exposed)}", style="yellow")
+    if restored := answer.get("restored"):
+        yield Text(_restored(restored), style="yellow")
+
+
+def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
+    name = f"link to {link['to']}" + (f" ({link['name']})" if link["name"] else "")
+    if link["state"] not in _GOING_WELL:
+        yield Text(f"{name} is {link['state']}" + (f": {link['detail']}" if link["detail"] else ""), style="red")
+    for topic, reason in link["halted"].items():
+        yield Text(f"{name} halted {topic}: {reason}", style="red")
+    for topic in link["hold_exceeded"]:
+        yield Text(f"{name} holds back too much of {topic} ({link['on_hold_exceeded']})", style="red")
 
 
 def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
@@ -127,14 +253,6 @@ def _restored(mark: Mapping[str, Any]) -> str:
     at = datetime.fromtimestamp(mark["made_at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     lost = "".join(f"; lost: {each}" for each in mark["lost"])
     return f"restored to {at} (backup {mark['backup']}); {mark['reclaimed_messages']} messages came back{lost}"
-
-
-def _ready(tasks: Mapping[str, Any] | None) -> Text:
-    """A worker that is ready names its tasks that end again and again; one of an older version does not say."""
-    failing = [] if tasks is None else tasks["failing"]
-    if not failing:
-        return Text("ready", style="green")
-    return Text("ready; failing: " + ", ".join(f"{task['name']} ({task['cause']})" for task in failing), style="yellow")
 
 
 def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
@@ -166,7 +284,7 @@ def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _short(topic: str) -> str:
     """The shortest form of a topic's name that every command accepts."""
-    return topic.removeprefix(SCHEME).removeprefix("public/default/")
+    return topic.removeprefix(SCHEME).removeprefix(DEFAULT_NAMESPACE)
 
 
 def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
@@ -176,6 +294,29 @@ def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
     return [
         name, subscription["type"] or "–", subscription["mark_delete"], str(subscription["backlog_messages"])
     ]  # fmt: skip
+
+
+def _backlogs(summaries: Mapping[str, TopicSummary], top: int) -> Table:
+    """The subscriptions with the largest backlogs of all clusters."""
+    table = Table(title=f"Largest backlogs: {top} at most", title_justify="left")
+    for heading in ("topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog"):
+        table.add_column(heading, overflow="fold")
+    rows = [(each, cluster) for cluster, summary in summaries.items() for each in summary.backlogs]
+    for each, cluster in heapq.nlargest(top, rows, key=lambda row: row[0].backlog_messages):
+        shown = {"name": each.subscription, **asdict(each)}
+        table.add_row(_short(each.topic), cluster, str(each.messages), each.lac, *_subscription(shown))
+    return table
+
+
+def _behind(summaries: Mapping[str, TopicSummary], top: int) -> Table:
+    """The topics that links lag with most, by age."""
+    table = Table(title=f"Topics that links are behind with: {top} at most", title_justify="left")
+    for heading in ("topic", "link", "backlog", "lag"):
+        table.add_column(heading, overflow="fold")
+    rows = [each for summary in summaries.values() for each in summary.behind]
+    for each in heapq.nlargest(top, rows, key=lambda row: (row.lag_ms, row.backlog_entries)):
+        table.add_row(_short(each.topic), each.link, str(each.backlog_entries), f"{each.lag_ms / 1000:.1f} s")
+    return table
 
 
 def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -191,10 +332,6 @@ def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
                 state.append(f" {progress['percent']} %")
             if link["detail"]:
                 state.append(f": {link['detail']}")
-            for topic, reason in link["halted"].items():
-                state.append(f"\nhalted {topic}: {reason}", style="red")
-            for topic in link["hold_exceeded"]:
-                state.append(f"\nholds back too much of {topic} ({link['on_hold_exceeded']})", style="red")
             table.add_row(
                 cluster,
                 f"{link['to']} ({link['name']})" if link["name"] else link["to"],

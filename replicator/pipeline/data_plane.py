@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -19,13 +19,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
 from replicator.engine.log.block import BLOCK_BYTES_MAX
+from replicator.peering.comparing import SubscriptionState, mapping_of_json
 from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
 from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
 from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.starts import Starts, from_data
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
 """How much to ask for at once: it is held in memory twice while it is read."""
@@ -47,23 +47,6 @@ class TopicState:
     messages: int
     clusters: tuple[str, ...] | None = None
     """To which clusters its namespace is copied from here; None for all that links lead to."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionState:
-    """The exact state of one subscription.
-
-    Ranges are inclusive, disjoint, and each in one ledger; ``batch_acks`` are of entries that are not wholly acked.
-    """
-
-    name: str
-    replicated: bool
-    generation: int
-    mark_delete: Position
-    individually_deleted: tuple[tuple[Position, Position], ...]
-    batch_acks: dict[Position, tuple[int, ...]]
-    starts: Starts = field(default_factory=dict)
-    """Where it begins; nobody acknowledged what lies before. Earlier versions do not say."""
 
 
 class FetchedBlock(NamedTuple):
@@ -140,35 +123,13 @@ class DataPlane(WorkerConnection):
         """Every subscription of a topic with all that it has acknowledged."""
         answer = self._json("subscriptions", topic=topic)
         with _promised(self.url, "subscriptions"):
-            return [
-                SubscriptionState(
-                    name=str(state["name"]),
-                    replicated=bool(state["replicated"]),
-                    generation=int(state["generation"]),
-                    mark_delete=Position.parse(state["mark_delete"]),
-                    individually_deleted=tuple(_range(*pair) for pair in state["individually_deleted"]),
-                    batch_acks={
-                        Position.parse(position): tuple(int(index) for index in indexes)
-                        for position, indexes in state["batch_acks"].items()
-                    },
-                    starts=from_data(state.get("starts", {})),
-                )
-                for state in answer["subscriptions"]
-            ]
+            return [SubscriptionState.of_json(state) for state in answer["subscriptions"]]
 
     def mappings(self, topic: str) -> list[SnapshotMapping]:
         """The snapshot mappings of a topic."""
         answer = self._json("mappings", topic=topic)
         with _promised(self.url, "mappings"):
-            return [
-                SnapshotMapping(
-                    snapshot_id=str(row["snapshot_id"]),
-                    local=Position.parse(row["local"]),
-                    peer=str(row["peer"]),
-                    remote=Position.parse(row["remote"]),
-                )
-                for row in answer["mappings"]
-            ]
+            return [mapping_of_json(row) for row in answer["mappings"]]
 
     def blocks(
         self,
@@ -302,13 +263,6 @@ class _promised:  # noqa: N801 - reads as a statement
         ) from error
 
 
-def _range(first: str, last: str) -> tuple[Position, Position]:
-    start, end = Position.parse(first), Position.parse(last)
-    if start.ledger != end.ledger or start > end:
-        raise ValueError(f"{first} to {last} is not a range of entries of one ledger")
-    return start, end
-
-
 def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
     with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
         if not stream.schema.equals(BLOCK_SCHEMA):
@@ -334,7 +288,7 @@ def _refusal(url: str, what: str, status: int, answer: bytes) -> UnexpectedAnswe
         error = kind(f"worker at {url}: {_error_text(answer)}")
     else:
         error = UnexpectedAnswer(f"worker at {url} refused {what} with status {status}: {_error_text(answer)}")
-    error.code = code
+    error.code, error.status = code, status
     return error
 
 

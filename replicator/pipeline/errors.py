@@ -39,6 +39,8 @@ class UnexpectedAnswer(PipelineError):
 
     code: str | None = None
     """The error's, where the worker gave one."""
+    status: int | None = None
+    """HTTP's, where the worker refused the request."""
 
 
 class SparkFailed(PipelineError):

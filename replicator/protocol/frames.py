@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 from replicator.protocol.commands_pb2 import BaseCommand, BrokerEntryMetadata
 from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
 from replicator.protocol.runs import RunReader
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 
 def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
     """The largest frame of a connection whose messages have at most ``message_bytes_max`` bytes."""
-    return message_bytes_max + METADATA_BYTES_MAX + COMMAND_BYTES_MAX
+    return message_bytes_max + METADATA_ROOM_BYTES + COMMAND_BYTES_MAX
 
 
 class FrameDecoder:

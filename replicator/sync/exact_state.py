@@ -31,7 +31,6 @@ from pyroaring import BitMap
 
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor
-from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.topic_acks import TopicAcks
 from snapshots import starts
@@ -82,6 +81,8 @@ class ExactState:
         self._exact = exact
         self._ahead: dict[str, frozenset[str]] = {}
         """By subscription, the origins whose messages before its start may still come."""
+        self._placed: dict[str, tuple[Starts, Mapping[str, Position]]] = {}
+        """By subscription, a start before which nothing can come any more, and where it lies in each origin."""
 
     # Telling.
 
@@ -163,6 +164,7 @@ class ExactState:
     def forget(self, name: str) -> None:
         """The subscription is gone."""
         self._ahead.pop(name, None)
+        self._placed.pop(name, None)
 
     # The start.
 
@@ -211,7 +213,8 @@ class ExactState:
     def _place_start(self, subscription: Replicated) -> bool:
         """Count what lies before the start as consumed here, and say so to nobody. Returns whether anything changed."""
         state, name = subscription.cursor.state, subscription.name
-        if not starts.is_anything_before(state.starts):
+        placed = self._placed.get(name)
+        if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):
             return False
         origins = self._origins()
         ends = starts.ends_before(state.starts, self.acks.incarnations(origins))
@@ -225,6 +228,7 @@ class ExactState:
             self._ahead[name] = ahead
         else:
             self._ahead.pop(name, None)
+            self._placed[name] = state.starts, ends
         found = self.acks.before(ends, state.mark_delete)
         return bool(found) and subscription.merging.acks(found, {}, announce=False)
 
@@ -239,7 +243,7 @@ class ExactState:
         waiting, heard = self.pending.of(name, cursor.generation), self.pending.heard(name, cursor.generation)
         claims = union([vector, waiting]) if waiting else vector
         placed = self.acks.place(claims, cursor.mark_delete)
-        news = self.acks.up_to(claims, self._not_claimed(cursor.state))
+        news = self.acks.up_to(claims, self._not_claimed(subscription))
         if relay:
             news.merge(self.acks.of_missing(claims))
         hearing = union([heard, news]) if news else heard
@@ -251,11 +255,16 @@ class ExactState:
             subscription.note_heard()
         return changed or is_news or started
 
-    def _not_claimed(self, state: CursorState) -> Mapping[str, Position]:
+    def _not_claimed(self, subscription: Replicated) -> Mapping[str, Position]:
         """By origin, up to where the cursor claims nothing."""
+        state, placed = subscription.cursor.state, self._placed.get(subscription.name)
         ends = dict(state.unclaimed or {})
         if state.starts:
-            before = starts.ends_before(state.starts, self.acks.incarnations(self._origins()))
+            before = (
+                placed[1]
+                if placed is not None and placed[0] is state.starts
+                else starts.ends_before(state.starts, self.acks.incarnations(self._origins()))
+            )
             ends.update((origin, max(end, ends.get(origin, end))) for origin, end in before.items())
         return ends
 

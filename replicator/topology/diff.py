@@ -65,16 +65,18 @@ _TAKEN_UNDER_WAY: Final = frozenset(
     }
 )
 """Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""
-_CLUSTER_FIELDS_TOLD: Final = set(Cluster.model_fields) - {
-    "name",
-    "data",
-    "database",
-    "database_file",
-    "policies",
-    "token_file",
-    "tls_required",
-    "apache",  # of the cluster's own worker alone, and full of files, which are elsewhere on every machine
-}
+_OF_OWN_WORKER: Final = frozenset(
+    {
+        "data",
+        "database_file",
+        "token_file",
+        "apache",  # full of files, which are elsewhere on every machine
+    }
+)
+"""Fields of a cluster that matter to its own worker alone. The digest leaves them out."""
+_CLUSTER_FIELDS_TOLD: Final = (
+    set(Cluster.model_fields) - _OF_OWN_WORKER - {"name", "database", "policies", "tls_required"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,13 @@ class Change:
 
     def concerns(self, cluster: str) -> bool:
         return not self.ends or cluster in self.ends
+
+    @property
+    def in_digest(self) -> bool:
+        """Whether two topologies that differ by this have different digests."""
+        if self.kind == CLUSTER_CHANGED:
+            return self.field not in _OF_OWN_WORKER
+        return self.kind != SETTING_CHANGED or _without_places(self.before) != _without_places(self.after)
 
     def as_json(self) -> Any:
         """A ``TopologyChange`` of :mod:`replicator.operating.json_types`, which the command line imports without all of
@@ -135,6 +144,16 @@ class Change:
 def diff(before: Topology, after: Topology) -> tuple[Change, ...]:
     """Everything that differs, clusters first; empty if the two say the same."""
     return (*_clusters(before, after), *_links(before, after), *_sections(before, after))
+
+
+def diff_of_worker(before: Topology, after: Topology, cluster: str) -> tuple[Change, ...]:
+    """Return what differs from ``before``, which the worker of ``cluster`` runs. Where the files of other clusters lie
+    is for their own workers to say."""
+    return tuple(
+        change
+        for change in diff(before, after)
+        if change.kind != CLUSTER_CHANGED or change.subject == cluster or change.field not in _OF_OWN_WORKER
+    )
 
 
 def words(changes: tuple[Change, ...], clusters: tuple[str, ...] = ()) -> list[str]:
@@ -218,6 +237,18 @@ def portable_text(topology: Topology) -> str:
         else:
             clusters.append(cluster)
     return dump(replace(shown, clusters=tuple(clusters)))
+
+
+def moved(topology: Topology, old: Path, new: Path) -> Topology:
+    """Return the topology as if its file lay in ``new``: each path beneath ``old`` is the one beneath ``new``."""
+    sections = {name: _moved(getattr(topology, name), old, new) for name in _section_names(topology)}
+    return replace(topology, clusters=tuple(_moved(each, old, new) for each in topology.clusters), **sections)
+
+
+def _moved(value: Any, old: Path, new: Path) -> Any:
+    if isinstance(value, Section):
+        return value.model_copy(update={name: _moved(each, old, new) for name, each in value})
+    return new / value.relative_to(old) if isinstance(value, Path) and value.is_relative_to(old) else value
 
 
 def masked(topology: Topology) -> Topology:

@@ -17,6 +17,8 @@ from replicator.engine.topic_name import SCHEME, parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
 
+DEFAULT_NAMESPACE: Final = "public/default/"
+"""Left out of the names of topics wherever a command takes or shows them."""
 PATTERNS_MAX: Final = 100
 """Patterns of one link, in ``topics`` and in ``exclude``. Topics that need more belong into a namespace."""
 
@@ -31,6 +33,20 @@ def selects(topics: tuple[str, ...], exclude: tuple[str, ...], topic: str) -> bo
     if topics and not any_matches(topics, texts):
         return False
     return not any_matches(exclude, texts)
+
+
+def is_named(patterns: tuple[str, ...], topic: str) -> bool:
+    """Whether patterns that somebody typed stand for a topic, by its full name; without any, for all.
+
+    They are those of links, and stand for a partition, and for the shortest form of a name, too.
+    """
+    if not patterns:
+        return True
+    texts = {topic.removeprefix(SCHEME).rpartition("/")[0]}
+    for name in (topic, base_name(topic)) if parse_topic(topic).partition >= 0 else (topic,):
+        short = name.removeprefix(SCHEME)
+        texts |= {name, short, short.removeprefix(DEFAULT_NAMESPACE)}
+    return any_matches(patterns, tuple(texts))
 
 
 def any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:

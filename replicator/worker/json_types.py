@@ -41,6 +41,7 @@ class StoreStatus(TypedDict):
     bytes: Annotated[int, "its size"]
     bytes_max: Annotated[int, "how large it may get"]
     commits: Annotated[int, "since the start", "commits"]
+    full: Annotated[str | None, "why it refuses messages for want of room, if it does"]
     disk: Annotated[DiskStatus, "the disk below it"]
     segments: Annotated[SegmentsStatus, "the files of large blocks"]
     mended: Annotated[int, "damaged blocks that were replaced by other clusters' since the start", "blocks"]

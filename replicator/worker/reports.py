@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator import __version__
@@ -34,12 +34,16 @@ class Reports:
     def ready(self) -> str | None:
         return self._parts.engine.writer.failed or self._parts.failover.not_ready()
 
+    def full(self) -> str | None:
+        """Return why messages are refused, if the disk or the store has no room for them."""
+        return self._parts.engine.writer.disk_status()["full"] or self._parts.engine.writer.beyond_limit()
+
     def failing_tasks(self) -> list[dict[str, Any]]:
         return failing_tasks(self._parts.supervisor)
 
     def status(self) -> dict[str, Any]:
         parts, engine, database = self._parts, self._parts.engine, self._parts.database
-        restored = restored_mark(engine.store)
+        restored, disk = restored_mark(engine.store), engine.writer.disk_status()
         return {
             "cluster": engine.cluster,
             "version": __version__,
@@ -52,7 +56,8 @@ class Reports:
                 "bytes": engine.store.size_bytes(),
                 "bytes_max": engine.store.size_max,
                 "commits": engine.writer.commits,
-                "disk": engine.writer.disk_room.status(),
+                "full": self.full(),
+                "disk": disk,
                 "segments": engine.store.segments.status(),
                 **parts.mending.status(),
             },
@@ -115,9 +120,9 @@ class Reports:
             "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
         }
 
-    async def mappings(self, topic: str) -> Sequence[SnapshotMapping] | None:
+    async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
         try:
-            return await self._parts.index.mappings(topic)
+            return await self._parts.index.mappings_of(topics)
         except SnapshotsError:
             return None
 

@@ -1,8 +1,9 @@
 """Starting a worker: puts engine, links, sync, database and HTTP API together.
 
-Starting checks everything that can be refused before anything is changed: the address is bound, then the
-directory and the database are looked at, then the store is opened, and only a worker that will run migrates the
-database. After the first successful start a database that is away does not keep the worker from starting (invariant 9).
+Starting checks everything that can be refused before anything is changed, by
+:mod:`replicator.operating.start_checks`, which ``replicator doctor`` runs too. Then the address is bound and the store
+opened, and only a worker that will run migrates the database. After the first successful start a database that is away
+does not keep the worker from starting (invariant 9).
 
 What is started puts its end on a stack at once. A start that fails half-way, and a worker that stops, take down what
 there is in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,
@@ -14,12 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -43,10 +42,9 @@ from replicator.api.subscription_use import add_subscription_use
 from replicator.api.verifying import add_mending
 from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import NotAllowedError, StoreUnusable
+from replicator.engine.errors import NotAllowedError
 from replicator.engine.gate import Gate
-from replicator.engine.log.store_files import check_not_restoring
-from replicator.engine.restored import restored_mark
+from replicator.engine.restored import check_settled, restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
 from replicator.failover.epochs import from_json
@@ -59,6 +57,8 @@ from replicator.index.database import Database, DatabaseUnavailable
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
+from replicator.operating.binding import BACKLOG, Bound, WorkerError, bind
+from replicator.operating.start_checks import DATABASE_REACHED, Setup, check_start, tls_context
 from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
 from replicator.running.extras import ExtraMissing
@@ -72,8 +72,8 @@ from replicator.sync.use_elsewhere import UseElsewhere
 from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
-from replicator.topology.fields import OPEN, TlsSettings
-from replicator.worker.binding import BACKLOG, Bound, WorkerError, bind
+from replicator.topology.fields import OPEN
+from replicator.topology.made_security import make_security
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
 from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
@@ -81,7 +81,7 @@ from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, incoming
-from replicator.worker.security import WorkerSecurity, make_security
+from replicator.worker.security import WorkerSecurity
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
@@ -144,11 +144,11 @@ async def start_worker(
     Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was
     changed.
     """
-    check_extras(topology, name)
+    cluster = topology.cluster(name)
+    await check_start(Setup(topology, cluster))
     async with AsyncExitStack() as stack:
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
-        cluster = topology.cluster(name)
         use_in_context(access_of_worker(topology, cluster))
         bound = bind(cluster, asks=topology.auth.enabled)
         stack.callback(bound.close)
@@ -156,7 +156,7 @@ async def start_worker(
             None
             if cluster.tls is None
             else ServerTls(
-                partial(_tls_context, cluster.name, cluster.tls, optional=topology.auth.certificates_are_optional)
+                partial(tls_context, cluster.name, cluster.tls, optional=topology.auth.certificates_are_optional)
             )
         )
         made = make_security(topology.auth)  # what cannot be read is found before anything is made
@@ -172,7 +172,7 @@ async def start_worker(
         setting = database_of(cluster)
         database, engine = await _open(cluster, setting, topology, supervisor, stack, traces)
         if database.state == "up":
-            await engine.remember("database_reached", Database.fingerprint_of(setting))
+            await engine.remember(DATABASE_REACHED, Database.fingerprint_of(setting))
         if not engine.catalog.tenants():
             # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
@@ -227,9 +227,7 @@ async def _open(
     engine, known_good = None, False
     if (cluster.data / "log").exists():
         engine = await _open_store(cluster, topology, supervisor, traces)
-        known_good = engine.store.meta("database_reached") == Database.fingerprint_of(setting)
-    else:
-        _check_directory(cluster.data)
+        known_good = engine.store.meta(DATABASE_REACHED) == Database.fingerprint_of(setting)
     database = Database(setting, cluster.data, cluster=cluster.name, known_good=known_good)
     stack.push_async_callback(database.stop)
     if engine is not None:
@@ -257,26 +255,15 @@ async def _open_store(
         tracing=None if traces is None else traces.tracing,
     )
     engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
+    mark = restored_mark(engine.store)
     try:
-        _check_settled(engine, cluster)
+        check_settled(cluster.data, cluster.name, mark)
     except BaseException:
         await engine.close()
         raise
+    if mark is not None:
+        log.warning("this store was restored from a backup", cluster=cluster.name, **mark.as_json())
     return engine
-
-
-def _check_settled(engine: Engine, cluster: Cluster) -> None:
-    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
-    mark = restored_mark(engine.store)
-    if mark is None:
-        return
-    if mark.settled_at_ms is None:
-        raise StoreUnusable(
-            f"data directory {cluster.data} was restored from backup {mark.backup}, and the others were not asked for "
-            f"what {cluster.name} lost by that: once its log goes on, it has no place there any more. Run "
-            f"`replicator backup reclaim -f FILE --cluster {cluster.name}` first"
-        )
-    log.warning("this store was restored from a backup", cluster=cluster.name, **mark.as_json())
 
 
 def _make_parts(
@@ -463,21 +450,6 @@ def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> No
         port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
 
 
-def _tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLContext:
-    """With ``optional`` clients may leave their certificate out, and show something else then. Raises
-    :class:`WorkerError` for files that cannot be read, or do not belong together."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Python 3.11 leaves it to how OpenSSL was built
-    try:
-        context.load_cert_chain(files.certificate, files.key)
-        if files.ca is not None:
-            context.load_verify_locations(files.ca)
-            context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
-    except OSError as error:
-        raise WorkerError(f"clusters.{name}.tls: {files}: {error.strerror or error}") from None
-    return context
-
-
 def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:
     """Read the files of TLS and those that ``auth`` names again, which may have been replaced; says why they cannot be
     used, and what is not installed that a changed topology needs."""
@@ -491,15 +463,3 @@ def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, t
     except (WorkerError, SecurityError, ExtraMissing) as error:
         return [str(error)]
     return []
-
-
-def _check_directory(data: Path) -> None:
-    """Raises :class:`StoreUnusable` if ``data`` cannot be made or written, without making it."""
-    check_not_restoring(data)
-    place = data
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise StoreUnusable(f"data directory {data} cannot be made: {place} is not a directory")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise StoreUnusable(f"data directory {data} cannot be written: no permission on {place}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from sqlalchemy import delete, func, select, tuple_
 
@@ -44,10 +45,21 @@ class Mappings(Rows):
         query = query.order_by(row.peer, row.local_ledger, row.local_entry)
         async with self._connection() as connection:
             found = (await connection.execute(query)).all()
-        return [
-            SnapshotMapping(snapshot_id, Position(local_ledger, local_entry), of, Position(remote_ledger, remote_entry))
-            for snapshot_id, local_ledger, local_entry, of, remote_ledger, remote_entry in found
-        ]
+        return [_mapping(*values) for values in found]
+
+    async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
+        """Return the mappings of several topics, in the order of :meth:`mappings`; nothing for a topic without any."""
+        row = SnapshotMappingRow
+        query = select(
+            row.topic, row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry
+        )
+        query = query.where(row.cluster == self._cluster, row.topic.in_(list(topics)))
+        query = query.order_by(row.topic, row.peer, row.local_ledger, row.local_entry)
+        found: dict[str, list[SnapshotMapping]] = {}
+        async with self._connection() as connection:
+            for topic, *values in (await connection.execute(query)).all():
+                found.setdefault(topic, []).append(_mapping(*values))
+        return found
 
     async def count_mappings(self, topic: str | None = None) -> int:
         query = select(func.count()).select_from(SnapshotMappingRow).where(SnapshotMappingRow.cluster == self._cluster)
@@ -64,3 +76,9 @@ class Mappings(Rows):
             statement = statement.where(tuple_(row.local_ledger, row.local_entry).not_in(list(map(tuple, kept))))
         async with self._connection() as connection:
             return int((await connection.execute(statement)).rowcount)
+
+
+def _mapping(
+    snapshot_id: Any, ledger: Any, entry: Any, peer: Any, remote_ledger: Any, remote_entry: Any
+) -> SnapshotMapping:
+    return SnapshotMapping(snapshot_id, Position(ledger, entry), peer, Position(remote_ledger, remote_entry))

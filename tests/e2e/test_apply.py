@@ -21,9 +21,10 @@ from topology_files import topology_of, write
 from replicator.api.errors import report_errors
 from replicator.api.topology import add_topology
 from replicator.drills.ports import free_ports
-from replicator.operating.rollout import ask_workers
+from replicator.operating.rollout import _resolved, ask_workers
 from replicator.topology import Link, SyncSettings, Topology, load_topology
-from replicator.topology.diff import digest
+from replicator.topology.diff import diff_of_worker, digest, portable_text
+from replicator.topology.reader import parse_topology
 from replicator.worker.reload import TopologyReloader
 
 NAMES = ("us-east", "eu-west", "ap-south")
@@ -253,6 +254,94 @@ def test_scripts_get_what_changed_as_json_and_no_password(tmp_path: Path) -> Non
             assert "secret" not in planned.stdout + planned.stderr + done.stdout + done.stderr
 
     asyncio.run(main())
+
+
+def relative(topology: Topology) -> str:
+    """The text of a topology whose data directories lie beside its file."""
+    clusters = "".join(
+        f"  {each.name}: {{address: '{each.address}', data: data/{each.name}}}\n" for each in topology.clusters
+    )
+    return f"clusters:\n{clusters}links: [{{between: [us-east, eu-west]}}]\npipeline: {{engine: embedded}}\n"
+
+
+def in_folder(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "topology.yaml"
+    file.write_text(text)
+    return file
+
+
+@asynccontextmanager
+async def serving_in(folder: Path, text: str) -> AsyncIterator[dict[str, Served]]:
+    """Two workers that were started with one file."""
+    file = in_folder(folder, text)
+    workers = {name: Served(name, file) for name in ("us-east", "eu-west")}
+    try:
+        for worker in workers.values():
+            await worker.start()
+        yield workers
+    finally:
+        for worker in workers.values():
+            await worker.runner.cleanup()
+
+
+def test_the_same_text_in_another_folder_has_other_data_directories_and_is_not_what_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        text = relative(topology_of(tmp_path, "us-east", "eu-west"))
+        async with serving_in(tmp_path / "one", text) as workers:
+            there = in_folder(tmp_path / "one", text)
+            other = in_folder(tmp_path / "two", text)
+            link = tmp_path / "link"
+            link.symlink_to(there.parent)
+            for same in (there, link / "topology.yaml"):
+                planned = await command("plan", "-f", str(same), cwd=tmp_path)
+                assert "Changes: none; the workers run it already." in planned.stdout, planned.stdout + planned.stderr
+                assert (await command("apply", "-f", str(same), cwd=tmp_path)).returncode == 0
+            planned = await command("plan", "-f", str(other), cwd=tmp_path)
+            assert "run it already" not in planned.stdout
+            wrapped = f"data: {tmp_path}/one/data/us-east → {tmp_path}/two/data/us-east"
+            assert "".join(wrapped.split()) in "".join(planned.stdout.split())
+            done = await command("apply", "-f", str(other), "--yes", "-o", "json", cwd=tmp_path)
+            answer = json.loads(done.stdout)
+            assert (done.returncode, answer["applied"]) == (2, False)
+            assert [answer["running"][name]["same"] for name in workers] == [False, False]
+            assert f"reads another value in {there}" in answer["problems"][0]
+            assert runs(workers) == {"us-east": 0, "eu-west": 0}
+
+    asyncio.run(main())
+
+
+def test_a_data_directory_that_was_changed_in_the_workers_file_is_no_topology_that_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = topology_of(tmp_path, "us-east", "eu-west")
+        async with serving_all(tmp_path, before, "us-east", "eu-west") as workers:
+            east, west = before.clusters
+            after = replace(before, clusters=(east.model_copy(update={"data": tmp_path / "moved"}), west))
+            write(after, tmp_path / "topology.yaml")
+            undistributed = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert undistributed.returncode == 2
+            assert "us-east: cluster us-east: data:" in undistributed.stderr
+            assert "reads another value in" in undistributed.stderr
+            for worker in workers.values():
+                write(after, worker.file)
+            distributed = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
+            assert distributed.returncode == 2
+            assert "needs a restart of the worker of us-east" in distributed.stderr
+            assert runs(workers) == {"us-east": 0, "eu-west": 0}
+
+    asyncio.run(main())
+
+
+def test_on_another_machine_a_folder_may_have_another_name_and_an_absolute_path_may_not(tmp_path: Path) -> None:
+    text = "clusters: {a: {address: 'h:1', data: data, tls: {certificate: tls/c, key: /k}}}\n"
+    ours = parse_topology(text, tmp_path / "topology.yaml")
+    theirs = _resolved(
+        portable_text(parse_topology(text, Path("/etc/x/t.yaml"))), "/etc/x/t.yaml", ours.path or Path(), "192.0.2.1:1"
+    )
+    assert diff_of_worker(theirs, ours, "a") == ()
+    elsewhere = parse_topology(text.replace("data: data", "data: /data"), tmp_path / "topology.yaml")
+    (change,) = diff_of_worker(theirs, elsewhere, "a")
+    assert (change.field, change.after, change.in_digest) == ("data", "/data", False)
 
 
 def test_the_endpoint_refuses_what_is_no_request_of_a_reload(tmp_path: Path) -> None:

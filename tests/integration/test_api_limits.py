@@ -42,7 +42,7 @@ class NoStatus:
     def ready(self) -> str | None:
         return None
 
-    async def mappings(self, topic: str) -> None:
+    async def mappings(self, topics: object) -> None:
         return None
 
 

@@ -13,6 +13,7 @@ from answering_admin import answering
 from asynchronous import asynchronous
 
 from replicator.drills import canary
+from replicator.operating import topic_removal
 from replicator.topology import default_topology
 
 TOPIC = canary.canary_topic("public/canary", "move-1")
@@ -27,7 +28,7 @@ async def cluster_that_has_it(times: int) -> AsyncIterator[tuple[int, list[str]]
         asked.append(f"{request.method} {request.path}")
         if len(asked) <= times:
             return web.Response(status=204)
-        return web.json_response({"error": "topic_not_found", "reason": "none"}, status=canary.NOT_FOUND)
+        return web.json_response({"error": "topic_not_found", "reason": "none"}, status=topic_removal.NOT_FOUND)
 
     async with answering(answer) as url:
         yield urlsplit(url).port or 0, asked
@@ -37,9 +38,9 @@ async def cluster_that_has_it(times: int) -> AsyncIterator[tuple[int, list[str]]
 async def test_a_topic_that_a_link_brings_back_is_removed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canary, "REMOVAL_SECONDS", 0.01)
+    monkeypatch.setattr(topic_removal, "REMOVAL_SECONDS", 0.01)
     async with cluster_that_has_it(2) as (first, asked), cluster_that_has_it(1) as (second, asked_too):
-        assert await canary.remove_topic(default_topology(tmp_path, (first, second)), TOPIC) == []
+        assert await topic_removal.remove_topic(default_topology(tmp_path, (first, second)).clusters, TOPIC) == []
     assert len(asked) == len(asked_too) == 3
     assert set(asked) == {"DELETE /admin/v2/persistent/public/canary/replicator-drill-move-1"}
 
@@ -48,8 +49,8 @@ async def test_a_topic_that_a_link_brings_back_is_removed_again(
 async def test_one_that_comes_back_for_ever_is_named_with_its_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canary, "REMOVAL_SECONDS", 0.01)
+    monkeypatch.setattr(topic_removal, "REMOVAL_SECONDS", 0.01)
     async with cluster_that_has_it(1_000) as (first, asked), cluster_that_has_it(0) as (second, _):
-        left = await canary.remove_topic(default_topology(tmp_path, (first, second)), TOPIC)
-    assert left == ["us-east: it comes back"]
-    assert len(asked) == canary.REMOVALS
+        left = await topic_removal.remove_topic(default_topology(tmp_path, (first, second)).clusters, TOPIC)
+    assert [str(each) for each in left] == ["us-east: it comes back"]
+    assert len(asked) == topic_removal.REMOVALS

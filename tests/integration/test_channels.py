@@ -71,7 +71,7 @@ async def published(cluster: Cluster, count: int) -> list[Position]:
 async def round_trip(channel: ConsumerChannel) -> None:
     """All that the cluster had to say to this consumer until now has come."""
     for _ in range(3):
-        await channel.last_position()
+        await channel.last_message()
 
 
 async def answers_to(received: Received, *request_ids: int) -> None:
@@ -525,10 +525,10 @@ def test_a_redelivery_of_everything_that_meets_a_restart_has_begun_before_it(wit
 def test_the_last_position_is_that_of_the_last_message_not_of_a_marker(with_cluster: WithCluster) -> None:
     async def scenario(cluster: Cluster) -> None:
         channel, _ = await cluster.consumer()
-        assert await channel.last_position() == BEFORE_ALL
+        assert (await channel.last_message()).position == BEFORE_ALL
         positions = await published(cluster, 2)
         await (await cluster.topic()).writing.marker(marker())
-        assert await channel.last_position() == positions[-1]
+        assert (await channel.last_message()).position == positions[-1]
 
     with_cluster(scenario)
 
@@ -585,7 +585,7 @@ def test_a_closed_channel_answers_no_more_and_says_so(with_cluster: WithCluster)
         channel, received = await cluster.consumer(permits=10)
         await channel.close()
         told = list(received.told)
-        for call in (channel.seek(BEFORE_ALL), channel.last_position(), channel.unsubscribe()):
+        for call in (channel.seek(BEFORE_ALL), channel.last_message(), channel.unsubscribe()):
             with pytest.raises(AlreadyClosed):
                 await call
         await published(cluster, 1)

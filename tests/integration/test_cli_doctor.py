@@ -136,7 +136,7 @@ def test_a_database_is_reached_judged_and_not_changed(postgres_url: str, tmp_pat
     assert f"not {head_revision()}" in wrong(examined(file), "migrations")
     with psycopg.connect(url) as connection:
         connection.execute("update alembic_version set version_num = '9999'")
-    assert "newer than" in wrong(examined(file, status=1), "migrations")
+    assert "revision 9999, which this version does not know" in wrong(examined(file, status=1), "database")
 
 
 def test_a_database_that_is_away_is_an_error_without_its_password(tmp_path: Path) -> None:

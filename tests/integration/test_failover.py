@@ -305,6 +305,25 @@ def test_a_dry_run_reports_and_changes_nothing(tmp_path: Path, databases: dict[s
         assert deployed.state("A")["producers"] == "open"
 
 
+def test_a_dry_run_and_the_policies_page_name_a_namespace_that_one_cluster_lacks(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
+        done = deployed.command("failover", "--from", "A", "--to", "B", "--dry-run")
+        assert "clients would find nothing otherwise" in done.stdout, done.stderr
+        made = urllib.request.Request(deployed.url("A", "/admin/v2/namespaces/acme/orders"), b"", method="PUT")
+        with urllib.request.urlopen(made) as answer:
+            assert answer.status == 204
+        for source, target in (("A", "B"), ("B", "A")):
+            report = deployed.report("failover", "--from", source, "--to", target, "--unplanned", "--dry-run")
+            assert "namespace acme/orders is in A, and not in B" in report["differences"]
+            assert "tenant acme is in A, and not in B" in report["differences"]
+        with urllib.request.urlopen(deployed.url("B", "/dashboard/policies?search=acme")) as answer:
+            page = answer.read().decode()
+        assert "not in B" in page
+        assert "agree" not in page
+
+
 def test_with_three_clusters_two_switches_at_once_end_in_one_assignment(
     tmp_path: Path, databases: dict[str, str]
 ) -> None:

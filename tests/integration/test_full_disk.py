@@ -38,7 +38,9 @@ from replicator.engine.log import room
 from replicator.engine.log.disk_room import RESERVE_BYTES
 from replicator.engine.log.requests import CopiedBlock, CopyRequest
 from replicator.engine.log.room import most_bytes
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import READERS_MAX
+from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
 from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL
@@ -69,6 +71,16 @@ class Disk:
     def make_room(self) -> None:
         self._filler.unlink()
 
+    def leave(self, free: int) -> None:
+        """About so many bytes of it are free for anybody, and the rest is taken."""
+        if self._filler.exists():
+            self.make_room()
+        self.fill()
+        for _ in range(2):  # a file system may keep some of it for itself
+            found = os.statvfs(self.path)
+            lacking = max(0, free - found.f_bavail * found.f_frsize)
+            os.truncate(self._filler, max(0, self._filler.stat().st_size - lacking))
+
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
@@ -98,7 +110,7 @@ def numbered(first: int, count: int, size: int) -> list[bytes]:
 
 
 def full_of(engine: Engine) -> Any:
-    return engine.writer.disk_room.status()["full"]
+    return engine.writer.disk_status()["full"]
 
 
 async def filled(engine: Engine, disk: Disk) -> None:
@@ -287,6 +299,78 @@ def test_invariants_8_and_11_a_link_waits_for_a_full_destination_says_so_and_goe
             await eventually(lambda: entries_of(west.find(TOPIC), "us-east") == entries)
             assert link.figures.reconnects < 50, "it tries again at growing intervals"
             await link.stop()
+
+    asyncio.run(main())
+
+
+KIB, MIB = 1024, 1024 * 1024
+SIZES = (10, 40 * KIB, 300 * KIB, 1 * MIB, 3 * MIB)
+STORES = {
+    "bodies in the table": EngineSettings(segments=SegmentSettings(segment_bytes=0)),
+    "bodies in segments": EngineSettings(segments=SegmentSettings(segment_bytes=8 * MIB)),
+}
+
+
+async def is_refused(topic: Topic, size: int) -> bool:
+    try:
+        await topic.publish([message(os.urandom(size))])
+    except StoreFull:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_publish_is_refused_exactly_if_the_status_says_so(disk: Disk, store: str) -> None:
+    """At each amount of free room, messages of all sizes; and each that is refused is refused and reported until there
+    is room."""
+
+    async def main() -> None:
+        refusals = 0
+        async with opened(disk.path / "store", settings=STORES[store]) as engine:
+            topic = await engine.topic(TOPIC)
+            for free in (60 * MIB, 16 * MIB, 14 * MIB, 13 * MIB, 12 * MIB, 11 * MIB, 0, 30 * MIB, 14 * MIB, 0):
+                disk.leave(free)
+                for size in (*SIZES * 4, *reversed(SIZES)):
+                    if await is_refused(topic, size):
+                        refusals += 1
+                        assert FULL in str(full_of(engine)), f"{size} bytes are refused with {free} free, and not said"
+                        assert await is_refused(topic, size), f"{size} bytes with {free} free: is said, and is not so"
+                    elif full_of(engine) is not None:
+                        assert any([await is_refused(topic, each) for each in SIZES]), (size, free)
+                if free == 0:
+                    await topic.trimming.trim(topic.log.last)
+            assert refusals > 3
+            disk.make_room()
+            assert full_of(engine) is None, "nobody has to publish for that"
+            assert not await is_refused(topic, SIZES[-1])
+            assert full_of(engine) is None
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_is_said_before_anybody_publishes(disk: Disk) -> None:
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            await engine.topic(TOPIC)
+            assert full_of(engine) is None
+        disk.fill()
+        async with opened(disk.path / "store") as engine:
+            assert FULL in str(full_of(engine))
+            assert await is_refused(await engine.topic(TOPIC), 10)
+
+    asyncio.run(main())
+
+
+def test_a_store_that_has_reached_its_limit_says_so_until_there_is_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=EngineSettings(store_bytes_max=4 * MIB)) as engine:
+            topic = await engine.topic(TOPIC)
+            while not await is_refused(topic, 60 * KIB):
+                assert engine.writer.beyond_limit() is None
+            assert "limit of" in str(engine.writer.beyond_limit())
+            await topic.trimming.trim(topic.log.last)
+            assert engine.writer.beyond_limit() is None
+            assert not await is_refused(topic, 60 * KIB)
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ from gateway_support import BareClient, ServedEngine, linked_engines
 
 from replicator.client import Client, CompressionType, InitialPosition, MessageId, MessageTooBig
 from replicator.engine.engine import EngineSettings
-from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, METADATA_BYTES_MAX, encode_entry
+from replicator.engine.log.entry import ENTRY_BYTES_MAX, MESSAGE_BYTES_LIMIT, METADATA_ROOM_BYTES, encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import BaseCommand, CommandProducer, CommandSend
 from replicator.protocol.frames import encode_head, frame_bytes_max
@@ -110,6 +110,42 @@ def test_the_largest_message_that_can_be_set_is_published_and_copied(
     assert len(reader.read_next(WAIT_MS).data()) == MESSAGE_BYTES_LIMIT - ROOM
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_metadata_may_fill_an_entry_and_is_copied_whatever_other_clusters_take(
+    clusters: Mapping[str, ServedEngine], clients: Official, batched: bool
+) -> None:
+    """As at a broker of Apache Pulsar 4.0.0, which took properties of 5,242,820 bytes under its limit of 5 MiB."""
+    topic = f"persistent://public/default/metadata-{batched}"
+    sizes = [100_000, 1_800_000, 5 * 2**20 - ROOM, 20 * 2**20]
+    for name, size in zip(("usual", "usual", "usual", "most"), sizes, strict=True):
+        producer = clients[name].create_producer(topic, batching_enabled=batched, send_timeout_millis=60_000)
+        producer.send(b"x", {"large": "v" * size})
+        producer.close()
+    with pytest.raises(pulsar.MessageTooBig):
+        clients["usual"].create_producer(topic).send(b"x", {"large": "v" * (5 * 2**20)})
+    for name, served in clusters.items():
+        served.until(lambda here=served: (t := here.engine.find(topic)) is not None and t.log.messages == 4, name)
+        consumer = clients[name].subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert sorted(len(consumer.receive(WAIT_MS).properties()["large"]) for _ in sizes) == sizes
+        consumer.close()
+
+
+def test_our_own_client_sends_and_reads_metadata_that_fills_an_entry(clusters: Mapping[str, ServedEngine]) -> None:
+    size = 5 * 2**20 - ROOM
+
+    async def main() -> None:
+        async with Client(clusters["usual"].url) as client:
+            for batched in (False, True):
+                producer = await client.create_producer("filled", batching_enabled=batched)
+                await producer.send(b"x", {"large": "v" * size})
+                with pytest.raises(MessageTooBig):
+                    await producer.send(b"x", {"large": "v" * (5 * 2**20 + 1)})
+            consumer = await client.subscribe("filled", "s", initial_position=InitialPosition.Earliest)
+            assert [len((await consumer.receive()).properties()["large"]) for _ in range(2)] == [size, size]
+
+    asyncio.run(main())
+
+
 def test_who_does_not_keep_to_the_size_is_answered_and_beyond_a_frame_cut_off(
     clusters: Mapping[str, ServedEngine],
 ) -> None:
@@ -129,7 +165,7 @@ def test_who_does_not_keep_to_the_size_is_answered_and_beyond_a_frame_cut_off(
             command = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=number))
             client.socket.sendall(encode_head(command, len(entry)) + entry)
 
-        send(0, SMALL + METADATA_BYTES_MAX)
+        send(0, SMALL + METADATA_ROOM_BYTES)
         refusal = client.next(BaseCommand.SEND_ERROR).command.send_error
         assert (refusal.sequence_id, refusal.engine_error) == (0, "MessageTooLarge")
         assert "message_size_max" in refusal.message
@@ -188,4 +224,4 @@ def test_an_entry_that_an_embedded_cluster_refuses_costs_no_other_of_its_time(tm
 
 
 def test_no_setting_is_over_what_the_log_holds() -> None:
-    assert MESSAGE_BYTES_LIMIT + METADATA_BYTES_MAX == ENTRY_BYTES_MAX
+    assert MESSAGE_BYTES_LIMIT + METADATA_ROOM_BYTES == ENTRY_BYTES_MAX

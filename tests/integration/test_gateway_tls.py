@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 from failover_support import free_ports
 from gateway_support import BareClient
 
+from replicator.operating.binding import WorkerError
 from replicator.topology import TopologyError, load_topology
-from replicator.worker.binding import WorkerError
 from replicator.worker.starting import start_worker
 
 WAIT_MS = 10_000

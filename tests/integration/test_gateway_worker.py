@@ -15,6 +15,7 @@ from failover_support import free_ports
 from gateway_support import BareClient
 from rich.console import Console
 
+from replicator.operating.binding import WorkerError
 from replicator.operating.status import fetch, render
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -28,7 +29,6 @@ from replicator.protocol.commands_pb2 import (
 from replicator.protocol.frames import split_broker_metadata
 from replicator.topology import load_topology
 from replicator.worker import starting
-from replicator.worker.binding import WorkerError
 from replicator.worker.starting import start_worker
 
 

@@ -628,8 +628,8 @@ def test_engines_behind_the_real_data_plane_are_verified(spark: Any, tmp_path: P
         def links(self) -> tuple[()]:
             return ()
 
-        async def mappings(self, topic: str) -> tuple[SnapshotMapping, ...]:
-            return self.rows
+        async def mappings(self, topics: Sequence[str]) -> dict[str, tuple[SnapshotMapping, ...]]:
+            return dict.fromkeys(topics, self.rows)
 
     async def copy(source: Topic, destination: Topic) -> None:
         blocks, _ = source.reading.blocks(BEFORE_ALL, bytes_max=2**20, origins={source_name})

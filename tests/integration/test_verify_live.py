@@ -44,8 +44,8 @@ class Status:
     def ready(self) -> None:
         return None
 
-    async def mappings(self, topic: str) -> tuple[()]:
-        return ()
+    async def mappings(self, topics: object) -> dict[str, tuple[()]]:
+        return {}
 
 
 @asynccontextmanager

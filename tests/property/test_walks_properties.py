@@ -274,9 +274,9 @@ async def check_log(engine: Engine, topic: Topic) -> None:
     shown = [each for each in messages if each not in hidden]
     with at_most_steps(WALK_LINES_MAX):
         assert last_message(log) == max(shown, default=BEFORE_ALL)
-    for number in range(1, len(messages) + 2):
+    for number in range(1, len(shown) + 2):
         for from_start in (True, False):
-            order = messages if from_start else messages[::-1]
+            order = shown if from_start else shown[::-1]
             expected = order[number - 1] if number <= len(order) else (order[-1] if from_start and order else None)
             with at_most_steps(WALK_LINES_MAX):
                 assert await _nth(topic, number, from_start=from_start) == expected

@@ -26,7 +26,7 @@ from replicator.api.admin.subscriptions import TOPIC
 from replicator.api.admin.topic_stats import partitioned_stats, topic_stats
 from replicator.api.admin.traffic import TrafficMeter
 from replicator.engine.errors import TopicNotFound
-from replicator.engine.log.last_message import last_message
+from replicator.engine.log.delivered import last_delivered
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -75,11 +75,10 @@ async def internal_of_partitions(request: web.Request) -> web.Response:
 
 
 async def last_message_id(request: web.Request) -> web.Response:
-    """The id of the last message; -1 and -1 in a topic without any."""
+    """The id of the last message that clients can receive; -1 and -1 in a topic without any."""
     topic = await log_of_one(request)
-    last = last_message(topic.log)
-    batch_size = 1 if last == BEFORE_ALL else topic.reading.batch_size(last)
-    return web.json_response(to_json(last, topic.partition, batch_size - 1 if batch_size > 1 else -1))
+    last = last_delivered(topic)
+    return web.json_response(to_json(last.position, topic.partition, last.batch_index))
 
 
 async def message_id_at(request: web.Request) -> web.Response:
@@ -88,7 +87,7 @@ async def message_id_at(request: web.Request) -> web.Response:
     topic = await one_topic(request)
     log = topic.log
     before = await topic.reading.position_at_time(published_ms, after=log.trimmed)
-    return web.json_response(to_json(log.next_after(before) or _following(log.last), topic.partition))
+    return web.json_response(to_json(log.next_message(before) or _following(log.last), topic.partition))
 
 
 async def backlog_size(request: web.Request) -> web.Response:

@@ -86,7 +86,7 @@ async def _nth(topic: Topic, number: int, *, from_start: bool) -> Position | Non
     for step in count(1):
         if position is None or position <= log.trimmed:
             return found if from_start else None
-        if position not in log.markers:
+        if log.is_delivered(position):
             found, number = position, number - 1
             if not number:
                 return found

@@ -67,6 +67,16 @@ def number_field(fields: Mapping[str, Any], name: str) -> int:
     return value
 
 
+def null_value_field(fields: Mapping[str, Any]) -> bool:
+    """Return whether a message has the null value in place of a payload. Raises :class:`BadField`."""
+    value = fields.get("nullValue")
+    if value is not None and not isinstance(value, bool):
+        raise BadField("nullValue is neither true nor false")
+    if value and fields.get("payload") is not None:
+        raise BadField("a message has a payload or the null value, not both: leave out payload or nullValue")
+    return bool(value)
+
+
 def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The clusters to which a message is to be copied, as its metadata says it; empty for all."""
     if fields.get("disableReplication") is True:

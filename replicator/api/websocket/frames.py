@@ -23,6 +23,7 @@ from replicator.api.websocket.fields import (
     BadTime,
     clusters_field,
     from_base64,
+    null_value_field,
     number_field,
     read_object,
     text_field,
@@ -95,12 +96,14 @@ def read_message(text: str, now_ms: int) -> ToSend:
 
 def _message(fields: Mapping[str, Any], now_ms: int) -> OutgoingMessage:
     payload = text_field(fields, "payload")
-    if payload is None:
-        raise Unsendable(ErrorCode.NOT_BASE64, "payload is missing")
-    try:
-        content = from_base64(payload)
-    except ValueError as error:
-        raise Unsendable(ErrorCode.NOT_BASE64, f"Invalid Base64 message-payload error={error}") from None
+    content: bytes | None = None
+    if not null_value_field(fields):
+        if payload is None:
+            raise Unsendable(ErrorCode.NOT_BASE64, "payload is missing")
+        try:
+            content = from_base64(payload)
+        except ValueError as error:
+            raise Unsendable(ErrorCode.NOT_BASE64, f"Invalid Base64 message-payload error={error}") from None
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
     return OutgoingMessage(
         content,
@@ -153,6 +156,8 @@ def delivered(message: Message, message_id: str) -> str:
         fields["eventTime"] = _iso_time(message.event_timestamp())
     if message.partition_key():
         fields["key"] = message.partition_key()
+    if message.has_null_value():
+        fields["nullValue"] = True
     return json.dumps(fields)
 
 

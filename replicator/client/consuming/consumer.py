@@ -32,11 +32,12 @@ from replicator.client.errors import (
     NotAllowedError,
     PulsarException,
 )
-from replicator.client.message import NO_BATCH, Message, MessageId, Opening
+from replicator.client.message import Message, MessageId, Opening
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.reopening import open_first, open_with_retries
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import Delivery
 from replicator.running.short_tasks import awaited, in_background
@@ -254,16 +255,25 @@ class Consumer(Receiver):
             self._skipped_after_restart = None
 
     async def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message, without an index in its batch; :attr:`MessageId.earliest` if it has
-        none. While the consumer connects again, such as after a seek, it is asked again. Raises :class:`ConnectError`,
-        :class:`Timeout`."""
-        position = await open_first(
-            lambda: self._connected().last_position(),
+        """Return the id of the last message that this consumer can receive, or :attr:`MessageId.earliest`.
+
+        The ``batch_size`` of the id is the least that it can be. Raises as :meth:`last_message` does.
+        """
+        last = await self.last_message()
+        return MessageId.at(last.position, self._partition, last.batch_index, max(last.batch_index + 1, 1))
+
+    async def last_message(self) -> LastMessage:
+        """Return the last message that this consumer can receive, and the last one that is consumed.
+
+        While the consumer connects again, such as after a seek, it is asked again. Raises :class:`ConnectError`,
+        :class:`Timeout`.
+        """
+        return await open_first(
+            lambda: self._connected().last_message(),
             self._operation_timeout_seconds,
             reconnect=self._reconnect,
             what=f"{self._settings.topic}: the last message",
         )
-        return MessageId.at(position, self._partition, NO_BATCH, 1)
 
     async def unsubscribe(self, force: bool = False) -> None:
         """Delete the subscription, and close.

@@ -107,7 +107,7 @@ async def _send(
     producer: Producer | PartitionedProducer, message: Message, properties: dict[str, str], delay_ms: int
 ) -> None:
     await producer.send(
-        message.data(),
+        None if message.has_null_value() else message.data(),
         properties,
         partition_key=message.partition_key() or None,
         ordering_key=message.ordering_key() or None,

@@ -20,12 +20,13 @@ from replicator.client.errors import AlreadyClosed, Timeout
 from replicator.client.message import Message, MessageId, Opening
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.types import InitialPosition
 from snapshots.position import BEFORE_ALL, Position
 
 ARRIVAL_MS_MAX: Final = 1_000
-"""How long :meth:`Reader.has_message_available` waits for the first message after a seek, where it cannot be known from
-the end of the log whether there is one: after a seek by time, and after one into the last batch."""
+"""How long :meth:`Reader.has_message_available` waits for the first message after a seek by time. Brokers that do not
+tell mark-delete positions leave open whether there is one."""
 
 
 class Reader(ClosedAtExit):
@@ -51,8 +52,6 @@ class Reader(ClosedAtExit):
         """The entry that is to come next, and what of it was read."""
         self._at_latest = start_message_id == MessageId.latest
         """Not connected yet, to read what is published from then on."""
-        self._next_is_known = self._skipped is None
-        """Whether there is a message as soon as the log goes as far as :attr:`_next`."""
         self._sought_ms: int | None = None
         """Nothing was read since a seek to this publish time."""
         self._consumer = Consumer(
@@ -86,17 +85,30 @@ class Reader(ClosedAtExit):
                 return message
 
     async def has_message_available(self) -> bool:
-        """Whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
-        last = (await self._consumer.get_last_message_id()).position()
-        if last == BEFORE_ALL or last < self._next:
-            return False
-        if not self._next_is_known and (self._sought_ms is not None or last == self._next):
+        """Return whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
+        while True:
+            last = await self._consumer.last_message()
+            if last.position == BEFORE_ALL or not self._is_ahead(last):
+                return False
+            if self._sought_ms is None:
+                return True
+            # After a seek by time the cluster alone knows where the reader stands.
+            if last.mark_delete is not None and last.mark_delete >= last.position:
+                return False
             try:
                 message = await self._consumer.receive(ARRIVAL_MS_MAX)
             except Timeout:
                 return False
-            self._consumer.put_back((message,))
-        return True
+            if message.publish_timestamp() >= self._sought_ms:
+                self._consumer.put_back((message,))
+                return True
+            await self._read(message)  # read_next would pass over it, too
+
+    def _is_ahead(self, last: LastMessage) -> bool:
+        """Return whether the last message is one that was not read."""
+        if last.position != self._next:
+            return last.position > self._next
+        return self._skipped is None or last.batch_index > self._skipped.last_index
 
     async def seek(self, messageid: MessageId | int) -> None:
         """Read on elsewhere: after the message (or with it, as the reader was made), or from a publish time on in
@@ -110,7 +122,6 @@ class Reader(ClosedAtExit):
         else:
             self._sought_ms = messageid
             self._next, self._skipped = Position(0, 0), None
-        self._next_is_known = self._sought_ms is None and self._skipped is None
 
     async def get_last_message_id(self) -> MessageId:
         """As :meth:`Consumer.get_last_message_id`."""
@@ -151,15 +162,15 @@ class Reader(ClosedAtExit):
     async def _read(self, message: Message) -> None:
         message_id = message.message_id()
         self._next, self._skipped = following(message_id)
-        # In the midst of a batch: compaction, or a link with SQL, may have left out all that follows in it.
-        self._next_is_known = self._skipped is None
         await self._consumer.acknowledge_cumulative(message_id)
 
     async def _settle_at_end(self) -> None:
         """Know the end by its position: a later connection goes on from there, not from its own end."""
-        last = (await self._consumer.get_last_message_id()).position()
+        last = await self._consumer.last_message()
+        # What was published since it connected is to be read: so this is the end as the cluster saw it then.
+        end = last.position if last.mark_delete is None else last.mark_delete
         self._at_latest = False
-        self._next = max(Position(last.ledger, last.entry + 1), Position(0, 0))
+        self._next = Position(end.ledger, end.entry + 1)
 
     def _listener(self, reader_listener: MessageListener) -> MessageListener:
         async def listen(_: object, message: Message) -> None:

@@ -104,9 +104,9 @@ class _OpenBatch(Generic[C]):
         if message.ordering_key != self.ordering_key:
             self.ordering_key = None
         if is_plain(message):
-            append_plain_to_batch(self.payload, sequence_id, message.content)
+            append_plain_to_batch(self.payload, sequence_id, message.content or b"")
         else:
-            append_to_batch(self.payload, single_metadata(message, sequence_id), message.content)
+            append_to_batch(self.payload, single_metadata(message, sequence_id), message.content or b"")
             if self.traceparent is None and message.properties:
                 self.traceparent = message.properties.get(TRACEPARENT)
         self.messages.append(message)

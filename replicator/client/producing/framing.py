@@ -117,9 +117,9 @@ def single_entry(
 ) -> SealedEntry[C]:
     """A message as an entry of its own: without ``num_messages_in_batch``."""
     if framer.plain and is_plain(message):
-        entry = framer.plain_entry(message.content, sequence_id, wall_time_ms)
+        entry = framer.plain_entry(message.content or b"", sequence_id, wall_time_ms)
     else:
-        entry = framer.frame(_metadata_of(message, sequence_id, framer, wall_time_ms), message.content)
+        entry = framer.frame(_metadata_of(message, sequence_id, framer, wall_time_ms), message.content or b"")
     return SealedEntry(entry, [message], [confirmation], sequence_id, batched=False)
 
 
@@ -138,7 +138,7 @@ def chunked_entries(
     If one chunk cannot be framed, that is the only entry: a message without it would be of no use.
     """
     metadata = _metadata_of(message, sequence_id, framer, wall_time_ms)
-    packed = framer.pack(metadata, message.content)
+    packed = framer.pack(metadata, message.content or b"")
     if len(packed) + metadata.ByteSize() <= message_bytes_max:
         return [SealedEntry(framer.seal(metadata, packed), [message], [confirmation], sequence_id, batched=False)]
     metadata.uuid = uuid
@@ -172,7 +172,7 @@ def chunked_entries(
 
 def message_bytes(message: OutgoingMessage) -> int:
     """About how many bytes the message takes in an entry: exact for the content, an upper guess for the rest."""
-    size = len(message.content) + 32
+    size = len(message.content or b"") + 32
     if message.partition_key is not None:
         size += 4 * len(message.partition_key)
     if message.ordering_key is not None:
@@ -183,9 +183,10 @@ def message_bytes(message: OutgoingMessage) -> int:
 
 
 def is_plain(message: OutgoingMessage) -> bool:
-    """Whether the message has nothing but its content, and maybe a sequence id."""
+    """Return whether the message has nothing but its content, which is not null, and maybe a sequence id."""
     return (
-        message.partition_key is None
+        message.content is not None
+        and message.partition_key is None
         and not message.properties
         and message.ordering_key is None
         and message.event_timestamp is None
@@ -206,6 +207,8 @@ def single_metadata(message: OutgoingMessage, sequence_id: int) -> SingleMessage
         single.ordering_key = ordering_key_bytes(message.ordering_key)
     if message.event_timestamp is not None:
         single.event_time = message.event_timestamp
+    if message.content is None:
+        single.null_value = True
     return single
 
 
@@ -229,6 +232,8 @@ def _metadata_of(message: OutgoingMessage, sequence_id: int, framer: EntryFramer
         metadata.event_time = message.event_timestamp
     if message.deliver_at is not None:
         metadata.deliver_at_time = message.deliver_at
+    if message.content is None:
+        metadata.null_value = True
     metadata.replicate_to.extend(message.clusters)
     return metadata
 

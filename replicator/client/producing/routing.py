@@ -34,8 +34,8 @@ class RoutableMessage:
         self._message = message
 
     def data(self) -> bytes:
-        """The payload, as the schema encoded it."""
-        return self._message.content
+        """Return the payload as the schema encoded it; it is empty for a null value."""
+        return self._message.content or b""
 
     def properties(self) -> dict[str, str]:
         return dict(self._message.properties or {})

@@ -16,7 +16,7 @@ from replicator.client.argument_checks import check_properties
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import InvalidMessage, MessageTooBig, SchemaError
 from replicator.client.message import MessageId, OutgoingMessage
-from replicator.client.producing.framing import message_bytes, ordering_key_bytes
+from replicator.client.producing.framing import ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
 from replicator.engine.admission import LOCAL
@@ -50,8 +50,9 @@ class MessageSender(ClosedAtExit):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> MessageId:
-        """Send one message and wait until it is durable. ``content`` is what the schema encodes, or bytes.
+        """Send one message and wait until it is durable.
 
+        ``content`` is what the schema encodes, or bytes. None is the null value: compaction deletes the message's key.
         ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch; ``replication_clusters`` are the only
         ones to which links copy it, with ``disable_replication`` they copy it to none. Raises
         :class:`ProducerQueueIsFull`, :class:`MessageTooBig`, :class:`SchemaError`, :class:`Timeout`,
@@ -139,7 +140,7 @@ class MessageSender(ClosedAtExit):
     ) -> OutgoingMessage:
         if deliver_after is not None:
             deliver_at = _deliver_at(deliver_at, deliver_after)
-        if self._schema is not None:
+        if self._schema is not None and content is not None:
             content = self._encoded(content)
         if self._add_context is not None:
             properties = self._add_context(properties)
@@ -147,8 +148,8 @@ class MessageSender(ClosedAtExit):
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at
         )
 
-    def _encoded(self, content: Any) -> bytes:
-        if self._schema is None:
+    def _encoded(self, content: Any) -> bytes | None:
+        if self._schema is None or content is None:
             return content  # type: ignore[no-any-return]  # check_message says so if it is not bytes
         try:
             return self._schema.encode(content)
@@ -159,10 +160,11 @@ class MessageSender(ClosedAtExit):
 def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
     """Raise :class:`InvalidMessage` or :class:`MessageTooBig` unless the message can be sent."""
     content = message.content
-    if not isinstance(content, bytes):
-        raise InvalidMessage(f"content is {type(content).__name__}; it must be bytes")
-    if len(content) > content_bytes_max:
-        raise MessageTooBig(f"message of {len(content)} bytes is over the limit of {content_bytes_max}")
+    if isinstance(content, bytes):
+        if len(content) > content_bytes_max:
+            raise MessageTooBig(f"message of {len(content)} bytes is over the limit of {content_bytes_max}")
+    elif content is not None:
+        raise InvalidMessage(f"content is {type(content).__name__}; it must be bytes, or None for the null value")
     if message.properties or message.partition_key is not None or message.ordering_key is not None:
         _check_texts(message)
     if message.sequence_id is message.event_timestamp is message.deliver_at is None:
@@ -185,16 +187,17 @@ def _check_texts(message: OutgoingMessage) -> None:
     if message.properties:
         check_properties(message.properties)
     try:
-        rest = message_bytes(message) - len(message.content)
-        for text in (message.partition_key, *(message.properties or {}), *(message.properties or {}).values()):
+        properties = message.properties or {}
+        rest = 0
+        for text in (message.partition_key, *properties, *properties.values()):
             if text is not None:
-                text.encode()
+                rest += len(text.encode())
         if message.ordering_key is not None:
-            ordering_key_bytes(message.ordering_key)
+            rest += len(ordering_key_bytes(message.ordering_key))
     except (UnicodeEncodeError, TypeError, AttributeError) as error:
         raise InvalidMessage(f"keys and properties must be text that UTF-8 can hold: {error}") from None
     if rest > MESSAGE_BYTES_MAX:
-        raise MessageTooBig(f"about {rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
+        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
 
 
 def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from replicator.client.errors import PulsarException
 from replicator.client.settings import ConsumerSettings, ProducerSettings
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 from replicator.engine.types import Ack, Delivery
 from snapshots.position import Position
@@ -117,8 +118,8 @@ class ConsumerChannel(Protocol):
         """Put the subscription so that the entry at the position ``target``, or the first one that was published at
         ``target`` milliseconds since the epoch or later, comes next. Its consumers get ``on_restarted``."""
 
-    async def last_position(self) -> Position:
-        """The topic's last message, or BEFORE_ALL if it has none."""
+    async def last_message(self) -> LastMessage:
+        """Return the last message that this consumer can receive, and the last one that is consumed."""
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription; with ``force`` also while it has other consumers, which are disconnected."""

@@ -36,6 +36,7 @@ from replicator.client.wire.connection import Connection
 from replicator.client.wire.consumer_commands import acknowledging, closing, seeking, subscribing
 from replicator.client.wire.whole_entries import WholeEntries
 from replicator.engine.errors import EngineError
+from replicator.engine.log.delivered import NO_BATCH, LastMessage
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry
 from replicator.engine.types import Ack, Delivery
 from replicator.protocol.commands_pb2 import (
@@ -170,7 +171,7 @@ class BrokerConsumerChannel:
             for each in withheld:  # of a seek that failed: all is as before
                 self._send_ack(*each)
 
-    async def last_position(self) -> Position:
+    async def last_message(self) -> LastMessage:
         def make(request_id: int) -> BaseCommand:
             wanted = CommandGetLastMessageId(consumer_id=self._id, request_id=request_id)
             return BaseCommand(type=T.GET_LAST_MESSAGE_ID, getLastMessageId=wanted)
@@ -184,8 +185,13 @@ class BrokerConsumerChannel:
             lost = ConnectError(f"{self._connection.address}: {error}")
             self._lose(lost)
             raise lost from None
-        position = position_of(answer.last_message_id)
-        return BEFORE_ALL if position.entry < 0 else position  # others name the ledger of an empty topic
+        mark_delete = None
+        if answer.HasField("consumer_mark_delete_position"):  # older brokers do not say it
+            mark_delete = position_of(answer.consumer_mark_delete_position)
+        position, index = position_of(answer.last_message_id), answer.last_message_id.batch_index
+        if position.entry < 0:  # others name the ledger of an empty topic
+            return LastMessage(BEFORE_ALL, mark_delete=mark_delete)
+        return LastMessage(position, index if 0 <= index < BATCH_MESSAGES_MAX else NO_BATCH, mark_delete)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         def make(request_id: int) -> BaseCommand:

@@ -13,6 +13,7 @@ from replicator.client.wire.channel import ConsumerEvents, ProducerEvents, Produ
 from replicator.client.wire.topic_watch_channel import EmbeddedTopicWatchChannel, watch_embedded
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.producing.publishing import PUBLISH_BYTES_MAX
 from replicator.engine.subscriptions.consumer import EngineConsumer
@@ -261,10 +262,13 @@ class EmbeddedConsumerChannel:
     async def seek(self, target: Position | int) -> None:
         await self._ask(self._consumer.seek, target)
 
-    async def last_position(self) -> Position:
+    async def last_message(self) -> LastMessage:
         if self._over:
             raise AlreadyClosed("the channel is closed")
-        return self._consumer.last_message()
+        try:
+            return self._consumer.last_message()
+        except EngineError as error:
+            raise from_engine(error) from error
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         await self._ask(self._consumer.unsubscribe, force=force)

@@ -21,7 +21,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.channel import ProducerEvents, ProducerReady
 from replicator.client.wire.connection import Connection
 from replicator.engine.errors import EngineError
-from replicator.engine.log.entry import METADATA_BYTES_MAX, decode_entry
+from replicator.engine.log.entry import METADATA_ROOM_BYTES, decode_entry
 from replicator.engine.types import AccessMode
 from replicator.metadata.metadata_pb2 import KeyValue
 from replicator.protocol.commands_pb2 import (
@@ -57,7 +57,7 @@ class BrokerProducerChannel:
         self._connection = connection
         self._id = producer_id
         self._entry_bytes_max = connection.message_bytes_max + (
-            METADATA_BYTES_MAX if connection.cluster else FRAME_PADDING_BYTES
+            METADATA_ROOM_BYTES if connection.cluster else FRAME_PADDING_BYTES
         )
         self._heads = SendHeadWriter(producer_id)
         self._events: ProducerEvents | None = None

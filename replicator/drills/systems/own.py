@@ -169,7 +169,9 @@ class OwnSystem:
         """What clients find otherwise after a switch of the pair."""
         rules = await ask_rules(self._topology)
         primary, secondary = self.cast.pair
-        return differences(rules[primary], rules[secondary]) if primary in rules and secondary in rules else []
+        if silent := [name for name in (primary, secondary) if name not in rules]:
+            return [f"{' and '.join(silent)} did not say what clients are held to there: nothing was compared"]
+        return differences(rules[primary], rules[secondary])
 
     async def _verified(self) -> dict[str, Any] | None:
         """What verify found; None if it does not run."""

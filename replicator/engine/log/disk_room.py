@@ -52,3 +52,7 @@ class DiskRoom:
     @property
     def segments_leave(self) -> int:
         return min(SEGMENTS_LEAVE_BYTES, self.total // 4)
+
+    def takes_segment(self, capacity: int) -> bool:
+        """Return whether a segment of ``capacity`` bytes may be made. Refusing and reporting both ask this."""
+        return self.free >= capacity + self.segments_leave

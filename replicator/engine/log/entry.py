@@ -22,12 +22,13 @@ from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetad
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """The largest message that clients may publish, as upstream has it by default; a topology may say another size."""
-METADATA_BYTES_MAX: Final = 64 * 1024
-"""Room for an entry's metadata beside its payload."""
+METADATA_ROOM_BYTES: Final = 64 * 1024
+"""Metadata may fill the whole entry, as at brokers; this much it may have beside a payload of the largest size.
+Publishing alone is held to it: stored entries are copied and restored whatever their metadata."""
 ENTRY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of any entry. What links copy and logs hold may have this size whatever is set, so that a cluster whose setting is
 smaller, or became so, is no obstacle to messages that another one took."""
-MESSAGE_BYTES_LIMIT: Final = ENTRY_BYTES_MAX - METADATA_BYTES_MAX
+MESSAGE_BYTES_LIMIT: Final = ENTRY_BYTES_MAX - METADATA_ROOM_BYTES
 """The largest message that a topology may allow."""
 BATCH_MESSAGES_MAX: Final = 100_000
 

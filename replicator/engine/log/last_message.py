@@ -15,13 +15,15 @@ from replicator.engine.log.log_index import LogIndex
 from snapshots.position import BEFORE_ALL, Position
 
 
-def last_message(log: LogIndex) -> Position:
-    """Return the position of the log's last message, or BEFORE_ALL if it has none.
+def last_message(log: LogIndex, upto: Position | None = None) -> Position:
+    """Return the position of the log's last message at or below ``upto``, or BEFORE_ALL if it has none.
 
     Each ledger is looked at once, so this ends whatever was trimmed.
     """
     for ledger, first, last in log.ledgers_back():
-        if not _only_markers(log, Position(ledger, first - 1), Position(ledger, last)):
+        if upto is not None and upto < (ledger, last):
+            last = upto.entry if upto.ledger == ledger else first - 1
+        if last >= first and not _only_markers(log, Position(ledger, first - 1), Position(ledger, last)):
             return _last_message_of_ledger(log, ledger, first, last)
     return BEFORE_ALL
 

@@ -197,6 +197,25 @@ class LogIndex:
         for at in reversed(range(len(self._ledgers))):
             yield self._ledgers[at], self._first[at], self._last[at]
 
+    def is_delivered(self, position: Position) -> bool:
+        """Return whether an entry of the log is a message, and no duplicate of an earlier one."""
+        return position not in self.markers and (self.twins is None or position not in self.twins.hidden)
+
+    def next_message(self, position: Position) -> Position | None:
+        """Return the lowest position above ``position`` of a message that is delivered, or None.
+
+        Whole runs of markers and of hidden duplicates are passed over at once.
+        """
+        hidden = None if self.twins is None else self.twins.hidden
+        while (candidate := self.next_after(position)) is not None:
+            if candidate in self.markers:
+                position = self.markers.run_end(candidate)
+            elif hidden is not None and candidate in hidden:
+                position = hidden.run_end(candidate)
+            else:
+                return candidate
+        return None
+
     def clamp(self, position: Position) -> Position:
         """The highest existing position at or below ``position``; if there is none, where the log was trimmed."""
         at = bisect_right(self._ledgers, position[0]) - 1

@@ -14,6 +14,8 @@ what is on the disk is unknown. So the difference has to be made before
 3. All else (acknowledgements, deletes, trims, policies) takes from the reserve when the disk has nothing left. When the
    reserve does not do either, it is refused.
 4. Any transaction makes the reserve whole again when the disk has room.
+5. One predicate refuses and reports: :meth:`TableRoom.status` asks it for the smallest append, and for what was refused
+   last. What was refused is reported until it would be taken.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ BOUNDED_BYTES: Final = 8 * 1024 * 1024
 MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 """What a step of compaction puts into the table where segments are off now: 2 MiB, or one block that has more."""
 
+SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
+"""A message is taken only where there is room for this."""
+
 APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
 log = structlog.get_logger(__name__)
@@ -85,11 +90,14 @@ def _row_bytes(size: int, elsewhere: range) -> int:
 class TableRoom:
     """Of one store's ``data.mdb``. For the writer's thread, but for :meth:`status` and :meth:`close`."""
 
-    def __init__(self, file: Path, size_max: int, free_pages_bytes: Callable[[], int]) -> None:
-        """``size_max`` is the file's address space; ``free_pages_bytes`` counts what is free inside of the file, and
-        takes some time."""
+    def __init__(
+        self, file: Path, size_max: int, used_bytes: Callable[[], int], free_pages_bytes: Callable[[], int]
+    ) -> None:
+        """``size_max`` is the file's address space, and ``used_bytes`` tells where its last page ends;
+        ``free_pages_bytes`` counts what is free inside of the file, and takes some time."""
         self._directory = file.parent
         self._size_max = size_max
+        self._used_bytes = used_bytes
         self._free_pages_bytes = free_pages_bytes
         self._file = file.open("r+b", buffering=0)
         status = os.fstat(self._file.fileno())
@@ -97,12 +105,12 @@ class TableRoom:
         self._size = status.st_size
         self._allocated = status.st_size if whole else 0
         """Up to here the disk has blocks for the file."""
-        self._used = 0
         self._allocates = True
         self._denied = False
         """The disk gave none when it was asked last, whatever it says that it has: others were quicker, or a quota is
         used up."""
-        self._refused = False
+        self._refused: dict[bool, int] = {}
+        """The largest that was refused and not taken since, of appends and of all else."""
 
     def close(self) -> None:
         self._file.close()
@@ -110,24 +118,29 @@ class TableRoom:
     def take(self, used: int, need: int, *, appends: bool) -> str | None:
         """Room for a transaction that may make the file ``need`` bytes larger than the ``used`` ones; returns why it is
         refused, if it is."""
-        self._used = used
-        if not appends:
-            return self._take_of_the_reserve(used, need)
-        disk = self._fill_reserve(used, need, self._disk())
-        to_be_left = disk.appends_leave
-        fits = disk.free >= to_be_left and need + disk.reserve <= self._behind(used) + disk.free - to_be_left
-        self._refused = not (fits or self._fits_inside(used, need, disk))
-        return self._full(disk) if self._refused else None
+        if appends or self._behind(used) < need + RESERVE_BYTES:
+            disk = self._fill_reserve(used, need, self._disk())
+            if not appends and self._behind(used) < need and self._allocate(used + need, disk, STEP_BYTES):
+                disk = self._disk()
+            if self._lacks(used, need, disk, appends=appends):
+                return self._full(disk)
+        if self._refused.get(appends, need + 1) <= need:
+            del self._refused[appends]
+        return None
 
-    def _take_of_the_reserve(self, used: int, need: int) -> str | None:
-        if self._behind(used) >= need + RESERVE_BYTES:
-            return None
-        disk = self._fill_reserve(used, need, self._disk())
-        if self._behind(used) >= need or self._allocate(used + need, disk, STEP_BYTES):
-            return None
-        if not self._allocates and disk.free >= need + STEP_BYTES:
-            return None
-        return self._full(disk)
+    def refused(self, need: int, *, appends: bool) -> None:
+        """Note that a request was refused, for which :meth:`take` had no room: it is reported from now on."""
+        self._refused[appends] = max(need, self._refused.get(appends, 0))
+
+    def _lacks(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
+        """Return whether there is no room for what may write ``need`` bytes. Refusing and reporting both ask this."""
+        if not appends:
+            if self._allocates:
+                return self._allocated < min(used + need, self._size_max)
+            return disk.free < need + STEP_BYTES
+        left = disk.appends_leave
+        fits = disk.free >= left and need + disk.reserve <= self._behind(used) + disk.free - left
+        return not (fits or self._fits_inside(used, need, disk))
 
     def _fits_inside(self, used: int, need: int, disk: DiskRoom) -> bool:
         """Whether the table's free pages are enough. Not each row finds its place there, so there has to be room behind
@@ -147,15 +160,19 @@ class TableRoom:
             return disk
         if any(self._allocate(end, disk, disk.appends_leave) for end in (wanted + disk.growth, wanted)):
             return self._disk()
+        return self._as_given(disk)
+
+    def _as_given(self, disk: DiskRoom) -> DiskRoom:
+        """Return what the disk gives: nothing, whatever it says, if it gave nothing when it was asked last."""
         return DiskRoom(0, disk.total) if self._denied else disk
 
     def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
         """Get blocks for the file up to ``end``, if so much of the disk is left then."""
-        end = min(end, self._size_max)
-        if self._allocates and end <= self._allocated:
-            return True  # more than its address space the file never takes: LMDB refuses that
-        if not self._allocates or disk.free - max(0, end - max(self._allocated, self._size)) < left:
+        if not self._could_allocate(end, disk, left):
             return False
+        end = min(end, self._size_max)
+        if end <= self._allocated:
+            return True  # more than its address space the file never takes: LMDB refuses that
         try:
             os.posix_fallocate(self._file.fileno(), self._allocated, end - self._allocated)
         except OSError as error:
@@ -173,6 +190,12 @@ class TableRoom:
         self._size = max(self._size, end)
         return True
 
+    def _could_allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
+        end = min(end, self._size_max)
+        if not self._allocates or end <= self._allocated:
+            return self._allocates
+        return disk.free - max(0, end - max(self._allocated, self._size)) >= left
+
     def _disk(self) -> DiskRoom:
         return DiskRoom.of(os.fstatvfs(self._file.fileno()))
 
@@ -183,11 +206,20 @@ class TableRoom:
         )
 
     def status(self) -> dict[str, Any]:
-        """What is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they are."""
-        disk = self._disk()
-        full = self._refused and (self._denied or disk.free < disk.appends_leave)
+        """Return what is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they
+        are."""
+        disk, used = self._disk(), self._used_bytes()
         return {
             "free_bytes": disk.free,
-            "reserve_bytes": max(0, self._allocated - self._used),
-            "full": self._full(disk) if full else None,
+            "reserve_bytes": self._behind(used),
+            "full": self._full(disk) if self._reported(used, self._as_given(disk)) else None,
         }
+
+    def _reported(self, used: int, disk: DiskRoom) -> bool:
+        asked = [(True, SMALLEST_APPEND_BYTES), *list(self._refused.items())]
+        return any(self._asks_in_vain(used, need, disk, appends=appends) for appends, need in asked)
+
+    def _asks_in_vain(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
+        """Return whether :meth:`take` would refuse, without getting blocks of the disk as that does."""
+        gettable = not appends and self._could_allocate(used + need, disk, STEP_BYTES)
+        return not gettable and self._lacks(used, need, disk, appends=appends)

@@ -22,7 +22,7 @@ import lmdb
 import numpy as np
 
 from replicator import __version__
-from replicator.engine.errors import BlockCorrupt, StoreUnusable
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import (
     ENTRY_IDS_MAX,
     BlockKind,
@@ -38,6 +38,7 @@ from replicator.engine.log.segments.segments import Segments
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
     LOG,
+    check_head,
     check_not_restoring,
     identity,
     lock_directory,
@@ -163,18 +164,7 @@ class Store(TopicRows):
         if stored is None:
             return {"format": FORMATS[0], "cluster": self.cluster, "store_id": uuid.uuid4().hex}
         head: dict[str, Any] = json.loads(stored)
-        if head["format"] not in FORMATS:
-            raise StoreUnusable(
-                f"data directory {self.path} has store format {head['format']}, written by replicator "
-                f"{head.get('version', 'of another version')}; this is {__version__}, which reads formats "
-                f"{' and '.join(map(str, FORMATS))}: use the version that wrote it or a newer one, or restore a backup "
-                "that this version made (docs/upgrade.md)"
-            )
-        if head["cluster"] != self.cluster:
-            raise StoreUnusable(
-                f"data directory {self.path} belongs to cluster {head['cluster']!r}, not {self.cluster!r}: "
-                "give each cluster its own directory"
-            )
+        check_head(self.path, self.cluster, head)
         return head
 
     def _note_head(self) -> None:

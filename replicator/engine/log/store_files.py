@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 import lmdb
 
+from replicator import __version__
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.disk_room import is_full
+from replicator.engine.log.store_tables import FORMATS
 
 READERS_MAX: Final = 512
 LOCK_ROW_BYTES: Final = 64
@@ -37,6 +40,70 @@ def check_not_restoring(path: Path) -> None:
         )
 
 
+def check_usable(path: Path) -> None:
+    """Check that a store can be made or written below ``path``, without making anything. Raises
+    :class:`StoreUnusable`."""
+    check_not_restoring(path)
+    place = path
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise StoreUnusable(f"data directory {path} cannot be made: {place} is not a directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StoreUnusable(f"data directory {path} cannot be written: no permission on {place}")
+    files = (path / "worker.lock", path / LOG, path / LOG / "data.mdb", path / LOG / "lock.mdb")
+    for file in files:
+        wanted = os.R_OK | os.W_OK | (os.X_OK if file.is_dir() else 0)
+        if file.exists() and not os.access(file, wanted):
+            raise StoreUnusable(f"data directory {path} cannot be used: no permission on {file}")
+
+
+def check_unused(path: Path) -> None:
+    """Raises :class:`StoreUnusable` where another process holds the directory."""
+    if is_in_use(path):
+        raise _in_use(path)
+
+
+def _in_use(path: Path) -> StoreUnusable:
+    return StoreUnusable(f"data directory {path} is in use by another worker: stop it first")
+
+
+def read_meta(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return rows of the table ``meta`` by name, of a store that nobody has open; those that are not there are left
+    out, and so are all of a store that is not there. Nothing is made or changed. Raises :class:`StoreUnusable`."""
+    file = path / LOG / "data.mdb"
+    if not file.exists():
+        return {}
+    try:
+        env = lmdb.open(str(path / LOG), readonly=True, lock=False, create=False, max_dbs=1)
+    except (lmdb.Error, OSError) as error:
+        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
+    try:
+        _check_size(file, env)
+        found = {name: read_row(env, path, "meta", name) for name in names}
+    except lmdb.Error as error:
+        raise _damaged(path, error) from None
+    finally:
+        env.close()
+    return {name: json.loads(row) for name, row in found.items() if row is not None}
+
+
+def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
+    """Check that this version may open the store as that of ``cluster``. Raises :class:`StoreUnusable`."""
+    if head["format"] not in FORMATS:
+        raise StoreUnusable(
+            f"data directory {path} has store format {head['format']}, written by replicator "
+            f"{head.get('version', 'of another version')}; this is {__version__}, which reads formats "
+            f"{' and '.join(map(str, FORMATS))}: use the version that wrote it or a newer one, or restore a backup "
+            "that this version made (docs/upgrade.md)"
+        )
+    if head["cluster"] != cluster:
+        raise StoreUnusable(
+            f"data directory {path} belongs to cluster {head['cluster']!r}, not {cluster!r}: "
+            "give each cluster its own directory"
+        )
+
+
 def check_there(path: Path) -> None:
     """Raises :class:`StoreUnusable` where there is no store yet: who only looks at one must not make it."""
     if not (path / LOG / "data.mdb").exists():
@@ -56,7 +123,7 @@ def lock_directory(path: Path) -> IO[bytes]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise StoreUnusable(f"data directory {path} is in use by another worker: stop it first") from None
+        raise _in_use(path) from None
     with suppress(OSError):  # it is for people to read; a disk without room for it is no reason not to start
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), f"{os.getpid()}\n".encode())

@@ -112,7 +112,9 @@ class Writer:
         self.latencies = Latencies()
         """Of all of the worker: whoever does something has the writer at hand."""
         map_size = int(store.env.info()["map_size"])
-        self.disk_room = TableRoom(store.data_file, map_size, store.free_pages_bytes)
+        self.disk_room = TableRoom(store.data_file, map_size, store.table_bytes, store.free_pages_bytes)
+        self._beyond_limit: int | None = None
+        """Bytes of what was refused last because the store has reached its limit."""
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
         self._thread.start()
 
@@ -122,6 +124,19 @@ class Writer:
         self.failed = self.failed or "the store is closed"
         await asyncio.to_thread(self._thread.join)
         self.disk_room.close()
+
+    def disk_status(self) -> dict[str, Any]:
+        """Return what is free on the disk, and under ``full`` why messages are refused that were not before."""
+        status = self.disk_room.status()
+        return {**status, "full": status["full"] or self._store.segments.full()}
+
+    def beyond_limit(self) -> str | None:
+        """Return why messages are refused, if ``store.size_max`` would refuse again what it refused last."""
+        refused = self._beyond_limit
+        return None if refused is None or self._store.has_room(refused) else self._limit_reached()
+
+    def _limit_reached(self) -> str:
+        return f"the store has reached its limit of {self._store.size_max} bytes (store.size_max)"
 
     async def publish(
         self,
@@ -352,6 +367,8 @@ class Writer:
         append_bytes = sum(request.bytes for request in appends)
         if append_bytes and not self._store.has_room(append_bytes):
             return self._commit_in_halves(group)
+        if self._beyond_limit is not None and append_bytes >= self._beyond_limit:
+            self._beyond_limit = None
         in_segments = self._store.segments.settings.sizes(append_bytes)
         if (full := self._take_room(group, in_segments, appends=bool(appends))) is not None:
             return self._commit_what_fits(group, appends, in_segments, full)
@@ -394,6 +411,7 @@ class Writer:
         smallest = min(asking, key=lambda request: request.bytes)
         if len(group) > 1 and self._take_room([smallest], in_segments, appends=bool(appends)) is None:
             return self._commit_in_halves(group, full)
+        self.disk_room.refused(most_bytes([smallest], in_segments), appends=bool(appends))
         committed = self._refuse(asking, StoreFull(full))
         others = [request for request in group if not isinstance(request, APPENDS)] if appends else []
         if others:
@@ -403,8 +421,8 @@ class Writer:
     def _commit_in_halves(self, group: list[Request], reason: str = "") -> Committed:
         """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""
         if len(group) == 1:
-            limit = self._store.size_max
-            reason = reason or f"the store has reached its limit of {limit} bytes (store.size_max)"
+            if not reason:
+                reason, self._beyond_limit = self._limit_reached(), max(1, group[0].bytes)
             return self._refuse(group, StoreFull(reason))
         half = len(group) // 2
         committed = self._commit(group[:half])

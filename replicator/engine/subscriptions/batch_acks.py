@@ -82,6 +82,22 @@ class BatchAcks(MutableMapping[Position, BitMap]):
     def chunk_ids(self) -> list[ChunkId]:
         return list(self._order)
 
+    def between(self, ledger: int, first: int, last: int) -> Iterator[tuple[int, BitMap]]:
+        """The entries ``first`` to ``last`` of a ledger that are here, each with its indexes, in order."""
+        at = bisect_left(self._order, (ledger, first >> BATCH_CHUNK_SHIFT))
+        while at < len(self._order) and self._order[at] <= (ledger, last >> BATCH_CHUNK_SHIFT):
+            for entry, indexes in self.chunk(self._order[at]):
+                if first <= entry <= last:
+                    yield entry, BitMap.deserialize(indexes)
+            at += 1
+
+    def copy(self) -> BatchAcks:
+        """A copy that later changes do not reach; bitmaps stay serialized."""
+        twin = BatchAcks()
+        twin._chunks = {chunk_id: dict(chunk) for chunk_id, chunk in self._chunks.items()}
+        twin._order, twin._count = list(self._order), self._count
+        return twin
+
     def discard_through(self, position: Position) -> None:
         """Forget every batch at or below ``position``."""
         if not self._order:

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from replicator.engine.client_figures import ClientFigures
 from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.log.delivered import LastMessage
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
@@ -71,7 +72,9 @@ class ConsumedSubscription(Protocol):
         self, positions: PositionSet, batches: Mapping[Position, BitMap]
     ) -> asyncio.Future[None]: ...
 
-    def last_message(self) -> Position: ...
+    def last_message(self) -> LastMessage: ...
+
+    def last_position(self) -> Position: ...
 
     @property
     def mark_delete(self) -> Position:
@@ -156,7 +159,7 @@ class EngineConsumer:
         """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
         return (0, False) if self.closed else self._dispatching.held_by(self)
 
-    def last_message(self) -> Position:
+    def last_message(self) -> LastMessage:
         """See :meth:`Subscription.last_message`."""
         return self.subscription.last_message()
 

@@ -218,7 +218,7 @@ class Dispatching:
 
     def tell_end(self) -> None:
         """The topic is terminated: tell consumers so if there is nothing left for them."""
-        if self._cursor.mark_delete < self._subscription.last_message():
+        if self._cursor.mark_delete < self._subscription.last_position():
             return
         for consumer in self.consumers.values():
             if not consumer.told_end:

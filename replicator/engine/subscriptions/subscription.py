@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
-from replicator.engine.log.last_message import last_message
+from replicator.engine.log.delivered import LastMessage, last_delivered, last_position
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
@@ -361,13 +361,16 @@ class Subscription:
         """All up to here is consumed."""
         return self.cursor.mark_delete
 
-    def last_message(self) -> Position:
-        """Return the position of the last message that there is for this subscription, or BEFORE_ALL.
+    def last_message(self) -> LastMessage:
+        """Return the last message that consumers of this subscription get, and the last one that is consumed.
 
-        A subscription that reads compacted has all messages of the view, though the log has trimmed them.
+        Raises :class:`BlockCorrupt` if its block cannot be read.
         """
-        last, view = last_message(self.topic.log), self.topic.log.view
-        return view.clamp(view.horizon) if self.cursor.state.read_compacted and last <= view.horizon else last
+        return last_delivered(self.topic, compacted=self.cursor.state.read_compacted, consumed=self.mark_delete)
+
+    def last_position(self) -> Position:
+        """Return the last entry that consumers of this subscription get, or BEFORE_ALL."""
+        return last_position(self.topic.log, compacted=self.cursor.state.read_compacted)
 
     def backlog_messages(self) -> int:
         """Messages not consumed yet; a partly acknowledged batch counts whole. See :class:`Backlog`."""

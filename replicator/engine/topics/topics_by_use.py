@@ -22,7 +22,7 @@ from replicator.engine.topics.topic_making import TopicMaking
 class TopicsByUse:
     """Makes topics of one engine because somebody uses them."""
 
-    __slots__ = ("_catalog", "_cluster", "_loaded", "_making", "_namespaces", "_partitioned")
+    __slots__ = ("_catalog", "_cluster", "_loaded", "_making", "_partitioned", "makes_namespaces")
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class TopicsByUse:
         namespaces: bool = True,
     ) -> None:
         """``namespaces``: whether those are made by use too."""
-        self._namespaces = namespaces
+        self.makes_namespaces = namespaces
         self._cluster = store.cluster
         self._catalog = catalog
         self._loaded = loaded
@@ -62,7 +62,7 @@ class TopicsByUse:
     def check_namespace(self, namespace: str) -> None:
         """Raises :class:`NamespaceNotFound` for one that is not there, where their use does not make them. Links bring
         topics whether or not it is: that is how a namespace comes to another cluster."""
-        if not self._namespaces:
+        if not self.makes_namespaces:
             self._catalog.namespace(namespace)
 
     async def _make_by_policy(self, name: TopicName, *, only_partitioned: bool = False) -> None:

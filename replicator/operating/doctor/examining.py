@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import Callable
 
 from replicator.operating.doctor.certificates import look_at_certificates
-from replicator.operating.doctor.databases import look_at_database
-from replicator.operating.doctor.findings import Finding
+from replicator.operating.doctor.databases import judge_database
+from replicator.operating.doctor.findings import Finding, Level
 from replicator.operating.doctor.machine import (
-    is_of_this_machine,
     look_at_disk,
     look_at_java,
     look_at_limits,
@@ -19,7 +18,9 @@ from replicator.operating.doctor.machine import (
 )
 from replicator.operating.doctor.peers import clocks_of, judge_clocks, judge_workers
 from replicator.operating.plan import probe_workers
+from replicator.operating.start_checks import REFUSALS, START_CHECKS, Setup
 from replicator.operating.status import fetch_all
+from replicator.running.connecting import is_of_this_machine
 from replicator.topology import Topology
 
 PROBE_SECONDS_MAX = 5.0
@@ -28,17 +29,50 @@ PROBE_SECONDS_MAX = 5.0
 async def examine(topology: Topology, chosen: tuple[str, ...], java_found: Callable[[], str]) -> list[Finding]:
     """``chosen`` are the clusters whose workers are to run on this machine; without any, those whose address is its."""
     here = tuple(
-        cluster for cluster in topology.clusters if (cluster.name in chosen if chosen else is_of_this_machine(cluster))
+        cluster
+        for cluster in topology.clusters
+        if (cluster.name in chosen if chosen else is_of_this_machine(cluster.host))
     )
     names = tuple(cluster.name for cluster in here)
     probes, answers = await asyncio.gather(probe_workers(topology, PROBE_SECONDS_MAX), fetch_all(topology))
     reached = tuple(cluster for cluster in topology.clusters if probes[cluster.name].reachable)
-    found = [*look_at_python(topology, names), look_at_java(topology, names, java_found), look_at_limits()]
+    found = [*look_at_python(), look_at_java(topology, names, java_found), look_at_limits()]
     for cluster in here:
-        found += look_at_ports(cluster, runs=probes[cluster.name].reachable)
-        found += look_at_disk(cluster)
-        found += await look_at_database(cluster)
-        found += look_at_certificates(topology, cluster)
+        setup = Setup(topology, cluster, running=probes[cluster.name].serves == cluster.name)
+        started = await look_at_start(setup)
+        closer = [
+            *look_at_ports(cluster, runs=probes[cluster.name].reachable),
+            *look_at_disk(cluster),
+            *judge_database(setup),
+            *look_at_certificates(topology, cluster),
+        ]
+        found += [*_not_said_closer(started, closer), *closer]
     found += judge_workers(topology, names, probes, answers)
     found += judge_clocks(await clocks_of(reached))
     return found
+
+
+async def look_at_start(setup: Setup) -> list[Finding]:
+    """Return for each reason to refuse a start whether it is there; the worker's own checks tell."""
+    found: list[Finding] = []
+    for check in START_CHECKS:
+        try:
+            await check.run(setup)
+        except REFUSALS as error:
+            found.append(Finding(check.name, setup.cluster.name, Level.ERROR, str(error), check.remedy))
+        else:
+            found.append(Finding(check.name, setup.cluster.name, Level.OK, check.passed))
+    if not setup.exposed:
+        return found
+    text = f"strangers can connect to {', '.join(setup.exposed)}, and read and delete everything (`insecure: true`)"
+    meant = Finding("exposure", setup.cluster.name, Level.WARNING, text, "give the topology `auth`")
+    return [meant if each.check == meant.check else each for each in found]
+
+
+def _not_said_closer(started: list[Finding], closer: list[Finding]) -> list[Finding]:
+    """Return the findings of start checks that a closer look at the same thing does not give too."""
+    return [
+        each
+        for each in started
+        if not any(other.check == each.check and each.level in (other.level, Level.OK) for other in closer)
+    ]

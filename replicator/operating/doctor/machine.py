@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import psutil
 
 from replicator.engine.log.segments.files import probe
 from replicator.engine.log.store_files import is_in_use
+from replicator.operating.binding import take_place
 from replicator.operating.doctor.findings import MACHINE, Finding, Level
-from replicator.running.extras import PACKAGE_OF_EXTRA, ExtraMissing, is_installed
+from replicator.running.extras import PACKAGE_OF_EXTRA, is_installed
 from replicator.topology import SPARK, Cluster, Topology, rounded_size
-from replicator.topology.extras import check_extras
 
 PYTHON_MIN: Final = (3, 11)
 PYTHON_END: Final = (3, 14)
@@ -34,19 +33,14 @@ NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "a
 PASSING_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 
 
-def look_at_python(topology: Topology, names: tuple[str, ...]) -> Iterator[Finding]:
+def look_at_python() -> Iterator[Finding]:
     """The interpreter, and what is installed beside the plain distribution."""
     version = ".".join(map(str, sys.version_info[:3]))
     fits = PYTHON_MIN <= sys.version_info[:2] < PYTHON_END
     remedy = "" if fits else "make the environment anew with Python 3.11, 3.12 or 3.13"
     yield Finding("python", MACHINE, Level.OK if fits else Level.ERROR, f"Python {version}", remedy)
     have = [extra for extra in PACKAGE_OF_EXTRA if is_installed(extra)]
-    try:
-        check_extras(topology, *names)
-    except ExtraMissing as error:
-        yield Finding("extras", MACHINE, Level.ERROR, str(error), "install it, or set `pipeline: {engine: embedded}`")
-    else:
-        yield Finding("extras", MACHINE, Level.OK, f"installed: {', '.join(have) or 'none'}; no other is needed")
+    yield Finding("extras", MACHINE, Level.OK, f"installed: {', '.join(have) or 'none'}")
 
 
 def look_at_java(topology: Topology, names: tuple[str, ...], java_found: Callable[[], str]) -> Finding:
@@ -125,26 +119,9 @@ def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
             )
 
 
-def is_of_this_machine(cluster: Cluster) -> bool:
-    """Whether its worker is to run here: whether its address is one of this machine's."""
-    host = cluster.address.rpartition(":")[0].strip("[]")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.bind(address)
-    except OSError:
-        return False
-    return True
-
-
 def _binding_problem(place: str) -> OSError | None:
-    host, _, port = place.rpartition(":")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-            tried.listen(1)
+        take_place(place, listening=True).close()
     except OSError as error:
         return error
     return None

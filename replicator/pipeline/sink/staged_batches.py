@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from replicator.engine.errors import InvalidTopicName, MessageTooLarge
 from replicator.engine.log.compression import compress
-from replicator.engine.log.entry import METADATA_BYTES_MAX, encode_entry
+from replicator.engine.log.entry import METADATA_ROOM_BYTES, encode_entry
 from replicator.engine.staging.area import encode_frame
 from replicator.engine.topic_name import parse_topic
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
@@ -155,7 +155,7 @@ class StagedBatches:
         self.messages += end - first
         content = payload if codec == NONE else compress(payload, codec)
         try:
-            return encode_entry(metadata, content, bytes_max=BATCH_BYTES_MAX + METADATA_BYTES_MAX)
+            return encode_entry(metadata, content, bytes_max=BATCH_BYTES_MAX + METADATA_ROOM_BYTES)
         except MessageTooLarge as error:
             what = "a message" if end - first == 1 else f"a batch of {end - first} messages"
             raise BadRow(f"{what} of {len(payload)} bytes cannot be written: {error}") from None

@@ -14,26 +14,39 @@ A worker that does not answer is left out of all of it, and named.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from replicator.engine.topic_digest import TopicDigest
 from replicator.engine.topic_name import parse_topic
-from replicator.pipeline.data_plane import SubscriptionState, TopicState
+from replicator.peering.comparing import POSITIONS_MAX, TOPICS_MAX, SubscriptionState
+from replicator.pipeline.data_plane import TopicState
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.comparison.acked import Acked
+from replicator.pipeline.verify.comparison.in_step import positions_asked
 from replicator.pipeline.verify.comparison.promises import by_pair
 from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import reachability_of
+from replicator.pipeline.verify.reachability import Ways
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
+from snapshots.position import Position
 
 TOLD_SECONDS: Final = 1.0
 """What consumers acknowledge is told within 0.1 s and copied within 0.1 s; who is slower is looked at again."""
 
 Wanted = Callable[[str], bool]
+Progress = Callable[[str, int, int], None]
+"""Hears, on any thread, what is being done, how much of it is done, and how much there is."""
+TOPIC_GONE: Final = "TopicNotFound"
+"""The API's name for a topic that was deleted meanwhile."""
+
+
+def no_progress(step: str, done: int, total: int) -> None:
+    """Do nothing: nobody watches."""
 
 
 @dataclass(slots=True)
@@ -64,7 +77,13 @@ class Picture:
         return sorted({name for cluster in self.clusters for name in cluster.topics})
 
 
-def read_picture(urls: Mapping[str, str], wanted: Wanted, *, sleep: Callable[[float], None] = time.sleep) -> Picture:
+def read_picture(
+    urls: Mapping[str, str],
+    wanted: Wanted,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    progress: Progress = no_progress,
+) -> Picture:
     """Ask every cluster; see above. Raises :class:`PeerUnavailable` only if none answers, :class:`UnexpectedAnswer`."""
     unreachable: dict[str, str] = {}
     states = {name: ClusterState(name, url) for name, url in urls.items()}
@@ -79,7 +98,7 @@ def read_picture(urls: Mapping[str, str], wanted: Wanted, *, sleep: Callable[[fl
                     unreachable[name] = str(error)
                     del states[name]
 
-        everywhere(lambda state: _read_first(state, wanted))
+        everywhere(lambda state: _read_first(state, wanted, progress))
         marks = {name: state.standings for name, state in states.items()}
         everywhere(lambda state: _read_ends(state, wanted, marks[state.name]))
         moving = _moving(states.values())
@@ -114,7 +133,7 @@ def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState])
     ]
 
 
-def _read_first(state: ClusterState, wanted: Wanted) -> None:
+def _read_first(state: ClusterState, wanted: Wanted, progress: Progress) -> None:
     with VerifyPlane(state.url) as worker:
         answering, listing = worker.topics()
         if answering != state.name:
@@ -122,11 +141,8 @@ def _read_first(state: ClusterState, wanted: Wanted) -> None:
         state.standings = {name: each for name, each in worker.standings().items() if wanted(name)}
         state.topics = {topic.name: topic for topic in listing if wanted(topic.name)}
         state.links = worker.link_states()
-        state.told = state.subscriptions = {name: worker.subscriptions(name) for name in state.topics}
-        try:
-            state.mappings = {name: worker.mappings(name) for name in state.topics}
-        except PeerUnavailable as error:
-            state.no_mappings = str(error)
+        _read_states(state, worker, list(state.topics), progress)
+        state.told = state.subscriptions
 
 
 def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing]) -> None:
@@ -139,9 +155,86 @@ def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing
 
 
 def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
+    names = [name for name in topics if name in state.topics]
     with VerifyPlane(state.url) as worker:
-        read = {name: worker.subscriptions(name) for name in topics if name in state.topics}
-    state.subscriptions = {**state.subscriptions, **read}
+        _read_states(state, worker, names, no_progress, mappings=False)
+
+
+def _read_states(
+    state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool = True
+) -> None:
+    """Read subscriptions, and mappings if they are wanted, of many topics at once."""
+    state.subscriptions = dict(state.subscriptions)
+    left = list(names)
+    while left:
+        part, rest = left[:TOPICS_MAX], left[TOPICS_MAX:]
+        answer = worker.states(part, mappings=mappings)
+        if answer is None:
+            _read_states_singly(state, worker, left, progress, mappings=mappings)
+            return
+        state.subscriptions |= {name: list(each) for name, each in answer.subscriptions.items()}
+        if mappings:
+            state.mappings |= {name: list(each) for name, each in answer.mappings.items()}
+            state.no_mappings = answer.no_mappings or state.no_mappings
+        if gone := set(part).difference(answer.subscriptions, answer.left):
+            raise UnexpectedAnswer(f"worker at {state.url}: {TOPIC_GONE}: {min(gone)} is not there any more")
+        left = [*answer.left, *rest]
+        progress(f"states of {state.name}", len(names) - len(left), len(names))
+
+
+def _read_states_singly(
+    state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool
+) -> None:
+    """Read the same from a worker that is too old to tell many together."""
+    for number, name in enumerate(names, 1):
+        state.subscriptions[name] = worker.subscriptions(name)
+        progress(f"states of {state.name}", number, len(names))
+    if mappings:
+        try:
+            state.mappings = {name: worker.mappings(name) for name in names}
+        except PeerUnavailable as error:
+            state.no_mappings = str(error)
+
+
+def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
+    """Return the digests of all topics by cluster, of those clusters whose workers make them.
+
+    Raises :class:`PeerUnavailable` and :class:`UnexpectedAnswer`.
+    """
+    spoken_of: dict[str, dict[str, list[SnapshotMapping]]] = {}
+    for state in picture.clusters:
+        for topic, of_topic in state.mappings.items():
+            spoken_of.setdefault(topic, {})[state.name] = of_topic
+
+    def read(state: ClusterState) -> dict[str, TopicDigest | None] | None:
+        asked = {name: positions_asked(spoken_of.get(name, {}), state.name) for name in state.topics}
+        with VerifyPlane(state.url) as worker:
+            return _read_digests(state, worker, asked, progress)
+
+    with ThreadPoolExecutor(max_workers=max(len(picture.clusters), 1)) as pool:
+        found = dict(zip((state.name for state in picture.clusters), pool.map(read, picture.clusters), strict=True))
+    return {name: digests for name, digests in found.items() if digests is not None}
+
+
+def _read_digests(
+    state: ClusterState, worker: VerifyPlane, asked: Mapping[str, Sequence[Position]], progress: Progress
+) -> dict[str, TopicDigest | None] | None:
+    found: dict[str, TopicDigest | None] = {}
+    left = deque(name for name, positions in asked.items() if len(positions) <= POSITIONS_MAX)
+    while left:
+        part: dict[str, Sequence[Position]] = {}
+        room = POSITIONS_MAX
+        while left and len(part) < TOPICS_MAX and len(asked[left[0]]) <= room:
+            name = left.popleft()
+            part[name] = asked[name]
+            room -= len(asked[name])
+        answer = worker.digests(part)
+        if answer is None:
+            return None
+        found |= answer.topics
+        left.extendleft(reversed(answer.left))
+        progress(f"digests of {state.name}", len(asked) - len(left), len(asked))
+    return found
 
 
 def _moving(states: Iterable[ClusterState]) -> set[str]:
@@ -151,13 +244,23 @@ def _moving(states: Iterable[ClusterState]) -> set[str]:
     }
 
 
-def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
-    """What is to be compared: each topic by the ways that links let it go, between the clusters that answered."""
+def links_between(picture: Picture, links: Sequence[Link]) -> list[Link]:
+    """The links whose two clusters answered."""
+    names = {state.name for state in picture.clusters}
+    return [link for link in links if link.source in names and link.destination in names]
+
+
+def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
+    """What is to be compared: each topic by the ways that links let it go, between the clusters that answered; none of
+    those that are left out by ``without``."""
     names = tuple(state.name for state in picture.clusters)
     numbers = {name: number for number, name in enumerate(names)}
-    between = [link for link in links if link.source in numbers and link.destination in numbers]
+    between = links_between(picture, links)
+    ways = Ways(between)
     topics = []
     for topic in picture.topics:
+        if topic in without:
+            continue
         told = [state.told.get(topic, []) for state in picture.clusters]
         now = [state.subscriptions.get(topic, []) for state in picture.clusters]
         replicated = {each.name for states in (*told, *now) for each in states if each.replicated}
@@ -165,7 +268,7 @@ def scope_of(picture: Picture, links: Sequence[Link]) -> Scope:
         topics.append(
             TopicScope(
                 topic,
-                reachability_of(topic, between, allowed_clusters(picture, topic)),
+                ways.of(topic, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
                     number: state.standings.get(topic, Standing(high_water={}))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import pickle  # nosec B403
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer, error_of_job
 from replicator.pipeline.verify.blocks import LogRange, Selection
+from replicator.pipeline.verify.cluster_state import Progress, no_progress
 from replicator.pipeline.verify.comparison import order
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.rows import (
@@ -51,6 +53,10 @@ TASK_RANGES: Final = 2_000
 SORT_ENTRIES: Final = 5_000_000
 """Entries in one partition of the sort. Most blocks hold hundreds of entries."""
 BATCH_ROWS: Final = 10_000
+READERS: Final = 4
+"""Threads that read logs in this process: while one waits for a worker, others take apart what came."""
+READ_TOGETHER: Final = 50
+"""Ranges that one of these reads over its connections, before it looks for more."""
 _SPECIAL: Final = "#"
 _EACH: Final = ("#run", "#descent", "#probe", "#damaged", "mismapped")
 """Kinds of findings that are passed on one by one. There are few, and several tasks may find the same."""
@@ -110,13 +116,16 @@ def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list
 class InProcess:
     """In this process, in memory: for logs that are read in a moment."""
 
+    def __init__(self, progress: Progress = no_progress) -> None:
+        self._progress = progress
+
     def compare(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, write_to: Path | None
     ) -> list[Tally]:
         tallies: dict[tuple[Any, ...], Tally] = {}
         found = list(self._found(tasks, scope, selection))
         for each in found:
-            _add(tallies, each)
+            add_found(tallies, each)
         if write_to is not None:
             write_to.mkdir(parents=True, exist_ok=True)
             differences = dict.fromkeys(each for each in found if not each.kind.startswith(_SPECIAL))
@@ -140,9 +149,17 @@ class InProcess:
         for cells in self._cells(tasks, scope, selection):
             yield from compare(cells, scope, read)
 
-    @staticmethod
-    def _cells(tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> Iterator[pa.Table]:
-        pieces = [batch for task in tasks for batch in read_pieces(task, scope, selection)]
+    def _cells(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> Iterator[pa.Table]:
+        """Read the ranges of tasks, several at a time, and return rows of pieces, those of one cell together."""
+        ranges = [each for task in tasks for each in task]
+        bundles = [ranges[start : start + READ_TOGETHER] for start in range(0, len(ranges), READ_TOGETHER)]
+        pieces: list[pa.RecordBatch] = []
+        with ThreadPoolExecutor(READERS, thread_name_prefix="verify") as pool:
+            for number, batches in enumerate(
+                pool.map(lambda bundle: list(read_pieces(bundle, scope, selection)), bundles), 1
+            ):
+                pieces += batches
+                self._progress("ranges of logs", min(number * READ_TOGETHER, len(ranges)), len(ranges))
         table = pa.Table.from_batches(pieces, schema=PIECES)
         table = table.sort_by([(name, "ascending") for name in (*CELL_KEY, "start")])
         return whole_cells(table.to_batches(max_chunksize=BATCH_ROWS))
@@ -241,7 +258,8 @@ def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:
     return tallies[key]
 
 
-def _add(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
+def add_found(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
+    """Add a finding to the tally of its kind, topic and clusters."""
     tally = _tally(tallies, found.kind, found.topic, found.cluster, found.other)
     tally.count += found.count
     if found.shown and found.detail is not None:

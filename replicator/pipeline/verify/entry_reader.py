@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -56,14 +57,17 @@ PAGES_KEPT: Final = 8
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
     """Rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges."""
     rows = PieceRows()
-    for each in ranges:
-        reading = RangeReader(each, scope, rows)
-        with VerifyPlane(scope.urls[each.cluster]) as worker:
-            for block in blocks(worker, scope.topics[each.topic].name, each, selection):
+    with ExitStack() as connections:
+        workers: dict[int, VerifyPlane] = {}
+        for each in ranges:
+            reading = RangeReader(each, scope, rows)
+            if each.cluster not in workers:
+                workers[each.cluster] = connections.enter_context(VerifyPlane(scope.urls[each.cluster]))
+            for block in blocks(workers[each.cluster], scope.topics[each.topic].name, each, selection):
                 reading.take(block)
                 if len(rows) >= ROWS_MAX:
                     yield rows.take()
-        reading.end()
+            reading.end()
     if len(rows):
         yield rows.take()
 

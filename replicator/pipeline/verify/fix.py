@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify.cluster_state import Wanted
+from replicator.pipeline.verify.cluster_state import Progress, Wanted, no_progress
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
 from replicator.pipeline.verify.report import DamagedBlock, VerifyReport
 from replicator.pipeline.verify.verify import VerifySettings, verify
@@ -49,17 +49,19 @@ def fix_and_verify(
     wanted: Wanted | None,
     settings: VerifySettings,
     file: Path,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
     """Verify, do what is safe, and verify again if anything was done. Raises as :func:`verify`.
 
     The report is of the second time; ``steps`` has what was done and what was not. ``file`` is for the commands in it.
     """
-    before = verify(spark, clusters, links, topics, wanted=wanted, settings=replace(settings, parquet=None))
+    once = replace(settings, parquet=None)
+    before = verify(spark, clusters, links, topics, wanted=wanted, settings=once, progress=progress)
     reachable = {name: url for name, url in clusters.items() if name not in before.unreachable}
     done = list(_fixed(before, reachable))
     report = before
     if done or settings.parquet is not None:
-        report = verify(spark, clusters, links, topics, wanted=wanted, settings=settings)
+        report = verify(spark, clusters, links, topics, wanted=wanted, settings=settings, progress=progress)
     return replace(report, steps=(*done, *_left(report, reachable, file)))
 
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from replicator.engine.log.block_heads import HEADS_SCHEMA
-from replicator.pipeline.data_plane import DataPlane, FetchedBlock, _promised, _read_page
+from replicator.engine.topic_digest import DIGEST_FORM
+from replicator.peering.comparing import (
+    DIGESTS_ROUTE,
+    STATES_ROUTE,
+    DigestsAnswer,
+    DigestsAsked,
+    StatesAnswer,
+    StatesAsked,
+)
+from replicator.pipeline.data_plane import DataPlane, FetchedBlock, JsonObject, _promised, _read_page
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.comparison.scope import Standing
 from snapshots.position import Position
 
+_T = TypeVar("_T")
+
 CORRUPT: Final = "BlockCorrupt"
+NO_ROUTE: Final = frozenset({403, 404, 405})
+"""How a worker without a route refuses it; 403 is for roles that may not see everything."""
 
 
 class Head(NamedTuple):
@@ -99,6 +112,26 @@ class VerifyPlane(DataPlane):
                 )
                 for link in answer["links"]
             ]
+
+    def states(self, topics: Sequence[str], *, mappings: bool) -> StatesAnswer | None:
+        """Subscriptions and mappings of many topics; None from a worker that is too old to tell them together."""
+        return self._of_many(STATES_ROUTE, StatesAsked(topics, mappings).as_json(), StatesAnswer.of_json)
+
+    def digests(self, topics: Mapping[str, Sequence[Position]]) -> DigestsAnswer | None:
+        """Digests of many topics; None from a worker that makes none, or others than this program knows."""
+        asked = DigestsAsked(DIGEST_FORM, topics)
+        answer = self._of_many(DIGESTS_ROUTE, asked.as_json(), DigestsAnswer.of_json)
+        return None if answer is None or answer.form != DIGEST_FORM else answer
+
+    def _of_many(self, route: str, body: JsonObject, read: Callable[[JsonObject], _T]) -> _T | None:
+        try:
+            answer = self.call("POST", route, body)
+        except UnexpectedAnswer as error:
+            if error.status in NO_ROUTE:
+                return None
+            raise
+        with _promised(self.url, route):
+            return read(answer)
 
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
         """As :meth:`blocks`, corrupt ones too; raises :class:`BlockUnreadable` for one whose header is wrong."""

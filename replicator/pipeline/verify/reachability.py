@@ -25,16 +25,35 @@ class Reachability:
     """Source and destination of each link that carries the topic: acknowledgements go the same way."""
 
 
+class Ways:
+    """Who gets what of each topic over some links. Topics that the same links carry are looked up once."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._topology = Topology((), tuple(links))
+        self._known: dict[tuple[int, ...], Reachability] = {}
+
+    def of(self, topic: str, allowed: Mapping[str, Collection[str] | None]) -> Reachability:
+        """See :func:`reachability_of`."""
+        links = self._topology.links
+        numbers = tuple(
+            number
+            for number, link in enumerate(links)
+            if self._topology.carries(link, topic)
+            and ((clusters := allowed.get(link.source)) is None or link.destination in clusters)
+        )
+        found = self._known.get(numbers)
+        if found is None:
+            found = self._known[numbers] = _reachability([links[number] for number in numbers])
+        return found
+
+
 def reachability_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Collection[str] | None]) -> Reachability:
     """Who gets what of a topic. ``allowed`` has, by cluster, the clusters to which its namespace may be copied from
     there; None or no entry means wherever links lead."""
-    topology = Topology((), tuple(links))
-    carrying = [
-        link
-        for link in links
-        if topology.carries(link, topic)
-        and ((clusters := allowed.get(link.source)) is None or link.destination in clusters)
-    ]
+    return Ways(links).of(topic, allowed)
+
+
+def _reachability(carrying: Sequence[Link]) -> Reachability:
     origins = {link.source for link in carrying}
     return Reachability(
         frozenset((origin, cluster) for origin in origins for cluster in reached_from(origin, carrying)),

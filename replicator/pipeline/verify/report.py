@@ -9,7 +9,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from replicator.pipeline.json_types import VerifyAnswer
+from replicator.pipeline.json_types import FaultFound, VerifyAnswer
 from snapshots.position import Position
 
 EXAMPLES_MAX: Final = 10
@@ -124,6 +124,9 @@ class VerifyReport:
 
     def as_json(self) -> VerifyAnswer:
         """The report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
+        of_topics: dict[str, dict[str, FaultFound]] = {topic: {} for topic in self.topics}
+        for each in self.findings:
+            of_topics[each.topic][each.fault] = {"count": each.count, "examples": list(each.examples)}
         return {
             "missing": self.missing,
             "duplicated": self.duplicated,
@@ -139,14 +142,7 @@ class VerifyReport:
                 name: {"messages": counts.messages, "markers": dict(counts.markers)}
                 for name, counts in self.clusters.items()
             },
-            "topics": {
-                topic: {
-                    finding.fault: {"count": finding.count, "examples": list(finding.examples)}
-                    for finding in self.findings
-                    if finding.topic == topic
-                }
-                for topic in self.topics
-            },
+            "topics": of_topics,
             "brokers": {
                 name: {"entries": counts.entries, "messages": counts.messages, "gone": counts.gone}
                 for name, counts in self.brokers.items()

@@ -24,21 +24,27 @@ from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.cluster_state import (
+    TOPIC_GONE,
     Picture,
+    Progress,
     Wanted,
     allowed_clusters,
+    links_between,
     named_filter,
+    no_progress,
     read_again,
+    read_digests,
     read_picture,
     scope_of,
 )
+from replicator.pipeline.verify.comparison.in_step import TopicAnswers, found_in_step, is_in_step
 from replicator.pipeline.verify.comparison.order import out_of_order
 from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, PROBE, READ, Found
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
-from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, plan_tasks
+from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import reachability_of
+from replicator.pipeline.verify.reachability import Ways, reachability_of
 from replicator.pipeline.verify.report import (
     FAULTS,
     ClusterCounts,
@@ -61,8 +67,6 @@ SETTLE_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.5
 WORKING: Final = frozenset({"", "copying", "idle", "paused"})
 """States of links that need no remark, or that are remarked on elsewhere."""
-TOPIC_GONE: Final = "TopicNotFound"
-"""The API's name for a topic that was deleted meanwhile."""
 LOOKS: Final = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """When topics whose acknowledgements differ are compared again, as shares of the settling time. A topic that lacks
 something is compared as often, at once, if more of it was trimmed meanwhile: its markers may be trimmed every second,
@@ -81,6 +85,8 @@ class VerifySettings:
     selection: Selection = field(default_factory=Selection)
     settle_seconds: float = SETTLE_SECONDS
     parquet: Path | None = None
+    digests: bool = True
+    """Whether topics of which all clusters have the same digest count as compared. Else every log is read here."""
 
 
 def verify(
@@ -91,6 +97,7 @@ def verify(
     *,
     wanted: Wanted | None = None,
     settings: VerifySettings | None = None,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics``, in those that are ``wanted``, or in all.
 
@@ -110,7 +117,7 @@ def verify(
     if topics is not None:
         wanted = named_filter(topics)
     files = None if settings.parquet is None else DifferenceFiles(settings.parquet)
-    return _Verification(spark, clusters, links, topics, wanted or (lambda _: True), settings, files).run()
+    return _Verification(spark, clusters, links, topics, wanted or (lambda _: True), settings, files, progress).run()
 
 
 @dataclass(slots=True)
@@ -124,6 +131,7 @@ class _Verification:
     wanted: Wanted
     settings: VerifySettings
     files: DifferenceFiles | None
+    progress: Progress
     remarks: list[str] = field(default_factory=list)
 
     def run(self) -> VerifyReport:
@@ -140,10 +148,11 @@ class _Verification:
 
     def _run(self) -> VerifyReport:
         started = time.monotonic()
-        picture = read_picture(self.clusters, self._is_wanted)
+        picture = read_picture(self.clusters, self._is_wanted, progress=self.progress)
         self._check_topics(picture)
-        scope = scope_of(picture, self.links)
-        tallies = self._look_again(picture, self._compare(picture, scope))
+        in_step, counted = self._in_step(picture)
+        compared = self._compare(picture, scope_of(picture, self.links, in_step))
+        tallies = [*counted, *self._look_again(picture, compared)]
         came_not = self._came_not(picture, tallies)
         tallies = [
             replace(tally, kind="missing") if tally.kind == BEHIND and _pair(tally) in came_not else tally
@@ -156,7 +165,6 @@ class _Verification:
             )
         findings = joined_findings([*_findings(tallies), *map(_finding, more)])
         self._remark(picture)
-        subscriptions = sum(len(topic.subscriptions) for topic in scope.topics)
         counts: dict[str, Any] = {
             fault: sum(finding.count for finding in findings if finding.fault == fault) for fault in FAULTS
         }
@@ -166,8 +174,8 @@ class _Verification:
             clusters={state.name: _cluster_counts(tallies, state.name) for state in picture.clusters},
             topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)})),
             findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
-            mappings=sum(len(promises.mappings) for topic in scope.topics for promises in topic.promises.values()),
-            subscriptions=subscriptions,
+            mappings=_count_mappings(picture),
+            subscriptions=_count_subscriptions(picture),
             seconds=time.monotonic() - started,
             behind=sum(tally.count for tally in tallies if tally.kind == BEHIND),
             unreachable=dict(picture.unreachable),
@@ -185,15 +193,39 @@ class _Verification:
             raise BadOption("topic", f"no cluster has {', '.join(map(_full_name, unknown))}")
         self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
 
+    def _in_step(self, picture: Picture) -> tuple[set[str], list[Tally]]:
+        """The topics of which digests say that all is well, and what there is to count of them."""
+        is_session = self.spark is not None and not callable(self.spark)
+        if not self.settings.digests or self.settings.selection.by_heads or is_session:
+            return set(), []
+        digests = read_digests(picture, self.progress)
+        if len(digests) < len(picture.clusters):
+            return set(), []  # a worker of an older version makes none
+        ways = Ways(links_between(picture, self.links))
+        found: set[str] = set()
+        tallies: dict[tuple[Any, ...], Tally] = {}
+        for topic in picture.topics:
+            having = [state for state in picture.clusters if topic in state.topics]
+            answers = TopicAnswers(
+                {state.name: digests[state.name].get(topic) for state in having},
+                {state.name: state.mappings.get(topic, ()) for state in having},
+                {state.name: [each.name for each in state.subscriptions.get(topic, ())] for state in having},
+            )
+            if is_in_step(answers, ways.of(topic, allowed_clusters(picture, topic))):
+                found.add(topic)
+                for each in found_in_step(topic, answers):
+                    add_found(tallies, each)
+        return found, list(tallies.values())
+
     def _runs(self, picture: Picture, scope: Scope) -> Runs:
         if self.spark is None:
-            return InProcess()
+            return InProcess(self.progress)
         if not callable(self.spark):
             return InSpark(self.spark)
         entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
         messages = sum(topic.messages for state in picture.clusters for topic in state.topics.values())
         if entries <= SMALL_ENTRIES and messages <= SMALL_MESSAGES:
-            return InProcess()
+            return InProcess(self.progress)
         self.spark = self.spark()
         return InSpark(self.spark)
 
@@ -316,6 +348,25 @@ def _full_name(topic: str) -> str:
     return str(parse_topic(topic))
 
 
+def _count_mappings(picture: Picture) -> int:
+    """How many snapshot mappings there are between the clusters that are compared."""
+    names = {state.name for state in picture.clusters}
+    of_topics = (each for state in picture.clusters for each in state.mappings.values())
+    return sum(mapping.peer in names for each in of_topics for mapping in each)
+
+
+def _count_subscriptions(picture: Picture) -> int:
+    """How many subscriptions of topics are replicated in some cluster."""
+    states = (
+        (topic, each.name, each.replicated)
+        for state in picture.clusters
+        for subscriptions in (state.told, state.subscriptions)
+        for topic, of_topic in subscriptions.items()
+        for each in of_topic
+    )
+    return len({(topic, name) for topic, name, replicated in states if replicated})
+
+
 def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> float:
     state = picture.clusters[cluster].topics.get(scope.topics[topic].name)
     return state.messages / max(state.entries, 1) if state is not None else 1.0
@@ -381,7 +432,7 @@ def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
 def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
     """Copied entries whose place the exact mapping has wrong; what it cannot tell is no fault."""
     urls = {state.name: state.url for state in picture.clusters}
-    for probe in probes[:PROBES_MAX]:
+    for probe in probes[:: -(-len(probes) // PROBES_MAX) or 1]:
         origin_position = Position(int(probe.origin_ledger or 0), int(probe.origin_first or 0))
         here = Position(int(probe.ledger or 0), int(probe.entry or 0))
         incarnation = int(probe.incarnation or 0) % 2**64

@@ -155,6 +155,28 @@ def readers_and_consumers_of_a_compacted_topic(at: At, nothing: Any, batched: bo
     return done, newest, everything, got, texts(consumer, 1)
 
 
+def without_what_is_compacted_out(theirs: Any) -> Any:
+    done, compacted_end, newest, *rest = theirs
+    return (done, compacted_end, newest[:-1], *rest)
+
+
+@program(differs=Differs("compacted-out", without_what_is_compacted_out))
+def ends_of_compacted_topics(at: At) -> Any:
+    """A batch whose last message is compacted out, and a batch of one: where is the end, and who knows that it is?"""
+    producer = at.producer(batching_enabled=True, batching_max_publish_delay_ms=10_000)
+    for key, content in (("a", b"1"), ("b", b"2"), (None, b"no key")):
+        producer.send_async(content, lambda *_: None, partition_key=key)
+    producer.flush()
+    done = compacted(at)
+    reader = at.reader(is_read_compacted=True)
+    compacted_end = at.consumer("compacted", is_read_compacted=True).get_last_message_id().batch_index()
+    newest = read_all(reader)
+    producer.send(b"3", partition_key="c")
+    one = at.consumer("one").get_last_message_id().batch_index()
+    latest = read_all(at.reader(pulsar.MessageId.latest, start_message_id_inclusive=True, is_read_compacted=True))
+    return done, compacted_end, newest, one, latest, read_all(reader)
+
+
 @program()
 def native_protobuf(at: At) -> Any:
     schema = ps.ProtobufNativeSchema(StringValue)

@@ -25,7 +25,7 @@ from replicator.client.producing.producer import Producer
 from replicator.client.schema import Schema, StringSchema
 from replicator.client.settings import BatchingType, BatchLimits, ProducerSettings
 from replicator.client.wire.channel import ProducerEvents, ProducerReady
-from replicator.engine.log.entry import METADATA_BYTES_MAX, decode_entry, split_batch
+from replicator.engine.log.entry import METADATA_ROOM_BYTES, decode_entry, split_batch
 from replicator.engine.types import DUPLICATE
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
@@ -187,7 +187,7 @@ def test_batches_are_no_larger_than_the_cluster_takes(kind: BatchingType) -> Non
         for _ in range(200):
             producer.enqueue(b"x" * 999)
         producer.seal_batches()
-        assert max(len(entry) for _, entry in channels[0].entries) <= 64 * 1024 + METADATA_BYTES_MAX
+        assert max(len(entry) for _, entry in channels[0].entries) <= 64 * 1024 + METADATA_ROOM_BYTES
 
     run(scenario, ready=ready, batching=BatchLimits(), batching_type=kind)
 

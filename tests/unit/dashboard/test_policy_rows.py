@@ -6,16 +6,15 @@ from typing import Any
 
 from replicator.dashboard.asking import Answer
 from replicator.dashboard.policy_catalog import BY_KEY, POLICIES
-from replicator.dashboard.policy_rows import VALUE_CHARS_MAX, namespace_page, policy_rows
+from replicator.dashboard.policy_rows import NOT_HERE, UNKNOWN, VALUE_CHARS_MAX, namespace_page, policy_rows
 from replicator.dashboard.policy_standing import Standing
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 
 
-def listed(matching: int, **policies: Any) -> Answer:
-    return Answer(
-        {"matching": matching, "namespaces": [{"name": f"a/{n}", "policies": p} for n, p in policies.items()]}
-    )
+def listed(matching: int, below: dict[str, Any] | None = None, **policies: Any) -> Answer:
+    namespaces = [{"name": f"a/{n}", "policies": p} for n, p in policies.items()]
+    return Answer({"matching": matching, "namespaces": namespaces, "below": below or {"message_ttl_seconds": None}})
 
 
 def standing(policies: NamespacePolicies) -> Standing:
@@ -30,12 +29,34 @@ def test_a_page_is_the_first_of_all_clusters_together_and_says_where_they_differ
         "C": Answer(error="C does not answer", status=0),
     }
     page = namespace_page(["A", "B", "C"], answers, 2)
-    assert [(row.name, row.set_counts, row.differs) for row in page.rows] == [
-        ("a/one", (3, 0, None), True),
-        ("a/three", (0, None, None), False),
+    assert [(row.name, row.cells, row.verdict) for row in page.rows] == [
+        ("a/one", ("3", "0", UNKNOWN), "differ"),
+        ("a/three", ("0", NOT_HERE, UNKNOWN), "not in B"),
     ]
     assert (page.matching, page.silent, page.following) == (8, ("C does not answer",), "a/three")
     assert namespace_page(["A"], {"A": answers["A"]}, 2).following == ""
+
+
+def verdict(**answers: Answer) -> tuple[str, str]:
+    (row,) = namespace_page(list(answers), answers, 1).rows
+    return row.tone, row.verdict
+
+
+def test_clusters_agree_only_if_all_have_the_namespace_with_the_same_policies() -> None:
+    ttl = {"topic_policies": {"message_ttl_seconds": 1}}
+    below = {"message_ttl_seconds": 9}
+    away, older = (
+        Answer(error="away", status=0),
+        Answer({"matching": 1, "namespaces": [{"name": "a/x", "policies": {}}]}),
+    )
+    assert verdict(A=listed(1, x={}), B=listed(1, x={})) == ("good", "agree")
+    assert verdict(A=listed(1, x={}), B=listed(0)) == ("warn", "not in B")
+    assert verdict(A=listed(0), B=listed(1, x={}), C=away) == ("warn", "not in A")
+    assert verdict(A=listed(1, x={}), B=listed(1, x=ttl), C=listed(0)) == ("warn", "differ; not in C")
+    assert verdict(A=listed(1, x={}), B=away) == ("unknown", "not known of B")
+    assert verdict(A=listed(1, x={}), B=older) == ("unknown", "not known of B")
+    assert verdict(A=listed(1, x={}), B=listed(1, below, x={})) == ("warn", "differ by the topology file")
+    assert verdict(A=listed(1, x=ttl), B=listed(1, below, x=ttl)) == ("good", "agree")
 
 
 def test_what_counts_is_laid_side_by_side_with_who_set_it() -> None:

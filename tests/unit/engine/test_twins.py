@@ -529,7 +529,7 @@ def test_a_subscription_from_latest_on_has_what_came_before_it_behind_it(tmp_pat
             await b.publish([numbered(7)])
             await inbox.holds(1)
             assert ids_of(inbox.deliveries) == [("p", 7, 0)]
-            assert b.subscriptions["sub"].last_message() == inbox.positions[0]
+            assert b.subscriptions["sub"].last_position() == inbox.positions[0]
 
     asyncio.run(main())
 
@@ -540,7 +540,7 @@ def test_a_reader_is_at_the_end_when_only_later_entries_of_twins_follow(tmp_path
             await sent_to_both(a, b, numbered(6))
             _, inbox = await subscribed(b)
             await inbox.holds(1)
-            assert b.subscriptions["sub"].last_message() == inbox.positions[0]
+            assert b.subscriptions["sub"].last_position() == inbox.positions[0]
 
     asyncio.run(main())
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from replicator.failover.rules import LISTED_MAX, Rules, differences, rules_of
 
 PRODUCE, ADMIN = frozenset({"produce"}), frozenset({"admin"})
-EAST = Rules("east", asks=True, superusers=frozenset({"root"}))
+EAST = Rules(
+    "east",
+    asks=True,
+    superusers=frozenset({"root"}),
+    tenants=frozenset({"acme"}),
+    namespaces=frozenset({"acme/one"}),
+    namespaces_by_use=True,
+    defaults={"message_ttl_seconds": None},
+)
 WEST = replace(EAST, cluster="west")
 
 
@@ -45,6 +53,36 @@ WEST = replace(EAST, cluster="west")
         ({"partitions": {"t": 4}}, {"partitions": {"t": 2}}, "t has 4 partitions in east, and 2 in west"),
         ({"terminated": frozenset({"t"})}, {}, "t is terminated in east, and not in west"),
         ({}, {"terminated": frozenset({"t"})}, "t is terminated in west, and not in east"),
+        (
+            {"namespaces": frozenset({"acme/one", "acme/two"})},
+            {},
+            "namespace acme/two is in east, and not in west",
+        ),
+        (
+            {},
+            {"namespaces": frozenset({"acme/one", "acme/two"})},
+            "namespace acme/two is in west, and not in east",
+        ),
+        ({"tenants": frozenset({"acme", "umbrella"})}, {}, "tenant umbrella is in east, and not in west"),
+        ({}, {"tenants": frozenset({"acme", "umbrella"})}, "tenant umbrella is in west, and not in east"),
+        ({}, {"namespaces_by_use": False}, "who uses a topic makes its namespace in east, and not in west"),
+        (
+            {"defaults": {"message_ttl_seconds": 5, "new": 1}},
+            {},
+            "policy message_ttl_seconds of topics without their own is 5 in east, and not set in west",
+        ),
+        (
+            {},
+            {"roles": {"acme/one": {"app": PRODUCE}}},
+            "role 'app' may produce at acme/one in west, and east would refuse",
+        ),
+        ({}, {"superusers": frozenset({"root", "ops"})}, "role 'ops' is a superuser in west, and not in east"),
+        (
+            {"subscriptions": {"acme/one": {"s": frozenset({"b"})}}},
+            {},
+            "subscription 's' of acme/one is for b alone in east",
+        ),
+        ({"prefixed": frozenset({"acme/one"})}, {}, "subscriptions of acme/one have to begin with their role in east"),
     ],
 )
 def test_each_difference_is_named(source: dict[str, object], target: dict[str, object], said: str) -> None:
@@ -61,14 +99,33 @@ def test_each_difference_is_named(source: dict[str, object], target: dict[str, o
         {"superusers": frozenset({"root", "app"})},
     ],
 )
-def test_a_role_that_may_do_it_there_for_another_reason_is_no_difference(target: dict[str, object]) -> None:
+def test_a_role_that_may_do_it_there_for_another_reason_is_not_refused(target: dict[str, object]) -> None:
     source = replace(EAST, roles={"acme/one": {"app": PRODUCE}})
-    assert differences(source, replace(WEST, **target)) == []  # type: ignore[arg-type]
+    found = differences(source, replace(WEST, **target))  # type: ignore[arg-type]
+    assert not [each for each in found if "west would refuse" in each]
 
 
-def test_what_only_the_target_has_surprises_nobody() -> None:
-    more = replace(WEST, roles={"acme": {"app": ADMIN}}, schemas={"t": frozenset({"1"})}, partitions={"t": 3})
-    assert differences(EAST, more) == []
+def test_schemas_and_partitions_of_topics_that_only_the_target_has_surprise_nobody() -> None:
+    assert differences(EAST, replace(WEST, schemas={"t": frozenset({"1"})}, partitions={"t": 3})) == []
+
+
+@pytest.mark.parametrize("older", ["east", "west"])
+def test_a_worker_that_does_not_say_its_namespaces_is_not_said_to_have_the_same(older: str) -> None:
+    without = {"tenants": None, "namespaces": None, "namespaces_by_use": None, "defaults": None}
+    pair = [replace(each, **without) if each.cluster == older else each for each in (EAST, WEST)]  # type: ignore[arg-type]
+    (found,) = differences(*pair)
+    assert found.startswith(f"the worker of {older} is of an earlier version")
+
+
+NAMES = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))
+
+
+@given(NAMES, NAMES)
+def test_nothing_is_found_exactly_if_both_have_the_same_namespaces(
+    ours: frozenset[str], theirs: frozenset[str]
+) -> None:
+    found = differences(replace(EAST, namespaces=ours), replace(WEST, namespaces=theirs))
+    assert {each.split()[1] for each in found} == ours ^ theirs
 
 
 def test_where_nobody_asks_roles_are_not_compared() -> None:

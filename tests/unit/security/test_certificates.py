@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from replicator.client.authentication import Showing
+from replicator.operating.start_checks import tls_context
 from replicator.security.access import Access
 from replicator.security.certificate_making import Authority
 from replicator.security.certificates import RoleFrom, identify_certificate
 from replicator.security.errors import NotIdentified
 from replicator.security.identity import ROLE_CHARS_MAX
 from replicator.topology.fields import TlsSettings
-from replicator.worker.starting import _tls_context
 
 SHOWN = {
     "subject": ((("organizationName", "acme"),), (("commonName", "outer"),), (("commonName", "inner"),)),
@@ -59,7 +59,7 @@ def test_a_certificate_without_the_name_is_nobodys(shown: dict[str, object] | No
 def test_a_worker_speaks_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).give("worker")
     files = TlsSettings.model_validate({"certificate": str(certificate), "key": str(key)})
-    assert _tls_context("worker", files, optional=False).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert tls_context("worker", files, optional=False).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_who_asks_a_worker_speaks_nothing_older_either() -> None:

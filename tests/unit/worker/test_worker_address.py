@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from replicator.operating.binding import WorkerError, bind
 from replicator.topology import Cluster
-from replicator.worker.binding import WorkerError, bind
 
 
 def free_port() -> int:

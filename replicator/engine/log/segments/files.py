@@ -87,8 +87,7 @@ def listed(directory: Path) -> Iterator[tuple[int, int]]:
 
 def preallocate(directory: Path, number: int, capacity: int) -> None:
     """Make the file of a segment, with room for all of it, durably. Raises :class:`OSError` and leaves none then."""
-    disk = DiskRoom.of(os.statvfs(directory))
-    if disk.free < capacity + disk.segments_leave:
+    if not DiskRoom.of(os.statvfs(directory)).takes_segment(capacity):
         raise OSError(ENOSPC, os.strerror(ENOSPC))
     path = directory / segment_name(number)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -14,10 +14,12 @@ memory for what is written is bounded.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +29,7 @@ import structlog
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer
 from replicator.engine.log.buffers import Buffers
-from replicator.engine.log.disk_room import is_full
+from replicator.engine.log.disk_room import DiskRoom, is_full
 from replicator.engine.log.segments import files
 from replicator.engine.log.segments.open_files import OpenFiles
 from replicator.engine.log.segments.places import Place
@@ -51,14 +53,15 @@ class NoRoom(Exception):
     """The disk takes no more. No error of a single request: the whole transaction is tried with less."""
 
 
-@contextmanager
-def _no_room(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if not is_full(error):
-            raise
-        raise NoRoom(f"the disk below {directory} is full: make room on it, or trim topics") from None
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A body that no segment could be made or written for."""
+
+    size: int
+    capacity: int
+    """Bytes of the segment that was wanted; 0 where a write into one failed."""
+    denied: bool
+    """The disk gave no room although it says that it has enough: a quota is used up, or others were quicker."""
 
 
 class Segments:
@@ -85,6 +88,8 @@ class Segments:
         self._maker: ThreadPoolExecutor | None = None
         self._deleted: Future[None] | None = None
         """The last file that is deleted; those before it went before."""
+        self._lacking: Lacking | None = None
+        """The newest body that was refused. None once one of its size was taken, or would be."""
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
@@ -151,6 +156,10 @@ class Segments:
     def commit(self, freed: Sequence[Place]) -> None:
         """The transaction is durable that refers to what was put, and no more to what is ``freed``."""
         self.space.commit(self._written, freed)
+        if self._lacking is not None:
+            taken = max((place.size for place in self._written), default=-1)
+            if taken >= self._lacking.size or self.space.takes(self._lacking.size):
+                self._lacking = None
         self._written.clear()
         for segment in self.space.superfluous(self.settings.free_kept):
             self._delete(segment)
@@ -187,7 +196,7 @@ class Segments:
             self._touched[span.segment] = file
         write = partial(file.write, span.start + begin, span.memory[begin : span.pending])
         if last and not self._on_their_way and span.pending - begin < ASIDE_BYTES_MIN:
-            with _no_room(self._directory):
+            with self._no_room(span.filled):
                 write()
             return
         if self._aside is None:
@@ -197,8 +206,37 @@ class Segments:
         self._on_their_way.append(self._aside.submit(write))
 
     def _wait_for_one(self) -> None:
-        with _no_room(self._directory):
+        with self._no_room(max((place.size for place in self._written), default=0)):
             self._on_their_way.popleft().result()
+
+    @contextmanager
+    def _no_room(self, size: int, capacity: int = 0) -> Iterator[None]:
+        """Raise :class:`NoRoom` for what a full disk refuses, and note it for :meth:`full`."""
+        try:
+            yield
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._lacking = Lacking(size, capacity, denied=self._disk().takes_segment(capacity))
+            raise NoRoom(self._full(self._lacking)) from None
+
+    def full(self) -> str | None:
+        """Return why large bodies are refused, if the one that was refused last would be refused again."""
+        lacking = self._lacking
+        if lacking is None or not (lacking.denied or not self._disk().takes_segment(lacking.capacity)):
+            return None
+        return self._full(lacking)
+
+    def _full(self, lacking: Lacking) -> str:
+        disk = self._disk()
+        return (
+            f"the disk below {self._directory} is full for large messages, as one of {lacking.size} bytes was "
+            f"({disk.free} of {disk.total} bytes are free): make room on it, or trim topics"
+        )
+
+    def _disk(self) -> DiskRoom:
+        place = self._directory if self._directory.is_dir() else self._directory.parent
+        return DiskRoom.of(os.statvfs(place))
 
     # Files.
 
@@ -218,8 +256,9 @@ class Segments:
         making, self._making = self._making, None
         if making is not None and making.exception() is None and (made := making.result()).capacity >= size:
             return made
-        with _no_room(self._directory):  # there may be room now where there was none then
-            return self._make(self._next_capacity(size))
+        wanted = self._next_capacity(size)
+        with self._no_room(size, self._aligned(wanted)):  # there may be room now where there was none then
+            return self._make(wanted)
 
     def _next_capacity(self, size: int) -> int:
         """As much as there is already: a store with a few large messages takes little of the disk."""
@@ -233,9 +272,12 @@ class Segments:
             self._probe()
             self.space.alignment = self.medium.alignment
         self._last_number += 1
-        capacity = -(-wanted // self.medium.alignment) * self.medium.alignment
+        capacity = self._aligned(wanted)
         files.preallocate(self._directory, self._last_number, capacity)
         return Segment(self._last_number, capacity)
+
+    def _aligned(self, wanted: int) -> int:
+        return -(-wanted // self.medium.alignment) * self.medium.alignment
 
     def _make_ahead(self, used_from: float = 0.5) -> None:
         """The next segment, when that much of the open one is used and no free one is there."""

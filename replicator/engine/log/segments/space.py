@@ -144,6 +144,10 @@ class SegmentSpace:
         """A free segment that may be written over and has room for a body of that size, if there is one."""
         return next((each for each in self._unread() if each.capacity >= size), None)
 
+    def takes(self, size: int) -> bool:
+        """Return whether there is room for a body of that size without a new segment."""
+        return self.has_room(size) or self.reuse(size) is not None
+
     def _unread(self) -> Iterator[Segment]:
         """Free segments by which nobody reads any more."""
         oldest = self._readers.oldest()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replicator.apache.broker_cursor import BrokerCursor
-from replicator.pipeline.data_plane import SubscriptionState
+from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.verify.brokers.comparison import EXAMPLES_MAX
 from replicator.pipeline.verify.brokers.differences import Difference, Where, identity_at
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s

@@ -26,7 +26,7 @@ from typing import Final
 from replicator.apache.admin import TopicInternals
 from replicator.apache.errors import BridgeError
 from replicator.client.errors import ConnectError, PulsarException, Timeout
-from replicator.pipeline.data_plane import SubscriptionState
+from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.errors import PeerUnavailable, PipelineError
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
 from replicator.pipeline.verify.brokers.bridges import BridgedTopic, BridgeState, read_bridge

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from replicator.pipeline.data_plane import SubscriptionState
+from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.verify.comparison.overlaps import ENTRY_BITS, Bools, Int64s
 from snapshots.starts import Starts
 

@@ -18,8 +18,9 @@ So the work is by blocks, whatever the number of messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -91,12 +92,18 @@ def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[Found]:
         for index in np.flatnonzero(cut.copies[:, cluster] > 1).tolist():
             yield text.found("duplicated", index, int(weight[index]), cluster=cluster)
     yield from _corrupted(cells, weight, text, read)
+    of_messages = np.flatnonzero(kind == MESSAGES)
+    of_messages = of_messages[np.argsort(topic_of[of_messages], kind="stable")]
+    numbers, starts = np.unique(topic_of[of_messages], return_index=True)
+    intervals = dict(zip(numbers.tolist(), np.split(of_messages, starts[1:]), strict=True)) if len(numbers) else {}
+    places = [cut.at(cells.pieces, cluster) for cluster in range(len(scope.clusters))]
+    gone = cache(lambda cluster: _excused(cells, scope, cluster)[0])
     for number in np.unique(topic_of).tolist():
         topic = scope.topics[number]
-        of_topic = np.flatnonzero((topic_of == number) & (kind == MESSAGES))
+        of_topic = intervals.get(number, of_messages[:0])
         yield Found(COMPARED, topic.name, int(cut.messages[of_topic].sum()))
-        yield from _acknowledged(cells, topic, scope, of_topic, text)
-        yield from _mismapped(cells, topic, scope, of_topic)
+        yield from _acknowledged(cells, topic, scope, of_topic, text, places)
+        yield from _mismapped(cells, topic, scope, of_topic, places, gone)
         yield from _probes(cells, topic, scope, of_topic)
 
 
@@ -231,14 +238,19 @@ def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) ->
         yield text.found("corrupted", index, count, entries=(offset, 1))
 
 
-def _acknowledged(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s, text: _Text) -> Iterator[Found]:
-    cut, pieces = cells.cut, cells.pieces
+_Places = tuple[Bools, Int64s, Int64s]
+"""Which intervals a cluster has, and where they lie there."""
+
+
+def _acknowledged(
+    cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s, text: _Text, places: Sequence[_Places]
+) -> Iterator[Found]:
+    cut = cells.cut
     if not topic.subscriptions:
         return
-    places = {number: cut.at(pieces, number) for number in range(len(scope.clusters))}
     for pair in sorted(topic.reachability.acks):
         source, destination = (scope.clusters.index(name) for name in pair)
-        both = of_topic[(places[source][0] & places[destination][0])[of_topic]]
+        both = of_topic[places[source][0][of_topic] & places[destination][0][of_topic]]
         at_source, at_destination = places[source], places[destination]
         in_both = both
         for name, of_clusters in topic.must.items():
@@ -270,13 +282,18 @@ def _acknowledged(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int6
                     )
 
 
-def _mismapped(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[Found]:
+def _mismapped(
+    cells: _Cells,
+    topic: TopicScope,
+    scope: Scope,
+    of_topic: Int64s,
+    places: Sequence[_Places],
+    gone: Callable[[int], Bools],
+) -> Iterator[Found]:
     cut = cells.cut
     for (home, peer), promises in topic.promises.items():
-        at_peer = cut.at(cells.pieces, peer)
-        gone, _ = _excused(cells, scope, home)
-        at_home = cut.at(cells.pieces, home)
-        here = of_topic[(at_peer[0] & (at_home[0] | ~gone))[of_topic]]
+        at_peer, at_home = places[peer], places[home]
+        here = of_topic[at_peer[0][of_topic] & (at_home[0][of_topic] | ~gone(home)[of_topic])]
         broken = promises.broken(
             (at_peer[1][here], at_peer[2][here]),
             (at_home[1][here], at_home[2][here]),

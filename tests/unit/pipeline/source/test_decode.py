@@ -15,7 +15,16 @@ from replicator.engine.errors import BlockCorrupt, EntryCorrupt
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX
 from replicator.engine.log.entry import append_to_batch, encode_entry
-from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
+from replicator.metadata.metadata_pb2 import (
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZLIB,
+    ZSTD,
+    KeyValue,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import EntryUnreadable
 from replicator.pipeline.source import decode, schema
@@ -144,6 +153,18 @@ def test_tombstones_null_keys_and_strange_metadata_do_not_stop_a_read() -> None:
     assert (extreme["publish_time"], extreme["sequence_id"]) == (None, -1)
     (doubled,) = rows_of(entry_with(properties=[{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]))
     assert doubled["properties"] == [("a", "2")]
+
+
+def test_large_metadata_does_not_stop_a_read() -> None:
+    large = "v" * 200_000  # more than a batch's messages are guessed to have
+    (single,) = rows_of(entry_with(properties=[{"key": "a", "value": large}]))
+    assert single["properties"] == [("a", large)]
+    body = bytearray()
+    for payload in (b"1", b"2"):
+        own = SingleMessageMetadata(payload_size=0, properties=[KeyValue(key="a", value=large)])
+        append_to_batch(body, own, payload)
+    batched = rows_of(entry_with(bytes(body), num_messages_in_batch=2))
+    assert [(row["payload"], row["properties"]) for row in batched] == [(b"1", [("a", large)]), (b"2", [("a", large)])]
 
 
 def test_text_that_is_not_utf8_is_escaped() -> None:

@@ -11,7 +11,7 @@ import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from errno import EADDRINUSE
-from typing import Final
+from typing import Any, Final
 
 from replicator.topology import Cluster
 
@@ -56,45 +56,65 @@ def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
             if not listening:
                 _bind(name, place, listening=True).close()
             taken[field] = stack.enter_context(_bind(name, place, listening=listening))
-        exposed = {} if asks else _exposed(cluster, taken)
-        if exposed and not cluster.insecure:
-            field, place = next(iter(exposed.items()))
-            raise WorkerError(
-                f"clusters.{cluster.name}.{field}: {place} is reached from other hosts, and the worker asks nobody who "
-                "they are: whoever connects can read and delete everything. Give the topology `auth`, listen on this "
-                "host alone (`listen: 127.0.0.1:PORT`), or write `insecure: true` where the network keeps strangers out"
-            )
+        exposed = check_exposed(cluster, asks=asks)
         stack.pop_all()
     address = taken.pop("listen", None) or taken.pop("address")
-    return Bound(address, taken.get("pulsar"), taken.get("pulsar_tls"), tuple(exposed.values()))
+    return Bound(address, taken.get("pulsar"), taken.get("pulsar_tls"), exposed)
 
 
-def _exposed(cluster: Cluster, taken: dict[str, socket.socket]) -> dict[str, str]:
-    """The places that other hosts reach, by field."""
-    return {field: place for field, place in cluster.bound_at().items() if not _is_loopback(taken[field])}
+def check_exposed(cluster: Cluster, *, asks: bool) -> tuple[str, ...]:
+    """Return the places at which other hosts reach a worker that does not ask who they are; binds nothing.
+
+    Raises :class:`WorkerError` where there is one and the cluster does not say that this is meant.
+    """
+    exposed = (
+        {} if asks else {field: at for field, at in cluster.bound_at().items() if not _is_loopback(cluster, field, at)}
+    )
+    if exposed and not cluster.insecure:
+        field, place = next(iter(exposed.items()))
+        raise WorkerError(
+            f"clusters.{cluster.name}.{field}: {place} is reached from other hosts, and the worker asks nobody who "
+            "they are: whoever connects can read and delete everything. Give the topology `auth`, listen on this "
+            "host alone (`listen: 127.0.0.1:PORT`), or write `insecure: true` where the network keeps strangers out"
+        )
+    return tuple(exposed.values())
 
 
-def _is_loopback(bound: socket.socket) -> bool:
-    host: str = bound.getsockname()[0]
+def _is_loopback(cluster: Cluster, field: str, place: str) -> bool:
+    try:
+        host = str(_found(place)[-1][0])
+    except OSError as error:
+        raise WorkerError(f"clusters.{cluster.name}.{field}: {place}: {error.strerror}") from None
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
-def _bind(field: str, place: str, *, listening: bool) -> socket.socket:
-    host, _, port = place.rpartition(":")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise WorkerError(f"{field}: {place}: {error.strerror}") from None
+def take_place(place: str, *, listening: bool) -> socket.socket:
+    """Return a socket that is bound to ``HOST:PORT``. Raises :class:`OSError`."""
+    family, kind, protocol, _, address = _found(place)
+    bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         if listening:
             bound.listen(BACKLOG)  # until then two workers that start at once could both bind it
-    except OSError as error:
+    except OSError:
         bound.close()
+        raise
+    return bound
+
+
+def _found(place: str) -> tuple[Any, ...]:
+    host, _, port = place.rpartition(":")
+    return socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+
+
+def _bind(field: str, place: str, *, listening: bool) -> socket.socket:
+    try:
+        return take_place(place, listening=listening)
+    except socket.gaierror as error:
+        raise WorkerError(f"{field}: {place}: {error.strerror}") from None
+    except OSError as error:
         kind_of_error = PlaceTaken if error.errno == EADDRINUSE else WorkerError
         raise kind_of_error(
             f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
         ) from None
-    return bound

@@ -1,0 +1,66 @@
+"""Group ``many-topics-tools``: what ``status`` and ``verify`` take over ten thousand topics of two workers.
+
+The workers are those of group ``topics``: linked both ways, with a message and a replicated subscription in each topic.
+Each command is a process of its own, as it is typed: Python's start is in its figures. ``cpu`` is its own processor
+time and that of both workers meanwhile, so it counts on a machine that others use too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from bench.at_rest import at_rest, everything_is_copied
+from bench.cases import RUNS
+from bench.clusters import DESTINATION, SOURCE, TwoClusters
+from bench.measurement import Measurement
+from bench.topics import TOPICS, fill, opened
+
+COMMANDS: Final = {
+    "status": ("status",),
+    "status-json": ("status", "--output", "json"),
+    "verify": ("verify",),
+    "verify-read-all": ("verify", "--read-all"),
+}
+
+
+async def measure_many_topics_tools(directory: Path) -> list[Measurement]:
+    """Seconds and processor time of each command."""
+    async with TwoClusters(directory) as clusters:
+        await clusters.start(SOURCE, DESTINATION)
+        await clusters.stop(SOURCE)
+        async with opened(clusters.data(SOURCE), SOURCE) as engine:
+            await fill(engine)
+        await clusters.start(SOURCE)
+        await everything_is_copied(clusters.url(DESTINATION), TOPICS)
+        await at_rest(map(clusters.pid, (SOURCE, DESTINATION)))
+        workers = [psutil.Process(clusters.pid(name)) for name in (SOURCE, DESTINATION)]
+        measured: list[Measurement] = []
+        for name, command in COMMANDS.items():
+            runs = [await _run(directory / "topology.yaml", command, workers) for _ in range(RUNS)]
+            seconds, cpu = zip(*runs, strict=True)
+            measured.append(Measurement(f"many-topics-tools/10k/{name}", "s", seconds))
+            measured.append(Measurement(f"many-topics-tools/10k/{name}/cpu", "s", cpu))
+        return measured
+
+
+async def _run(file: Path, command: tuple[str, ...], workers: list[psutil.Process]) -> tuple[float, float]:
+    before, began = _cpu_seconds(workers), time.monotonic()
+    program = (sys.executable, "-m", "replicator.cli", *command, "-f", str(file))
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.DEVNULL)
+    status = await process.wait()
+    assert status == 0, f"{' '.join(command)} ended with {status}"
+    return time.monotonic() - began, _cpu_seconds(workers) - before
+
+
+def _cpu_seconds(workers: list[psutil.Process]) -> float:
+    """Processor time of the workers, and of all commands that ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    times = [worker.cpu_times() for worker in workers]
+    return children.ru_utime + children.ru_stime + sum(each.user + each.system for each in times)

@@ -1,0 +1,272 @@
+"""The digest of one topic: two clusters whose digests are equal agree on everything that verify compares. Pure.
+
+Positions differ from cluster to cluster, so a digest speaks of messages by their origin, incarnation and origin
+position. It is made in one pass over the blocks of a log, in their order:
+
+1. *Entries.* Each origin has a hash over its blocks: identity, number of entries and of messages, and both checksums,
+   which are computed anew. Blocks that clusters have cut elsewhere make unequal hashes: then entries are compared.
+2. *Order.* Entries of an origin must go up. A log in which they do not, or with an entry twice, has no digest.
+3. *Acknowledgements.* Each subscription has a hash for each origin over the messages at which "acknowledged" begins or
+   ends, and over the indexes of batches that are acknowledged in part. Over equal messages equal hashes mean that the
+   same ones are acknowledged, however ranges and mark-delete positions express it.
+4. *Mappings.* For each local position that was asked for: the last message of each origin up to there. A snapshot
+   mapping is right if no origin is further at the peer's position than at the home's.
+
+A log that is damaged has no digest either. What verify compares newly has to become part of a digest, and raises
+:data:`DIGEST_FORM`: workers of different forms are compared by reading their logs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from replicator.engine.errors import BlockCorrupt, EngineError
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, verify_block
+from replicator.engine.log.block_heads import checksums_of
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.subscriptions.batch_acks import BatchAcks
+from snapshots.position import Position
+from snapshots.position_set import PositionSet
+
+DIGEST_FORM: Final = 1
+"""Raised whenever a digest covers something else than before."""
+DIGEST_BYTES: Final = 16
+_BLOCK: Final = struct.Struct("<QQIIHQ")
+_CHANGE: Final = struct.Struct("<QQB")
+_PART: Final = struct.Struct("<QQBI")
+_IN_PART: Final = 2
+"""Tells a part from a change, which has 0 or 1 in that place."""
+
+OriginKey = tuple[str, int]
+"""An origin and its incarnation."""
+
+
+class NoDigest(Exception):
+    """The log is damaged or out of order: its blocks have to be looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The acknowledgements of a replicated subscription, by positions of its own cluster; see ``CursorState``."""
+
+    name: str
+    mark_delete: Position
+    individually_deleted: PositionSet
+    batch_acks: BatchAcks
+
+
+@dataclass(frozen=True, slots=True)
+class OriginDigest:
+    """All that a log has of one origin and incarnation."""
+
+    origin: str
+    incarnation: int
+    digest: str
+    messages: int
+    places: tuple[tuple[Position, Position], ...]
+    """The first and the last message: its origin position, and where it lies here. Empty if there are only markers."""
+
+    @property
+    def key(self) -> OriginKey:
+        return self.origin, self.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDigest:
+    """One topic in one cluster."""
+
+    origins: tuple[OriginDigest, ...] = ()
+    subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By replicated subscription a digest for each of ``origins``; empty where nothing is acknowledged."""
+    reached: Mapping[Position, tuple[Position | None, ...]] = field(default_factory=dict)
+    """By local position that was asked for, the last message of each of ``origins`` up to there; None for none."""
+    markers: Mapping[int, int] = field(default_factory=dict)
+    """How many markers there are of each type, this cluster's own included."""
+
+
+@dataclass(slots=True)
+class _Origin:
+    digest: Any = field(default_factory=lambda: blake2b(digest_size=DIGEST_BYTES))
+    last: Position | None = None
+    messages: int = 0
+    first_message: tuple[Position, Position] | None = None
+    last_message: tuple[Position, Position] | None = None
+
+
+class LogDigester:
+    """Takes the blocks of a log in order; then has its digest."""
+
+    def __init__(self, subscriptions: Sequence[Acknowledged], positions: Sequence[Position] = ()) -> None:
+        self._origins: dict[OriginKey, _Origin] = {}
+        self._subscriptions = [_Subscription(each) for each in subscriptions]
+        self._asked = sorted(set(positions), reverse=True)
+        self._reached: dict[Position, dict[OriginKey, Position]] = {}
+        self._markers: dict[int, int] = {}
+
+    def take(self, first: Position, block: Buffer) -> None:
+        """Add the block at local position ``first``. Raises :class:`NoDigest`."""
+        try:
+            header = verify_block(block)
+            if header.kind is not BlockKind.MESSAGES:
+                self._count_markers(BlockView(block, header))
+        except (BlockCorrupt, EngineError) as error:
+            raise NoDigest(str(error)) from None
+        self._answer_before(first)
+        if header.kind is BlockKind.LOCAL_MARKERS:
+            return
+        key = header.origin, header.incarnation
+        origin = self._origins.get(key)
+        if origin is None:
+            origin = self._origins[key] = _Origin()
+        elif origin.last is not None and header.origin_first <= origin.last:
+            raise NoDigest(f"{header.origin} {header.origin_first} stands after {origin.last}")
+        origin.last = header.origin_last
+        origin.digest.update(
+            _BLOCK.pack(
+                *header.origin_first,
+                header.entries,
+                header.messages,
+                int(header.kind),
+                checksums_of(memoryview(block)),
+            )
+        )
+        if header.kind is BlockKind.MESSAGES:
+            self._take_messages(first, header, key, origin)
+
+    def _take_messages(self, first: Position, header: BlockHeader, key: OriginKey, origin: _Origin) -> None:
+        last = Position(first.ledger, first.entry + header.entries - 1)
+        while self._asked and self._asked[-1] < last:
+            position = self._asked.pop()
+            inside = position.entry - first.entry
+            upto = Position(header.origin_first.ledger, header.origin_first.entry + inside)
+            self._reached[position] = {**self._messages_so_far(), key: upto}
+        origin.messages += header.messages
+        origin.first_message = origin.first_message or (header.origin_first, first)
+        origin.last_message = header.origin_last, last
+        for subscription in self._subscriptions:
+            subscription.take(key, header.origin_first, first, header.entries)
+
+    def result(self) -> TopicDigest:
+        """The digest of all blocks that were taken."""
+        while self._asked:
+            self._reached[self._asked.pop()] = self._messages_so_far()
+        keys = sorted(self._origins)
+        return TopicDigest(
+            tuple(
+                OriginDigest(
+                    *key,
+                    digest=each.digest.hexdigest(),
+                    messages=each.messages,
+                    places=_places(each.first_message, each.last_message),
+                )
+                for key in keys
+                for each in [self._origins[key]]
+            ),
+            {each.name: tuple(each.digest(key) for key in keys) for each in self._subscriptions},
+            {position: tuple(map(reached.get, keys)) for position, reached in self._reached.items()},
+            self._markers,
+        )
+
+    def _answer_before(self, first: Position) -> None:
+        """Answer for the asked positions that lie before the next block."""
+        while self._asked and self._asked[-1] < first:
+            self._reached[self._asked.pop()] = self._messages_so_far()
+
+    def _messages_so_far(self) -> dict[OriginKey, Position]:
+        return {key: each.last_message[0] for key, each in self._origins.items() if each.last_message is not None}
+
+    def _count_markers(self, view: BlockView) -> None:
+        for entry in view.entries():
+            kind = decode_entry(entry, check=False)[0].marker_type
+            self._markers[kind] = self._markers.get(kind, 0) + 1
+
+
+def _places(
+    first: tuple[Position, Position] | None, last: tuple[Position, Position] | None
+) -> tuple[tuple[Position, Position], ...]:
+    return tuple(dict.fromkeys(place for place in (first, last) if place is not None))
+
+
+class _Subscription:
+    """One subscription: what it acknowledged, as changes along the messages of each origin."""
+
+    def __init__(self, acknowledged: Acknowledged) -> None:
+        self.name = acknowledged.name
+        self._mark = acknowledged.mark_delete
+        self._deleted = acknowledged.individually_deleted
+        self._parts = acknowledged.batch_acks
+        self._digests: dict[OriginKey, Any] = {}
+        self._inside: dict[OriginKey, bool] = {}
+        """Whether the last message of the origin was acknowledged."""
+
+    def digest(self, key: OriginKey) -> str:
+        found = self._digests.get(key)
+        return "" if found is None else str(found.hexdigest())
+
+    def take(self, key: OriginKey, origin_first: Position, first: Position, entries: int) -> None:
+        """Go through the messages of one block."""
+        begins, ends = self._runs(first, entries)
+        inside = self._inside.get(key, False)
+        changes: list[tuple[int, bool]] = []
+        at = 0
+        for begin, end in zip(begins, ends, strict=True):
+            if inside and begin > at:
+                changes.append((at, False))
+            if begin > at or not inside:
+                changes.append((begin, True))
+            inside, at = True, end
+        if inside and at < entries:
+            changes.append((at, False))
+            inside = False
+        self._inside[key] = inside
+        ledger, start = origin_first
+        for offset, acknowledged in changes:
+            self._hash(key).update(_CHANGE.pack(ledger, start + offset, acknowledged))
+        for offset, indexes in self._parts_in(first, entries):
+            part = np.array(indexes, "<u4").tobytes()
+            self._hash(key).update(_PART.pack(ledger, start + offset, _IN_PART, len(part)) + part)
+
+    def _hash(self, key: OriginKey) -> Any:
+        found = self._digests.get(key)
+        if found is None:
+            found = self._digests[key] = blake2b(digest_size=DIGEST_BYTES)
+        return found
+
+    def _runs(self, first: Position, entries: int) -> tuple[list[int], list[int]]:
+        """Return where runs of acknowledged entries begin and end in a block, counted from its first entry."""
+        marked = self._marked(first, entries)
+        if marked == entries or not self._deleted:
+            return ([0], [marked]) if marked else ([], [])
+        last = first.entry + entries - 1
+        found = np.array(self._deleted.entries_in(first.ledger, first.entry + marked, last).to_array(), np.int64)
+        if not len(found):
+            return ([0], [marked]) if marked else ([], [])
+        borders = np.flatnonzero(np.diff(found) != 1) + 1
+        begins = (found[np.concatenate([[0], borders])] - first.entry).tolist()
+        ends = (found[np.concatenate([borders - 1, [len(found) - 1]])] - first.entry + 1).tolist()
+        if not marked:
+            return begins, ends
+        if begins[0] == marked:
+            return [0, *begins[1:]], ends
+        return [0, *begins], [marked, *ends]
+
+    def _marked(self, first: Position, entries: int) -> int:
+        """How many entries at the start of a block the mark-delete position has passed."""
+        if self._mark.ledger == first.ledger:
+            return min(max(self._mark.entry + 1 - first.entry, 0), entries)
+        return entries if self._mark.ledger > first.ledger else 0
+
+    def _parts_in(self, first: Position, entries: int) -> Iterator[tuple[int, list[int]]]:
+        """The entries of a block that are acknowledged in part only, with the indexes that are."""
+        if not self._parts:
+            return
+        marked = self._marked(first, entries)
+        for entry, indexes in self._parts.between(first.ledger, first.entry + marked, first.entry + entries - 1):
+            if Position(first.ledger, entry) not in self._deleted:
+                yield entry - first.entry, list(indexes)

@@ -1,0 +1,87 @@
+"""Removing a topic that a command of ours made from all clusters that links bring it to.
+
+Links carry no deletions, and what a link had on its way while one cluster removed the topic brings it back there. So it
+is removed from all of them, again and again, until none has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.errors import BridgeError
+from replicator.operating.admin_client import AdminClient, topic_path
+from replicator.operating.errors import AdminError, RequestRefused, WorkerUnavailable
+from replicator.running.timeouts import timeout
+from replicator.topology import Cluster
+
+NOT_FOUND: Final = 404
+REMOVALS: Final = 10
+REMOVAL_SECONDS: Final = 0.5
+"""What was on its way to a topic makes it once more."""
+ANSWER_SECONDS_MAX: Final = 20.0
+"""A worker that takes longer is not asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A cluster that may still have the topic."""
+
+    cluster: str
+    reason: str
+    unavailable: bool = False
+    """Its worker does not answer, so nobody knows."""
+
+    def __str__(self) -> str:
+        return f"{self.cluster}: {self.reason}"
+
+
+async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: int = 1) -> list[Left]:
+    """Remove a topic from these clusters, whoever is connected to it; returns where it may be left.
+
+    Give the cluster first in which it began: once it is gone there, links bring it no more. It counts as gone after so
+    many looks in a row that find it nowhere, without the first look: then it may be on its way.
+    """
+    left: list[Left] = []
+    found: list[str] = []
+    quiet = 0
+    beside_brokers = any(cluster.apache is not None for cluster in clusters)
+    for removals in range(REMOVALS):
+        if removals:
+            await asyncio.sleep(REMOVAL_SECONDS)
+        silent = {each.cluster for each in left if each.unavailable and not beside_brokers}
+        left, found = [each for each in left if each.cluster in silent], []
+        for cluster in clusters:
+            if cluster.name in silent:
+                continue
+            try:
+                async with timeout(ANSWER_SECONDS_MAX):
+                    if await _removed(cluster, topic):
+                        found.append(cluster.name)
+            except (AdminError, BridgeError) as error:
+                left.append(Left(cluster.name, str(error), isinstance(error, WorkerUnavailable)))
+            except TimeoutError:
+                left.append(Left(cluster.name, f"no answer within {ANSWER_SECONDS_MAX:g} s", unavailable=True))
+        quiet = quiet + 1 if removals and not found and not (left and beside_brokers) else 0
+        if quiet >= quiet_looks:
+            return left
+    return [*left, *(Left(name, "it comes back") for name in found)]
+
+
+async def _removed(cluster: Cluster, topic: str) -> bool:
+    """Whether it was there. Raises :class:`AdminError`, :class:`BridgeError`."""
+    found = False
+    if cluster.apache is not None:
+        async with BrokerAdmin(cluster.apache) as brokers:
+            found = await brokers.delete_topic(topic)
+    async with AdminClient(cluster.url) as admin:
+        try:
+            await admin.call("DELETE", topic_path(topic), force="true")
+        except RequestRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            return found
+    return True

@@ -1,0 +1,129 @@
+"""``replicator roundtrip`` leaves nothing in any cluster: watched or not, and however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from urllib.error import HTTPError
+
+import forked_commands
+import pytest
+from failover_support import Deployment, deployment
+
+from replicator.client import Client
+from replicator.operating.roundtrip import TOPIC_PREFIX
+
+BOTH_WAYS = "[{between: [A, B]}]"
+NAMESPACE = "public/roundtrip"
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    databases = {"A": "embedded", "B": "embedded"}
+    path = tmp_path_factory.mktemp("regions")
+    with deployment(path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
+        yield deployed
+
+
+def topics(regions: Deployment, cluster: str) -> list[str]:
+    try:
+        with urllib.request.urlopen(regions.url(cluster, f"/admin/v2/persistent/{NAMESPACE}")) as answer:
+            found: list[str] = json.loads(answer.read())
+    except HTTPError as error:
+        if error.code != 404:  # the namespace is not there yet
+            raise
+        return []
+    return [each for each in found if TOPIC_PREFIX in each]
+
+
+def left(regions: Deployment) -> dict[str, list[str]]:
+    return {cluster: found for cluster in regions.ports if (found := topics(regions, cluster))}
+
+
+def begun(regions: Deployment, *options: str) -> forked_commands.Forked:
+    """A run that waits for messages while the link is paused."""
+    log = regions.path / "roundtrip.log"
+    arguments = ("roundtrip", "-f", str(regions.file), "--cluster", "A", *options)
+    return forked_commands.start(arguments, cwd=regions.path, stdout=log, stderr=log)
+
+
+def link(regions: Deployment, verb: str) -> None:
+    ends = ("--from", "A", "--to", "B")
+    done = forked_commands.run("links", verb, "-f", str(regions.file), *ends, cwd=regions.path)
+    assert done.returncode == 0, done.stderr
+
+
+def wait_for_topic(regions: Deployment, *clusters: str) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not all(topics(regions, cluster) for cluster in clusters):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def leave(regions: Deployment) -> None:
+    """A run that was killed: its topic is in both clusters, and nobody is connected to it."""
+
+    async def main() -> None:
+        topic = f"persistent://{NAMESPACE}/{TOPIC_PREFIX}A-0badcafe"
+        async with Client(regions.client_url("A")) as client:
+            producer = await client.create_producer(topic)
+            await producer.send(b"one")
+
+    asyncio.run(main())
+    wait_for_topic(regions, "A", "B")
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_watches_no_links_leaves_nothing_where_links_copied_it(regions: Deployment) -> None:
+    for _ in range(3):
+        done = regions.command("roundtrip", "--cluster", "A", "--no-links")
+        assert done.returncode == 0, done.stderr
+        assert left(regions) == {}
+    verified = regions.command("verify", "--output", "json")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_leaves_nothing(regions: Deployment, number: signal.Signals) -> None:
+    link(regions, "pause")
+    try:
+        run = begun(regions, "--timeout", "100")
+        wait_for_topic(regions, "A")
+        run.send_signal(number)
+        assert run.wait(SECONDS_MAX) != 0
+    finally:
+        link(regions, "resume")
+    assert left(regions) == {}
+
+
+@pytest.mark.timeout(300)
+def test_what_a_killed_run_left_is_removed_by_the_next_one_and_by_name(regions: Deployment) -> None:
+    leave(regions)
+    done = regions.command("roundtrip", "--cluster", "B")
+    assert done.returncode == 0, done.stderr
+    assert left(regions) == {}
+    leave(regions)
+    done = regions.command("roundtrip", "--cluster", "A", "--remove-left")
+    assert (done.returncode, done.stdout.startswith("removed: ")) == (0, True), (done.stdout, done.stderr)
+    assert left(regions) == {}
+    assert regions.command("roundtrip", "--cluster", "A", "--remove-left").stdout == "nothing was left\n"
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_goes_on_is_not_taken_for_one_that_was_interrupted(regions: Deployment) -> None:
+    link(regions, "pause")
+    run = begun(regions, "--timeout", "100")
+    try:
+        wait_for_topic(regions, "A")
+        assert regions.command("roundtrip", "--cluster", "B", "--no-links").returncode == 0
+        assert topics(regions, "A")
+    finally:
+        link(regions, "resume")
+    assert run.wait(SECONDS_MAX) == 0, (regions.path / "roundtrip.log").read_text()
+    assert left(regions) == {}
