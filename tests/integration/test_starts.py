@@ -534,3 +534,19 @@ def test_connected_consumers_get_what_comes_back_and_many_active_ones_get_nothin
                 await left(nodes, 0)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("initial", InitialPosition)
+def test_a_mark_delete_position_that_includes_a_start_is_not_told_beside_the_exact_state(
+    tmp_path: Path, initial: InitialPosition
+) -> None:
+    async def main() -> None:
+        async with apart(tmp_path, "us", "eu") as [us, _]:
+            consumer, inbox = await made(us, initial, Type.EXCLUSIVE)
+            await us.topic().publish([message(b"10")])
+            await inbox.holds(1 if initial is InitialPosition.LATEST else 11)
+            await consumer.acknowledge_cumulative(inbox.positions[-1])
+            claim = us.sync._topics[TOPIC].controller.updates._subscriptions["sub"].claim
+            assert (claim == BEFORE_ALL) is (initial is InitialPosition.LATEST)
+
+    asyncio.run(main())
