@@ -6,6 +6,7 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -286,6 +287,9 @@ class Committed:
     """By topic, what links noted that they left it out."""
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
     """Whom to tell positions before the new blocks."""
+    other_content: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    """Messages that have the sequence ids of others, from another cluster, and other content: by topic, producer, and
+    origin of the others."""
     bytes: int = 0
     publishes: int = 0
     """How many of the requests published, and were not refused."""
@@ -300,6 +304,7 @@ class Committed:
         for topic_id, notes in later.left_out.items():
             self.left_out.setdefault(topic_id, []).extend(notes)
         self.noted += later.noted
+        self.other_content += later.other_content
         self.bytes += later.bytes
         self.oldest_publish = self.oldest_publish if self.publishes else later.oldest_publish
         self.publishes += later.publishes
