@@ -37,7 +37,7 @@ def numbered_batch(
     first: int, last: int, *, producer: str = "p", publish_time: int = 1, content: str = "", codec: Any = NONE
 ) -> bytes:
     """The same messages as :func:`numbered` makes, as a batch."""
-    return batch_of({number: content for number in range(first, last + 1)}, producer, publish_time, codec)
+    return batch_of(dict.fromkeys(range(first, last + 1), content), producer, publish_time, codec)
 
 
 def batch_of(contents: Mapping[int, str], producer: str = "p", publish_time: int = 1, codec: Any = NONE) -> bytes:
