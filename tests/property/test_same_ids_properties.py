@@ -45,6 +45,8 @@ class World:
         self.own_highest = dict.fromkeys(CLUSTERS, -1)
         """The highest id that each cluster confirmed to its own producer: below it ids alone decide."""
         self.confirmed: set[Content] = set()
+        self.begun: dict[tuple[str, int, int], Sequence[str]] = {}
+        """What each cluster was first sent in chunks under an id: there ids alone decide."""
         self.cut = False
         """Whether any batch was sent."""
 
@@ -77,6 +79,8 @@ class World:
 
     async def send_chunks(self, cluster: str, number: int, contents: Sequence[str], sent: int, time: int) -> None:
         """Send a message in chunks, of which ``sent`` arrive. One that is refused is not confirmed."""
+        if self.begun.setdefault((cluster, number, len(contents)), contents) != contents:
+            return
         encoded = [b"%d %s" % (number, content.encode()) for content in contents]
         entries = chunks_of(number, len(contents), uuid=f"p-{number}", contents=encoded, publish_time=time)
         stored = False

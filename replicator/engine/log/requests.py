@@ -34,6 +34,8 @@ class AppendedBlock:
     """Its entries that were here by another way, each after the entry that has the same message."""
     partly: tuple[int, ...] = ()
     """The indexes of its entries of which only a part is here."""
+    connected: tuple[str, ...] = ()
+    """Of a copied block, the producers whose names are connected here; only where deduplication is on."""
 
     @property
     def last(self) -> Position:

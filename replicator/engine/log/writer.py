@@ -6,9 +6,9 @@ queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine
 1. Take what is queued, up to a limit. A group of nothing but rows waits a moment for more: what is appended because of
    them comes right after them.
 2. Write it as one group and commit. Where entries are to be opened first, to be compared, nothing is written: they are
-   opened outside of the transaction, and the group is written again. If a commit fails nothing of the group was written:
-   each request gets the error. If the store is full the group is tried in halves, so that only what does not fit is
-   refused. After a failed sync the writer confirms nothing more (what reached the disk is unknown).
+   opened outside of the transaction, and the group is written again. If a commit fails nothing of the group was
+   written: each request gets the error. If the store is full the group is tried in halves, so that only what does not
+   fit is refused. After a failed sync the writer confirms nothing more (what reached the disk is unknown).
 3. Tell the event loop, once a group.
 
 Before step 2 the room is taken that the transaction may need on the disk (:mod:`replicator.engine.log.room`). Where

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -36,6 +36,14 @@ from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered
 from replicator.engine.producing.sequence_index import Comparing, Pair, SequenceIndex, numbered_of
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
 from snapshots.position import Position
+
+
+class FoundInBlock(NamedTuple):
+    """What deduplication knows of a copied block: its messages that are here by another way, and which of its
+    producers are connected here."""
+
+    twins: Sequence[Pair]
+    connected: tuple[str, ...]
 
 
 class GroupDeduplication:
@@ -92,19 +100,19 @@ class GroupDeduplication:
         self._table(txn, tail).note(complete, self._now_ms)
         tail.numbered = True
 
-    def twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
+    def look_up(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> FoundInBlock:
         """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
         tail, header = request.tail, new.header
         self._switch_index(txn, tail, on=request.numbered)
         if not request.numbered:
-            return []
+            return FoundInBlock((), ())
         view = BlockView(new.block, header)
         numbered = [numbered_of(entry) for entry in view.entries()]
         index = self._index(txn, tail)
         pairs = index.twins_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
         complete = index.record(txn, self._dbs, header.origin, first, numbered)
         self._copied_table(txn, tail).note(complete, self._now_ms)
-        return pairs
+        return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))
 
     def open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
         """Save the topic's epoch; returns the highest sequence id that is here of the producer, -1 if there is none."""

@@ -97,7 +97,7 @@ class CommitGroup:
         return self._appender.last_id
 
     def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
-        """Write all requests. Raises :class:`ContentsNeeded` where entries are to be opened first: then nothing stays."""
+        """Write all requests. Raises :class:`ContentsNeeded` where entries are to be opened: then nothing stays."""
         publishes = self._publishes
         for request in group:
             if isinstance(request, PublishRequest):
