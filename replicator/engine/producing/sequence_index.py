@@ -37,6 +37,7 @@ twins           topic id | ledger | entry                      earlier twin, lat
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -88,8 +89,32 @@ class Identity(NamedTuple):
 class _Parsed:
     """The entries of a block, by producer and first id, in order."""
 
-    by_id: dict[tuple[str, int], list[tuple[Identity, int]]]
-    by_producer: dict[str, list[tuple[Numbered, int]]]
+    by_id: dict[tuple[str, int], list[tuple[Identity, int]]] = field(default_factory=dict)
+    by_producer: dict[str, _Entries] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Entries:
+    """The entries of one producer in a block, in order."""
+
+    numbered: list[tuple[Numbered, int]] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    ordered: bool = True
+    """Whether ids only grow, which is the rule."""
+
+    def add(self, numbered: Numbered, index: int) -> None:
+        if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
+            self.ordered = False
+        self.numbered.append((numbered, index))
+        self.firsts.append(numbered.first)
+        self.lasts.append(numbered.last)
+
+    def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
+        """Those with ids from ``first`` to ``last``."""
+        if self.ordered:
+            return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
+        return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
 
 
 class _Place(NamedTuple):
@@ -348,8 +373,9 @@ class SequenceIndex:
             (origin, here, _Place(block, index))
             for origin in others
             for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last, comparing)
-            for here, index in parsed.by_producer.get(sent.producer, ())
-            if not here.chunks and here.last >= sent.first and here.first <= sent.last
+            if (entries := parsed.by_producer.get(sent.producer)) is not None
+            for here, index in entries.overlapping(sent.first, sent.last)
+            if not here.chunks
         ]
         contents = comparing.contents
         cut_otherwise: list[_Place] = []
@@ -548,13 +574,13 @@ class SequenceIndex:
         view = self._view(txn, tables, first, comparing)
         if view is None:
             return None
-        parsed = _Parsed({}, {})
+        parsed = _Parsed()
         for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
             numbered = numbered_of(entry)
             if numbered is not None:
                 identity = Identity(numbered, batch_size)
                 parsed.by_id.setdefault((numbered.producer, numbered.first), []).append((identity, index))
-                parsed.by_producer.setdefault(numbered.producer, []).append((numbered, index))
+                parsed.by_producer.setdefault(numbered.producer, _Entries()).add(numbered, index)
         self._parsed[first] = parsed
         if len(self._parsed) > BLOCKS_PARSED_MAX:
             self._parsed.popitem(last=False)
