@@ -119,9 +119,10 @@ async def twins(request: web.Request) -> web.Response:
     """The entries of a topic that are hidden as duplicates, each after the one before it that has its message; up to
     :data:`TWINS_MAX` after a position, which the last of them is for the next page."""
     topic, after, upto = await _range(request)
-    found = topic.log.twins
     pairs: list[list[str]] = []
-    for later in () if found is None else found.between(after, upto):
+    if (found := topic.log.twins) is None:
+        return web.json_response({"twins": pairs})
+    for later in found.between(after, upto):
         if later in found.hidden:
             pairs.append([str(found.twin_of(later)), str(later)])
             if len(pairs) == TWINS_MAX:

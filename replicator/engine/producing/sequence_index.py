@@ -121,11 +121,11 @@ class _Place(NamedTuple):
     """An entry of a stored block."""
 
     block: Position
-    index: int
+    offset: int
 
     @property
     def position(self) -> Position:
-        return Position(self.block.ledger, self.block.entry + self.index)
+        return Position(self.block.ledger, self.block.entry + self.offset)
 
 
 @dataclass(slots=True)
@@ -208,7 +208,9 @@ class TwinRow(NamedTuple):
 
 
 def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """The row of an entry; None if it has no twin."""
+    """The row of an entry; None if it has no twin, or there is no such entry."""
+    if position == BEFORE_ALL:
+        return None
     stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
     if stored is None:
         return None
@@ -549,7 +551,7 @@ class SequenceIndex:
             return []
 
         def bytes_of(place: _Place) -> Buffer:
-            return new.entry(place.index) if place.block == first else self._entry(txn, tables, place, comparing)
+            return new.entry(place.offset) if place.block == first else self._entry(txn, tables, place, comparing)
 
         for other in others:
             for theirs in self._chunks(txn, tables, other, sent, comparing).values():
@@ -611,7 +613,7 @@ class SequenceIndex:
     def _entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: _Place, comparing: Comparing) -> Buffer:
         view = self._view(txn, tables, place.block, comparing)
         assert view is not None, "its block was just parsed"
-        return view.entry(place.index)
+        return view.entry(place.offset)
 
     def _digest(self, origin: str, producer: str) -> bytes:
         text = f"{self._epoch}\0{origin}\0{producer}".encode("utf-8", "surrogatepass")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import lmdb
@@ -140,16 +140,10 @@ def _part(store: Store, topic_id: int, differing: Iterable[Position]) -> None:
         for position in differing:
             row = get_twin(txn, store.tables, topic_id, position)
             assert row is not None, "its row was just read"
-            for neighbour, changes in _neighbours(row):
-                its = get_twin(txn, store.tables, topic_id, neighbour)
-                if its is not None:
-                    put_twin(txn, store.tables, topic_id, neighbour, its._replace(**changes))
+            before = get_twin(txn, store.tables, topic_id, row.earlier)
+            if before is not None:
+                put_twin(txn, store.tables, topic_id, row.earlier, before._replace(later=row.later))
+            after = get_twin(txn, store.tables, topic_id, row.later)
+            if after is not None:
+                put_twin(txn, store.tables, topic_id, row.later, after._replace(earlier=row.earlier))
             put_twin(txn, store.tables, topic_id, position, TwinRow(BEFORE_ALL, BEFORE_ALL, row.origin))
-
-
-def _neighbours(row: TwinRow) -> Iterator[tuple[Position, dict[str, Position]]]:
-    """The entries before and after one that leaves, with what follows or precedes each from then on."""
-    if row.earlier != BEFORE_ALL:
-        yield row.earlier, {"later": row.later}
-    if row.later != BEFORE_ALL:
-        yield row.later, {"earlier": row.earlier}

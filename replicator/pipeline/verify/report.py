@@ -207,9 +207,9 @@ def format_report(report: VerifyReport) -> Table:
         for finding in report.findings:
             if finding.fault == fault:
                 table.add_row("", f"{finding.count:,}", Text("\n  ".join([finding.topic, *finding.examples])))
-    for name, counts in report.clusters.items():
-        if counts.duplicates:
-            text = f"{name}: {counts.duplicates:,} messages came by two ways, and are delivered once: no fault"
+    for name, read_there in report.clusters.items():
+        if read_there.duplicates:
+            text = f"{name}: {read_there.duplicates:,} messages came by two ways, and are delivered once: no fault"
             table.add_row("duplicates", "", Text(text))
     for block in report.damaged[:EXAMPLES_MAX]:
         text = f"{block.cluster}: {block.topic} at {block.position}: {block.reason}"
