@@ -6,7 +6,6 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -289,7 +288,7 @@ class Committed:
     """By topic, what links noted that they left it out."""
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
     """Whom to tell positions before the new blocks."""
-    other_content: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """Messages that have the sequence ids of others, from another cluster, and other content: by topic, producer, and
     origin of the others."""
     bytes: int = 0
@@ -306,7 +305,8 @@ class Committed:
         for topic_id, notes in later.left_out.items():
             self.left_out.setdefault(topic_id, []).extend(notes)
         self.noted += later.noted
-        self.other_content += later.other_content
+        for key, messages in later.other_content.items():
+            self.other_content[key] = self.other_content.get(key, 0) + messages
         self.bytes += later.bytes
         self.oldest_publish = self.oldest_publish if self.publishes else later.oldest_publish
         self.publishes += later.publishes

@@ -96,7 +96,7 @@ class ProducerConflicts:
         return list(reversed(self._names))
 
     def status(self) -> dict[str, Any]:
-        """As it stands in the worker's status."""
+        """Return the conflicts as the worker's status shows them."""
         names = self.shared_names()
         return {
             "other_content": self.other_content,

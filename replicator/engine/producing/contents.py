@@ -50,7 +50,7 @@ Opened = tuple[MessageContent, ...] | None
 
 
 def compare_stored(one: Buffer, other: Buffer) -> bool | None:
-    """Whether two entries hold the same messages, by their stored bytes; None where it takes opening them."""
+    """Return whether two entries hold the same messages, by their stored bytes; None where they are to be opened."""
     if len(one) == len(other) and bytes(one) == bytes(other):  # comparing views takes ten times as long
         return True
     try:
@@ -99,7 +99,7 @@ def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened
 
 
 def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool:
-    """Whether two entries hold the same messages, opened where their stored bytes differ. Not for transactions."""
+    """Return whether two entries hold the same messages. It opens them where needed, so it is not for transactions."""
     if (stored := compare_stored(one, other)) is not None:
         return stored
     opened, _ = open_entry(one, bytes_max)
@@ -107,17 +107,19 @@ def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool
 
 
 class Contents:
-    """What the writer has opened. It belongs to the writer's thread.
+    """The entries that the writer has opened. It belongs to the writer's thread.
 
     Whoever compares within a transaction goes on when something is wanted, as if it differed from everything: the
     transaction is given up at its end, and so all that it wants is opened at once.
     """
 
-    __slots__ = ("_messages", "_opened", "closed", "wanted")
+    __slots__ = ("_messages", "_not_opened", "_opened", "closed", "wanted")
 
     def __init__(self) -> None:
         self._opened: OrderedDict[bytes, Opened] = OrderedDict()
         self._messages = 0
+        self._not_opened: list[bytes] = []
+        """Those of the group of now: the next group may have room for them."""
         self.closed = False
         """Whether nothing more is opened for the group: what is not open differs from everything."""
         self.wanted: dict[bytes, bytes] = {}
@@ -125,7 +127,7 @@ class Contents:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes the entries that are wanted say that they have uncompressed."""
+        """Return how many bytes the wanted entries say that they have uncompressed."""
         return sum(map(_claimed_bytes, self.wanted.values()))
 
     def messages(self, entry: Buffer) -> Opened:
@@ -140,7 +142,7 @@ class Contents:
         return self._opened[key]
 
     def alike(self, one: Buffer, other: Buffer) -> bool:
-        """Whether two entries hold the same messages."""
+        """Return whether two entries hold the same messages."""
         if (stored := compare_stored(one, other)) is not None:
             return stored
         opened, its_opened = self.messages(one), self.messages(other)
@@ -154,19 +156,25 @@ class Contents:
             room -= size_bytes
             self._opened[key] = opened
             self._messages += 1 if opened is None else len(opened)
+            if opened is None:
+                self._not_opened.append(key)
         self.wanted = {}
 
     def settle(self) -> None:
         """Forget what was opened first, beyond what may be kept: a group is written."""
         self.wanted = {}
         self.closed = False
+        for key in self._not_opened:
+            if self._opened.pop(key, ()) is None:
+                self._messages -= 1
+        self._not_opened = []
         while self._messages > OPENED_MESSAGES_KEPT_MAX:
             _, opened = self._opened.popitem(last=False)
             self._messages -= 1 if opened is None else len(opened)
 
 
 def equal_messages(sent: Sequence[MessageContent], here: Iterable[Sequence[MessageContent]]) -> int:
-    """How many of the messages that are sent have an equal one here, however the batches are cut."""
+    """Return how many of the sent messages have an equal one here, however the batches are cut."""
     found = {message for messages in here for message in messages}
     return sum(message in found for message in sent)
 
@@ -188,17 +196,17 @@ def _properties(properties: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 
 def _to(metadata: MessageMetadata) -> tuple[str, ...]:
-    """The clusters that the producer names, if it names any."""
+    """Return the clusters that the producer names, if it names any."""
     return tuple(sorted(metadata.replicate_to))
 
 
 def _is_plain(metadata: MessageMetadata) -> bool:
-    """Whether the payload is that of one message, as it stands."""
+    """Return whether the payload is that of one message, as it stands."""
     return metadata.compression == NONE and not metadata.HasField("num_messages_in_batch")
 
 
 def _content(metadata: MessageMetadata | SingleMessageMetadata) -> tuple[object, ...]:
-    """What of a message's metadata is its content."""
+    """Return the part of a message's metadata that is its content."""
     return (
         metadata.HasField("partition_key"),
         metadata.partition_key,
@@ -212,7 +220,7 @@ def _content(metadata: MessageMetadata | SingleMessageMetadata) -> tuple[object,
 
 
 def _shape(metadata: MessageMetadata) -> tuple[object, ...]:
-    """What of an entry's metadata says how to read its payload, or is content."""
+    """Return the part of an entry's metadata that says how to read its payload, or is content."""
     return (
         metadata.sequence_id,
         max(metadata.sequence_id, metadata.highest_sequence_id),

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -63,8 +63,8 @@ BLOCKS_PARSED_MAX: Final = 4
 """Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
 HIGHEST_KEPT_MAX: Final = 10_000
 CHUNKS_COMPARED_MAX: Final = 16
-"""Of one message, 80 MB as clients cut them: they are read within a transaction. A larger message that came by two ways
-is delivered twice."""
+"""The chunks of one message, 80 MB as clients cut them: a transaction reads them. A larger message that came by two
+ways is delivered twice."""
 
 _DIGEST_BYTES: Final = 16
 _ROW_KEY_TAIL = struct.Struct(">QQQ")
@@ -111,7 +111,7 @@ class _Entries:
         self.lasts.append(numbered.last)
 
     def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
-        """Those with ids from ``first`` to ``last``."""
+        """Return the entries with ids from ``first`` to ``last``."""
         if self.ordered:
             return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
         return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
@@ -130,12 +130,17 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class Comparing:
-    """What comparisons of one transaction share: the entries that are open, and the blocks that were read."""
+    """State that the comparisons of one transaction share: the entries that are open, and the blocks that were read."""
 
     contents: Contents
-    views: OrderedDict[tuple[int, Position], BlockView] = field(default_factory=OrderedDict)
-    other_content: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
+    other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """Messages that have the ids of others and not their content, by topic, producer and origin of the others."""
+
+    def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
+        """Count messages that have the ids of others, from ``origin``, and not their content."""
+        key = topic_id, producer, origin
+        self.other_content[key] = self.other_content.get(key, 0) + messages
 
     @property
     def wants(self) -> bool:
@@ -208,7 +213,7 @@ class TwinRow(NamedTuple):
 
 
 def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """The row of an entry; None if it has no twin, or there is no such entry."""
+    """Return the row of an entry; None if it has no twin, or there is no such entry."""
     if position == BEFORE_ALL:
         return None
     stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
@@ -363,7 +368,7 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """What of an entry that a producer sends here came from other clusters."""
+        """Return what is here, from other clusters, of an entry that a producer sends."""
         others = [
             origin
             for origin in origins
@@ -397,7 +402,7 @@ class SequenceIndex:
                 if equal == count:
                     return Copied(whole=True)
         for origin in set() if equal else {origin for origin, _, _ in found}:
-            comparing.other_content[self._topic_id, sent.producer, origin] += count
+            comparing.note_other_content(self._topic_id, sent.producer, origin, count)
         return Copied(part=equal > 0)
 
     def _copied_chunk(
@@ -409,7 +414,7 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """As :meth:`copied`, of a chunk of a message of which no chunk is stored here by its producer.
+        """Do as :meth:`copied`, for a chunk. Its producer has stored no chunk of the message here.
 
         1. A chunk that is equal to that of a message that is complete here is a duplicate.
         2. One that is equal to that of an incomplete message of its uuid is, too, and those after it go on there.
@@ -432,7 +437,7 @@ class SequenceIndex:
                 else:
                     other = True
                     if sent.chunk == 0:
-                        comparing.other_content[self._topic_id, sent.producer, origin] += 1
+                        comparing.note_other_content(self._topic_id, sent.producer, origin, 1)
         return Copied(chunk=goes_on, other_chunk=other and sent.chunk > 0 and goes_on == NONE_YET)
 
     # Looking up.
@@ -496,7 +501,7 @@ class SequenceIndex:
         entry: Buffer,
         comparing: Comparing,
     ) -> Position | None:
-        """The entry of an origin that has these ids and holds what ``entry`` holds."""
+        """Return the entry of an origin that has these ids and holds what ``entry`` holds."""
         sent = identity.numbered
         met = False
         for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
@@ -507,7 +512,7 @@ class SequenceIndex:
                     if comparing.contents.alike(entry, self._entry(txn, tables, place, comparing)):
                         return place.position
         if met:
-            comparing.other_content[self._topic_id, sent.producer, origin] += identity.batch_size
+            comparing.note_other_content(self._topic_id, sent.producer, origin, identity.batch_size)
         return None
 
     def _chunks(
@@ -558,7 +563,7 @@ class SequenceIndex:
                 if len(theirs) != count:
                     continue
                 if not all(comparing.contents.alike(bytes_of(own[at]), bytes_of(theirs[at])) for at in range(count)):
-                    comparing.other_content[self._topic_id, sent.producer, other] += 1
+                    comparing.note_other_content(self._topic_id, sent.producer, other, 1)
                     continue
                 found = [(theirs[at].position, own[at].position) for at in range(count)]
                 if all(self._may_join(txn, tables, here, other, local, origin) for here, local in found):
@@ -595,7 +600,6 @@ class SequenceIndex:
         views, key = comparing.views, (self._topic_id, first)
         view = views.get(key)
         if view is not None:
-            views.move_to_end(key)
             return view
         stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
         if stored is None:
@@ -607,7 +611,7 @@ class SequenceIndex:
             raise BlockCorrupt(f"topic {self._topic_id} at {first}: {error}") from None
         views[key] = view
         if len(views) > BLOCKS_PARSED_MAX:
-            views.popitem(last=False)
+            del views[next(iter(views))]
         return view
 
     def _entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: _Place, comparing: Comparing) -> Buffer:

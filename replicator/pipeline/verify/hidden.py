@@ -28,7 +28,7 @@ HIDDEN: Final = "hidden"
 
 @dataclass(slots=True)
 class Duplicates:
-    """What clusters do not deliver: by cluster how many messages rightly so, and those that differ."""
+    """Messages that clusters hide as duplicates: by cluster how many rightly so, and those that differ."""
 
     messages: Counter[str] = field(default_factory=Counter)
     differing: list[Found] = field(default_factory=list)
