@@ -82,7 +82,7 @@ def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]
     chains = []
     for first in sorted(later.keys() - followers):
         chain = [first]
-        while (following := later.get(chain[-1])) is not None:
+        while (following := later.get(chain[-1])) is not None and following > chain[-1]:  # whatever the rows say
             chain.append(following)
         chains.append(chain)
     return chains
