@@ -71,6 +71,7 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/blocks"): READING,
     ("GET", "/replication/v1/raw-blocks"): READING,
     ("GET", "/replication/v1/block-heads"): READING,
+    ("GET", "/replication/v1/twins"): READING,
     ("GET", "/replication/v1/subscriptions"): READING,
     ("GET", "/replication/v1/mappings"): READING,
     ("GET", "/replication/v1/ack-vectors"): READING,

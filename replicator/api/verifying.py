@@ -1,6 +1,6 @@
 """What ``replicator verify`` asks of a worker, beside what everybody reads: where copies stand, raw blocks.
 
-``GET /replication/v1/cuts | raw-blocks | block-heads`` and ``POST /replication/v1/mend``; the forms are in
+``GET /replication/v1/cuts | raw-blocks | block-heads | twins`` and ``POST /replication/v1/mend``; the forms are in
 docs/http.md. Blocks come from here without a look at their bodies' checksums: whoever compares clusters checks those
 himself, and wants to see the corrupt ones too.
 """
@@ -26,6 +26,9 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 """Of blocks in one answer; one that is larger comes alone."""
 HEADS_MAX: Final = 5_000
 """In one answer: a few hundredths of a second of the worker's time."""
+
+TWINS_MAX: Final = 5_000
+"""Hidden duplicates in one answer."""
 
 
 class Mends(Protocol):
@@ -58,6 +61,7 @@ def add_verifying(app: web.Application) -> None:
             web.get("/replication/v1/cuts", cuts),
             web.get("/replication/v1/raw-blocks", raw_blocks),
             web.get("/replication/v1/block-heads", block_heads),
+            web.get("/replication/v1/twins", twins),
         ]
     )
 
@@ -82,6 +86,7 @@ def _cut(topic: Topic) -> dict[str, Any]:
         "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimming.ends().items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
+        "hidden": 0 if topic.log.twins is None else len(topic.log.twins.hidden),
     }
 
 
@@ -108,6 +113,21 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
         last = heads[-1]
         reached = min(Position(last.first.ledger, last.first.entry + last.header.entries - 1), upto)
     return await data_plane.send_page(request, encode_heads(heads), _bounds(reached, reached >= upto or not heads))
+
+
+async def twins(request: web.Request) -> web.Response:
+    """The entries of a topic that are hidden as duplicates, each after the one before it that has its message; up to
+    :data:`TWINS_MAX` after a position, which the last of them is for the next page."""
+    topic, after, upto = await _range(request)
+    pairs: list[list[str]] = []
+    if (found := topic.log.twins) is None:
+        return web.json_response({"twins": pairs})
+    for later in found.between(after, upto):
+        if later in found.hidden:
+            pairs.append([str(found.twin_of(later)), str(later)])
+            if len(pairs) == TWINS_MAX:
+                break
+    return web.json_response({"twins": pairs})
 
 
 def _bounds(reached: Position, at_end: bool) -> dict[str, str]:

@@ -12,6 +12,7 @@ part                    answers for
 ``engine.deleting``     deleting topics, and sweeping up after them
 ``engine.maintenance``  expiry, quotas and trimming
 ``engine.admission``    whether new clients are taken
+``engine.conflicts``    producers that are in each other's way over clusters
 ======================= ============================================================================
 """
 
@@ -35,6 +36,8 @@ from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.conflicts import ProducerConflicts
+from replicator.engine.producing.twin_check import part_differing_twins
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
@@ -97,6 +100,7 @@ class Engine:
         self.admission = Admission(settings.message_bytes_max)
         self.tracing = settings.tracing
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
+        self.conflicts = ProducerConflicts(settings.wall_clock_ms)
         self._changes = changes = CatalogChanges()
         index = CatalogIndex()
         cache = BlockCache(settings.cache_bytes_max)
@@ -140,6 +144,7 @@ class Engine:
         store = Store(path, cluster=cluster, size_max=settings.store_bytes_max, segments=settings.segments)
         engine = cls(store, settings, supervisor)
         try:
+            engine.conflicts.hidden_differing = await asyncio.to_thread(part_differing_twins, store)
             for record in engine.store.topics():
                 try:
                     engine.loaded.load(record)
@@ -237,9 +242,13 @@ class Engine:
                 asyncio.get_running_loop().call_exception_handler(context)
         for topic_id, blocks in committed.appended.items():
             try:
-                self._by_id[topic_id].committed(blocks)
+                topic = self._by_id[topic_id]
+                topic.committed(blocks)
+                self.conflicts.on_committed(topic, blocks)
             except Exception as error:  # noqa: BLE001 - the other topics must hear of theirs, whatever listeners do
                 context = {"message": f"topic {topic_id}: not all were told what was appended", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
+        if committed.other_content:
+            self.conflicts.on_other_content(self._by_id, committed.other_content)
         for topic_id, notes in committed.left_out.items():
             self._by_id[topic_id].passed_over(notes)

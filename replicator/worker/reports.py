@@ -61,6 +61,7 @@ class Reports:
                 "segments": engine.store.segments.status(),
                 **parts.mending.status(),
             },
+            "deduplication": engine.conflicts.status(),
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
             "restored": None if restored is None else restored.as_json(),
             "exposed": self._exposed,

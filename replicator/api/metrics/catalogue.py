@@ -61,6 +61,25 @@ STORE_MENDED: Final = counter(
     "store_mended_blocks", "Damaged blocks that were mended by copies of other clusters.", unit="blocks"
 )
 
+# Deduplication over clusters.
+SHARED_NAMES: Final = gauge(
+    "producer_names_in_two_clusters",
+    "Names under which a producer is connected here while another cluster stores messages of that name, by topic and"
+    " cluster, in the last five minutes. Only of topics with deduplication.",
+    unit="names",
+)
+OTHER_CONTENT: Final = counter(
+    "sequence_ids_reused",
+    "Messages that have the sequence ids of others, from another cluster, and other content. All are delivered.",
+    unit="messages",
+)
+HIDDEN_DIFFERING: Final = gauge(
+    "hidden_duplicates_differing",
+    "Entries that an earlier version hid as duplicates though their content differs, found when the worker started."
+    " They are delivered from then on.",
+    unit="entries",
+)
+
 # Failover and live copy.
 FAILOVER_EPOCH: Final = gauge("failover_epoch", "The number of the newest failover that is known.", unit="number")
 FAILOVER_FENCED: Final = flag("failover_fenced", "1 while another cluster serves this one's clients.")
@@ -301,6 +320,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED),
+    *(SHARED_NAMES, OTHER_CONTENT, HIDDEN_DIFFERING),
     *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),
     *(PUBLISH, ACKNOWLEDGE, DISPATCH, COPY, ANNOUNCE, SYNC),
     *(TOPICS, SUBSCRIPTIONS, SUMMED_TOPICS, SUMMED_SUBSCRIPTIONS),

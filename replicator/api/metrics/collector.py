@@ -55,6 +55,7 @@ class StatusCollector(Collector):
         self._rows = {}
         self._collect_worker()
         self._collect_store()
+        self._collect_deduplication()
         self._collect_failover()
         self._collect_topics()
         for link in self._status["links"]:
@@ -107,6 +108,13 @@ class StatusCollector(Collector):
         if (damaged := store.get("damaged")) is not None:
             self._add(names.STORE_DAMAGED, len(damaged))
             self._add(names.STORE_MENDED, store["mended"])
+
+    def _collect_deduplication(self) -> None:
+        if (found := self._status.get("deduplication")) is None:
+            return
+        self._add(names.SHARED_NAMES, found["shared_names"])
+        self._add(names.OTHER_CONTENT, found["other_content"])
+        self._add(names.HIDDEN_DIFFERING, found["hidden_differing"])
 
     def _collect_failover(self) -> None:
         if (failover := self._status.get("failover")) is None:

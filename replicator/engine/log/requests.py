@@ -33,6 +33,8 @@ class AppendedBlock:
     """Its entries that were here by another way, each after the entry that has the same message."""
     partly: tuple[int, ...] = ()
     """The indexes of its entries of which only a part is here."""
+    connected: tuple[str, ...] = ()
+    """Of a copied block, the producers whose names are connected here; only where deduplication is on."""
 
     @property
     def last(self) -> Position:
@@ -286,6 +288,9 @@ class Committed:
     """By topic, what links noted that they left it out."""
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
     """Whom to tell positions before the new blocks."""
+    other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    """Messages that have the sequence ids of others, from another cluster, and other content: by topic, producer, and
+    origin of the others."""
     bytes: int = 0
     publishes: int = 0
     """How many of the requests published, and were not refused."""
@@ -300,6 +305,8 @@ class Committed:
         for topic_id, notes in later.left_out.items():
             self.left_out.setdefault(topic_id, []).extend(notes)
         self.noted += later.noted
+        for key, messages in later.other_content.items():
+            self.other_content[key] = self.other_content.get(key, 0) + messages
         self.bytes += later.bytes
         self.oldest_publish = self.oldest_publish if self.publishes else later.oldest_publish
         self.publishes += later.publishes

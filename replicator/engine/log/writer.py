@@ -5,9 +5,10 @@ queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine
 
 1. Take what is queued, up to a limit. A group of nothing but rows waits a moment for more: what is appended because of
    them comes right after them.
-2. Write it as one group and commit. If that fails nothing of the group was written: each request gets the error. If the
-   store is full the group is tried in halves, so that only what does not fit is refused. After a failed sync the
-   writer confirms nothing more (what reached the disk is unknown).
+2. Write it as one group and commit. Where entries are to be opened first, to be compared, nothing is written: they are
+   opened outside of the transaction, and the group is written again. If a commit fails nothing of the group was
+   written: each request gets the error. If the store is full the group is tried in halves, so that only what does not
+   fit is refused. After a failed sync the writer confirms nothing more (what reached the disk is unknown).
 3. Tell the event loop, once a group.
 
 Before step 2 the room is taken that the transaction may need on the disk (:mod:`replicator.engine.log.room`). Where
@@ -61,6 +62,7 @@ from replicator.engine.log.room import APPENDS, TableRoom, most_bytes
 from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.producing.contents import OPENED_BYTES_MAX, Contents, ContentsNeeded
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publish_order import Turn
 from snapshots.position import Position
@@ -77,6 +79,9 @@ QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
 ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
+OPENINGS_MAX: Final = 16
+"""How often one group is given up to open entries of it. One time is the rule; a decision may lead to another entry.
+Entries that are not open then count as different."""
 COMPACTION_PAUSE_SECONDS: Final = 1 / 16
 """After a step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most. After a
 larger block it is longer."""
@@ -108,6 +113,7 @@ class Writer:
         self.failed: str | None = None
         """Why no request is taken any more."""
         self._broken = False
+        self._contents = Contents()
         self.commits = 0
         self.latencies = Latencies()
         """Of all of the worker: whoever does something has the writer at hand."""
@@ -356,7 +362,8 @@ class Writer:
                     return group, False
         return group, True
 
-    def _commit(self, group: list[Request]) -> Committed:
+    def _commit(self, group: list[Request], openings: int = 0) -> Committed:
+        """Write a group. ``openings`` counts how often it was given up, and its entries opened, to compare them."""
         if self._broken:
             return self._refuse(group, StoreFailed(self.failed))
         if (displaced := self._store.displaced()) is not None:
@@ -372,10 +379,23 @@ class Writer:
         in_segments = self._store.segments.settings.sizes(append_bytes)
         if (full := self._take_room(group, in_segments, appends=bool(appends))) is not None:
             return self._commit_what_fits(group, appends, in_segments, full)
-        batch = CommitGroup(self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes)
+        contents = self._contents
+        batch = CommitGroup(
+            self._store, self._last_id, self.wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes, contents
+        )
         try:
             with self._store.commit_lock, self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)
+        except ContentsNeeded:
+            batch.roll_back()
+            if len(group) > 1 and contents.wanted_bytes > OPENED_BYTES_MAX:
+                contents.wanted = {}
+                return self._commit_in_halves(group)
+            if openings < OPENINGS_MAX:
+                contents.open_wanted()
+            else:
+                contents.closed = True
+            return self._commit(group, openings + 1)
         except lmdb.MapFullError:
             batch.roll_back()
             return self._commit_in_halves(group)
@@ -388,6 +408,7 @@ class Writer:
             self.failed = f"the store failed and confirms nothing more until a restart: {error}"
             return self._refuse(group, StoreFailed(self.failed))
         batch.durable()
+        contents.settle()
         self._last_id = batch.last_id
         self.commits += 1
         batch.committed.bytes = sum(request.bytes for request in group)

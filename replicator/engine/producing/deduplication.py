@@ -15,9 +15,11 @@ on its way is answered after it, with the same outcome.
    lest the message be taken for complete later. A message that starts again under another uuid starts again here.
 3. A row is dropped when its producer is not connected and has sent nothing for a time, or when there are too many: then
    the longest unused goes first.
-4. What came here from other clusters counts as well, by what is really in the log, not by a highest id (see
-   :mod:`replicator.engine.producing.sequence_index`): an entry that is here as a copy, whole or in several, is a
-   duplicate; one of which a part is here is refused; and chunks go on after those of the same message that are here.
+4. Copies from other clusters count as well, by what is really in the log, not by a highest id (see
+   :mod:`replicator.engine.producing.sequence_index`). Ids alone prove nothing there: a failover can give one out twice.
+   An entry is a duplicate if each of its messages has an equal one among the copies, however the batches are cut. One
+   of which only some messages are here is refused. One whose ids are here with other content is stored. Chunks go on
+   after equal ones of the same message, and a message that is stored here from its first chunk on is stored whole.
 5. When the transaction fails, :meth:`SequenceTable.roll_back` puts the rows back as they were.
 
 Source: the publicly documented behaviour of Pulsar's broker deduplication. Upstream writes such a table as a snapshot
@@ -48,12 +50,17 @@ _NO_UUID: Final = bytes(8)
 
 
 class Copied(NamedTuple):
-    """What of an entry that is sent here is here already as copies from other clusters."""
+    """Equal messages of an entry that is sent here, among the copies from other clusters."""
 
     whole: bool = False
     part: bool = False
     chunk: int = NONE_YET
-    """Of a message that is incomplete here: the highest of its chunks."""
+    """The highest chunk that is here of a message that is incomplete here."""
+    other_chunk: bool = False
+    """Whether the copies have other content in the place of this chunk, which is not the first one."""
+
+
+_NOT_COPIED: Final = Copied()
 
 
 class Copies(Protocol):
@@ -63,7 +70,9 @@ class Copies(Protocol):
         """No entry with a higher sequence id came from elsewhere."""
         ...
 
-    def of(self, sent: Numbered) -> Copied: ...
+    def of(self, index: int, sent: Numbered) -> Copied:
+        """Return what is here of the entry at ``index`` of those that are admitted."""
+        ...
 
 
 class Numbered(NamedTuple):
@@ -213,7 +222,9 @@ class SequenceTable:
             if run is not None:
                 self._advance(run, SequenceRow(highest, now_ms), changed)
             copied = NONE_YET if copies is None else copies.highest(producer)
-            here = Copied() if copies is None or first > copied else copies.of(entry)
+            here = _NOT_COPIED
+            if copies is not None and first <= copied and not self._decides_alone(entry):
+                here = copies.of(len(stored), entry)
             stored.append(self._admit(entry, now_ms, changed, here))
             row = self._rows.get(producer)
             run = producer if row is not None and not row.chunks else None
@@ -221,6 +232,13 @@ class SequenceTable:
         if run is not None:
             self._advance(run, SequenceRow(highest, now_ms), changed)
         return stored
+
+    def _decides_alone(self, entry: Numbered) -> bool:
+        """Whether copies are not asked: the entry was sent here before, or goes on with chunks that are stored here."""
+        row = self._rows.get(entry.producer)
+        if row is None:
+            return False
+        return entry.last <= row.highest or bool(entry.chunks and _is_open(row, entry))
 
     def _advance(self, producer: str, row: SequenceRow, changed: dict[str, SequenceRow | None]) -> None:
         """A producer that has a row has gone on, or not."""
@@ -235,6 +253,12 @@ class SequenceTable:
         row = before or SequenceRow()
         if entry.last <= row.highest or copied.whole:
             return False
+        if copied.other_chunk:
+            raise NotAllowedError(
+                f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, and the topic has "
+                "another message of that id from another cluster that begins with the same chunk: send it under "
+                "another id"
+            )
         if copied.part:
             raise NotAllowedError(
                 f"producer {entry.producer!r} sent sequence ids {entry.first} to {entry.last} in one batch, and the "
@@ -284,9 +308,7 @@ class SequenceTable:
 
 def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
     """The row once this chunk is stored; None if it is here already. Raises :class:`NotAllowedError` for a gap."""
-    digest = blake2b(entry.uuid.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    same = (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, digest)
-    here = max(row.chunk, copied) if same else copied
+    here = max(row.chunk, copied) if _is_open(row, entry) else copied
     if entry.chunk <= here:
         return None
     if entry.chunk > here + 1 and known:  # of a producer that is not known, the beginning may have come before
@@ -296,4 +318,13 @@ def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool)
         )
     if entry.chunk == entry.chunks - 1:
         return SequenceRow(entry.last)
-    return SequenceRow(row.highest, 0, entry.last, entry.chunk, entry.chunks, digest)
+    return SequenceRow(row.highest, 0, entry.last, entry.chunk, entry.chunks, _digest(entry.uuid))
+
+
+def _is_open(row: SequenceRow, entry: Numbered) -> bool:
+    """Whether the row has chunks of the message that the entry is a chunk of."""
+    return (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, _digest(entry.uuid))
+
+
+def _digest(uuid: str) -> bytes:
+    return blake2b(uuid.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -66,6 +66,7 @@ class EngineProducer:
         """For an exclusive producer: brings it back into its place when it connects again."""
         self.on_closed: Callable[[str, str], None] | None = None
         """Called with a code and a reason when the topic lets go of the producer, not for its own :meth:`close`."""
+        self.connected_at_ms = producers.topic.writer.wall_clock_ms()
         self.admission: asyncio.Future[Admitted] = producers.topic.loop.create_future()
         self._producers = producers
         self._publish = producers.topic.writing.publish
@@ -170,6 +171,12 @@ class TopicProducers:
     def publishers(self) -> list[EngineProducer]:
         """Those that may publish now, without those that wait to."""
         return [producer for producer in self._members.values() if producer.admission.done()]
+
+    def connected_since(self, name: str) -> int | None:
+        """When the producer of that name connected, in milliseconds since 1970; None if it is not connected."""
+        session = self.registry.sessions.get(name)
+        producer = None if session is None else self._members.get(session)
+        return None if producer is None else producer.connected_at_ms
 
     def leave(self, producer: EngineProducer) -> None:
         self._members.pop(producer.id, None)

@@ -1,10 +1,10 @@
 """Where the log has which sequence ids of which producer, by origin: how a message that came by another way is known.
 
-Invariants (DESIGN §3): 1 and 5 in one: an entry counts as a message that is here only if the entry that has it is found
-in the log and is of the same producer, sequence ids, chunk and batch size. A "highest sequence id" would not do: who
-sends 6 to cluster A, loses it and sends 7 to cluster B, has sent a 6 that is new to B whenever it comes. What is found
-is written in the transaction of the entry. Where nothing is found (any more) the message is taken for a new one: twice
-rather than never.
+Invariants (DESIGN §3, §4.6): 1 and 5 in one: an entry counts as a message that is here only if the entry that has it is
+found in the log, has the same sequence ids of the same producer, and holds the same (:mod:`.contents`). A "highest
+sequence id" would not do: who sends 6 to cluster A, loses it and sends 7 to cluster B, has sent a 6 that is new to B
+whenever it comes. Nor would ids alone: who moves to B may send another 6 there. What is found is written in the
+transaction of the entry. Where nothing is found (any more) the message is taken for a new one: twice rather than never.
 
 Only topics with deduplication have rows, of messages only, never of markers. The rows are few: one for each producer
 of a block, however many entries it has.
@@ -25,19 +25,22 @@ twins           topic id | ledger | entry                      earlier twin, lat
 2. Is this entry, of origin A, here by another way? For each other origin, the rows of the producer whose range holds
    its first id are looked up, the newest few of them; the entries of their blocks are read, and compared. In the steady
    state, in which a producer's ids only grow and come by one way, this ends with the highest id, held in memory.
-3. Entries of one origin are never each other's twins: what their origin's own deduplication stored it has told apart.
-4. When deduplication was off for a time, ids may have been used anew: the epoch is part of the digest, so that what was
+3. Chunks are compared when the last one of their message comes, all of them, and become twins together: consumers put
+   a message together from the chunks of one sender. A hidden first chunk before another last one would lose it.
+4. Entries of one origin are never each other's twins: what their origin's own deduplication stored it has told apart.
+5. When deduplication was off for a time, ids may have been used anew: the epoch is part of the digest, so that what was
    known before is not found any more.
-5. Rows go with their blocks when the log is trimmed. What a producer is told that it sent last it is told for longer:
+6. Rows go with their blocks when the log is trimmed. What a producer is told that it sent last it is told for longer:
    ``copied_sequences`` has the highest id of each, as ``sequences`` has of those that sent it here.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -45,10 +48,11 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockHeader, BlockView, Buffer, verify_block
+from replicator.engine.log.block import BlockView, Buffer, verify_block
 from replicator.engine.log.segments.places import BlockRow, parse_row
 from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
 from replicator.engine.log.twins import TWINS_MAX
+from replicator.engine.producing.contents import Contents, equal_messages
 from replicator.engine.producing.deduplication import NONE_YET, SEQUENCE_ID_MAX, Copied, Numbered
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
@@ -58,6 +62,9 @@ ROWS_LOOKED_AT_MAX: Final = 8
 BLOCKS_PARSED_MAX: Final = 4
 """Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
 HIGHEST_KEPT_MAX: Final = 10_000
+CHUNKS_COMPARED_MAX: Final = 16
+"""The chunks of one message, 80 MB as clients cut them: a transaction reads them. A larger message that came by two
+ways is delivered twice."""
 
 _DIGEST_BYTES: Final = 16
 _ROW_KEY_TAIL = struct.Struct(">QQQ")
@@ -82,8 +89,63 @@ class Identity(NamedTuple):
 class _Parsed:
     """The entries of a block, by producer and first id, in order."""
 
-    by_id: dict[tuple[str, int], list[tuple[Identity, int]]]
-    by_producer: dict[str, list[Numbered]]
+    by_id: dict[tuple[str, int], list[tuple[Identity, int]]] = field(default_factory=dict)
+    by_producer: dict[str, _Entries] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Entries:
+    """The entries of one producer in a block, in order."""
+
+    numbered: list[tuple[Numbered, int]] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    ordered: bool = True
+    """Whether ids only grow, which is the rule."""
+
+    def add(self, numbered: Numbered, index: int) -> None:
+        if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
+            self.ordered = False
+        self.numbered.append((numbered, index))
+        self.firsts.append(numbered.first)
+        self.lasts.append(numbered.last)
+
+    def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
+        """Return the entries with ids from ``first`` to ``last``."""
+        if self.ordered:
+            return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
+        return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
+
+
+class _Place(NamedTuple):
+    """An entry of a stored block."""
+
+    block: Position
+    offset: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.block.ledger, self.block.entry + self.offset)
+
+
+@dataclass(slots=True)
+class Comparing:
+    """State that the comparisons of one transaction share: the entries that are open, and the blocks that were read."""
+
+    contents: Contents
+    views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
+    other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    """Messages that have the ids of others and not their content, by topic, producer and origin of the others."""
+
+    def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
+        """Count messages that have the ids of others, from ``origin``, and not their content."""
+        key = topic_id, producer, origin
+        self.other_content[key] = self.other_content.get(key, 0) + messages
+
+    @property
+    def wants(self) -> bool:
+        """Whether entries are to be opened first: what is decided from now on does not count."""
+        return bool(self.contents.wanted)
 
 
 def numbered_of(entry: Buffer) -> Numbered | None:
@@ -140,6 +202,36 @@ def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, fir
         else:
             more = bool(cursor.key())
     return rows
+
+
+class TwinRow(NamedTuple):
+    """A row of table ``twins``: the entries before and after one in its chain, and the origin of that one."""
+
+    earlier: Position
+    later: Position
+    origin: str
+
+
+def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
+    """Return the row of an entry; None if it has no twin, or there is no such entry."""
+    if position == BEFORE_ALL:
+        return None
+    stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
+    if stored is None:
+        return None
+    row = bytes(stored)
+    places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
+    return TwinRow(decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii"))
+
+
+def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
+    """Write the row of an entry; one that has nothing before or after it has no row."""
+    key = BLOCK_KEY.pack(topic_id, *position)
+    if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
+        txn.delete(key, db=tables["twins"])
+        return
+    places = encode_place(row.earlier) + encode_place(row.later)
+    txn.put(key, places + row.origin.encode("ascii"), db=tables["twins"])
 
 
 def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
@@ -225,29 +317,36 @@ class SequenceIndex:
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
-        header: BlockHeader,
+        new: BlockView,
         first: Position,
-        entries: Sequence[tuple[Numbered | None, int]],
+        numbered: Sequence[Numbered | None],
         origins: Iterable[str],
+        comparing: Comparing,
     ) -> list[Pair]:
         """Which entries of a copied block, about to be committed at ``first``, are here by another way; also writes it.
 
-        ``entries`` are their ids and batch sizes; ``origins`` all that the topic has messages of.
+        ``numbered`` are their ids; ``origins`` all that the topic has messages of.
         """
         pairs: list[Pair] = []
+        header = new.header
         others = [origin for origin in origins if origin != header.origin]
         highest: dict[str, int] = {}
-        for index, (numbered, batch_size) in enumerate(entries):
-            if numbered is None:
+        for index, sent in enumerate(numbered):
+            if sent is None:
                 continue
-            name = numbered.producer
+            name = sent.producer
             if name not in highest:
                 highest[name] = max((self._known(txn, tables, other, name) for other in others), default=-1)
-            if numbered.first > highest[name]:
+            if sent.first > highest[name]:
+                continue
+            if sent.chunks:
+                if sent.chunk == sent.chunks - 1:
+                    pairs += self._chunk_twins(txn, tables, new, first, numbered, index, others, comparing)
                 continue
             local = Position(first.ledger, first.entry + index)
+            identity = Identity(sent, int(new.batch_sizes[index]))
             for other in others:
-                found = self._find(txn, tables, other, Identity(numbered, batch_size))
+                found = self._find(txn, tables, other, identity, new.entry(index), comparing)
                 if found is not None and (pair := self._join(txn, tables, found, other, local, header.origin)):
                     pairs.append(pair)
                     break
@@ -260,24 +359,86 @@ class SequenceIndex:
         known = (self._known(txn, tables, origin, producer) for origin in origins if origin != self._own)
         return max(known, default=NONE_YET)
 
-    def copied(self, txn: lmdb.Transaction, tables: dict[str, Any], sent: Numbered, origins: Iterable[str]) -> Copied:
-        """What of an entry that a producer sends here came from other clusters."""
-        ranges: list[tuple[int, int]] = []
-        chunk = NONE_YET
-        for origin in origins:
-            if origin == self._own or self._known(txn, tables, origin, sent.producer) < sent.first:
-                continue
-            for parsed, _ in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last):
-                for here in parsed.by_producer.get(sent.producer, ()):
-                    if here.last < sent.first or here.first > sent.last:
-                        continue
-                    if not here.chunks or here.chunk == here.chunks - 1:
-                        if here.first <= sent.first and here.last >= sent.last:
-                            return Copied(whole=True)
-                        ranges.append((here.first, here.last))
-                    elif (here.chunks, here.uuid) == (sent.chunks, sent.uuid):
-                        chunk = max(chunk, here.chunk)
-        return Copied(_covers(ranges, sent.first, sent.last), bool(ranges), chunk)
+    def copied(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        sent: Numbered,
+        entry: Buffer,
+        origins: Iterable[str],
+        comparing: Comparing,
+    ) -> Copied:
+        """Return what is here, from other clusters, of an entry that a producer sends."""
+        others = [
+            origin
+            for origin in origins
+            if origin != self._own and self._known(txn, tables, origin, sent.producer) >= sent.first
+        ]
+        if sent.chunks:
+            return self._copied_chunk(txn, tables, sent, entry, others, comparing)
+        found = [
+            (origin, here, _Place(block, index))
+            for origin in others
+            for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last, comparing)
+            if (entries := parsed.by_producer.get(sent.producer)) is not None
+            for here, index in entries.overlapping(sent.first, sent.last)
+            if not here.chunks
+        ]
+        contents = comparing.contents
+        cut_otherwise: list[_Place] = []
+        for _, here, place in found:
+            if (here.first, here.last) == (sent.first, sent.last):
+                if contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                    return Copied(whole=True)
+                if sent.first == sent.last:
+                    continue  # nothing of it is here
+            cut_otherwise.append(place)
+        equal, count = 0, 1 + sent.last - sent.first
+        if cut_otherwise:
+            here_too = [contents.messages(self._entry(txn, tables, place, comparing)) for place in cut_otherwise]
+            messages = contents.messages(entry)
+            if messages is not None:
+                equal, count = equal_messages(messages, (each for each in here_too if each is not None)), len(messages)
+                if equal == count:
+                    return Copied(whole=True)
+        for origin in set() if equal else {origin for origin, _, _ in found}:
+            comparing.note_other_content(self._topic_id, sent.producer, origin, count)
+        return Copied(part=equal > 0)
+
+    def _copied_chunk(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        sent: Numbered,
+        entry: Buffer,
+        others: Iterable[str],
+        comparing: Comparing,
+    ) -> Copied:
+        """Do as :meth:`copied`, for a chunk. Its producer has stored no chunk of the message here.
+
+        1. A chunk that is equal to that of a message that is complete here is a duplicate.
+        2. One that is equal to that of an incomplete message of its uuid is, too, and those after it go on there.
+        3. Else the message is another one. Its first chunk is stored; a later one has no first one here.
+        """
+        goes_on = NONE_YET
+        other = False
+        for origin in others:
+            for uuid, chunks in self._chunks(txn, tables, origin, sent, comparing).items():
+                complete = sent.chunks - 1 in chunks
+                place = chunks.get(sent.chunk)
+                if place is None:
+                    if not complete and uuid == sent.uuid:
+                        goes_on = max(goes_on, *(chunk for chunk in chunks if chunk < sent.chunk), NONE_YET)
+                elif comparing.contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                    if complete:
+                        return Copied(whole=True)
+                    if uuid == sent.uuid:
+                        goes_on = max(goes_on, sent.chunk)
+                else:
+                    other = True
+                    if sent.chunk == 0:
+                        comparing.note_other_content(self._topic_id, sent.producer, origin, 1)
+        return Copied(chunk=goes_on, other_chunk=other and sent.chunk > 0 and goes_on == NONE_YET)
 
     # Looking up.
 
@@ -296,14 +457,19 @@ class SequenceIndex:
         self._highest[origin, producer] = known
 
     def _rows(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], digest: bytes, lowest_max: int
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        digest: bytes,
+        lowest_max: int,
+        rows_max: int = ROWS_LOOKED_AT_MAX,
     ) -> Iterator[tuple[Position, int]]:
         """Rows whose lowest id is at or below ``lowest_max``, the highest of them first, a limited number."""
         prefix = TOPIC_KEY.pack(self._topic_id) + digest
         cursor = txn.cursor(db=tables["numbered"])
         end = prefix + _ROW_KEY_TAIL.pack(lowest_max, 2**64 - 1, 2**64 - 1)
         more = cursor.prev() if cursor.set_range(end) else cursor.last()
-        for _ in range(ROWS_LOOKED_AT_MAX):
+        for _ in range(rows_max):
             if not more or not bytes(cursor.key()).startswith(prefix):
                 return
             _, ledger, first = _ROW_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
@@ -311,26 +477,130 @@ class SequenceIndex:
             more = cursor.prev()
 
     def _blocks(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str, first: int, last: int
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        origin: str,
+        producer: str,
+        first: int,
+        last: int,
+        comparing: Comparing,
+        rows_max: int = ROWS_LOOKED_AT_MAX,
     ) -> Iterator[tuple[_Parsed, Position]]:
         """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
-        for position, highest in self._rows(txn, tables, self._digest(origin, producer), last):
-            if highest >= first and (parsed := self._parse(txn, tables, position)) is not None:
+        for position, highest in list(self._rows(txn, tables, self._digest(origin, producer), last, rows_max)):
+            if highest >= first and (parsed := self._parse(txn, tables, position, comparing)) is not None:
                 yield parsed, position
 
-    def _find(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, identity: Identity) -> Position | None:
-        numbered = identity.numbered
-        for parsed, block in self._blocks(txn, tables, origin, numbered.producer, numbered.first, numbered.first):
-            for here, index in parsed.by_id.get((numbered.producer, numbered.first), ()):
+    def _find(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        origin: str,
+        identity: Identity,
+        entry: Buffer,
+        comparing: Comparing,
+    ) -> Position | None:
+        """Return the entry of an origin that has these ids and holds what ``entry`` holds."""
+        sent = identity.numbered
+        met = False
+        for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
+            for here, index in parsed.by_id.get((sent.producer, sent.first), ()):
                 if here == identity:
-                    return Position(block.ledger, block.entry + index)
+                    met = True
+                    place = _Place(block, index)
+                    if comparing.contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                        return place.position
+        if met:
+            comparing.note_other_content(self._topic_id, sent.producer, origin, identity.batch_size)
         return None
 
-    def _parse(self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position) -> _Parsed | None:
+    def _chunks(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
+    ) -> dict[str, dict[int, _Place]]:
+        """The chunks of messages of an origin with the id of ``of`` and as many chunks, by uuid and chunk."""
+        found: dict[str, dict[int, _Place]] = {}
+        rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
+        for parsed, block in self._blocks(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
+            for (here, _), index in parsed.by_id.get((of.producer, of.first), ()):
+                if here.chunks == of.chunks:
+                    found.setdefault(here.uuid, {}).setdefault(here.chunk, _Place(block, index))
+        return found
+
+    def _chunk_twins(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        new: BlockView,
+        first: Position,
+        numbered: Sequence[Numbered | None],
+        last: int,
+        others: Iterable[str],
+        comparing: Comparing,
+    ) -> list[Pair]:
+        """The chunks of the message whose last one is entry ``last`` of a copied block, if all are here by another way.
+
+        Chunks before it are in the same block, or in others that were copied before.
+        """
+        sent = numbered[last]
+        assert sent is not None
+        count = sent.chunks
+        if count > CHUNKS_COMPARED_MAX or self._twins + 2 * count > TWINS_MAX:
+            return []
+        origin = new.header.origin
+        own = dict(self._chunks(txn, tables, origin, sent, comparing).get(sent.uuid, {}))
+        for index, each in enumerate(numbered[: last + 1]):
+            if each is not None and each._replace(chunk=sent.chunk) == sent:
+                own[each.chunk] = _Place(first, index)
+        if len(own) != count:
+            return []
+
+        def bytes_of(place: _Place) -> Buffer:
+            return new.entry(place.offset) if place.block == first else self._entry(txn, tables, place, comparing)
+
+        for other in others:
+            for theirs in self._chunks(txn, tables, other, sent, comparing).values():
+                if len(theirs) != count:
+                    continue
+                if not all(comparing.contents.alike(bytes_of(own[at]), bytes_of(theirs[at])) for at in range(count)):
+                    comparing.note_other_content(self._topic_id, sent.producer, other, 1)
+                    continue
+                found = [(theirs[at].position, own[at].position) for at in range(count)]
+                if all(self._may_join(txn, tables, here, other, local, origin) for here, local in found):
+                    joined = (self._join(txn, tables, here, other, local, origin) for here, local in found)
+                    return [pair for pair in joined if pair is not None]
+        return []
+
+    def _parse(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
+    ) -> _Parsed | None:
         parsed = self._parsed.get(first)
         if parsed is not None:
             self._parsed.move_to_end(first)
             return parsed
+        view = self._view(txn, tables, first, comparing)
+        if view is None:
+            return None
+        parsed = _Parsed()
+        for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
+            numbered = numbered_of(entry)
+            if numbered is not None:
+                identity = Identity(numbered, batch_size)
+                parsed.by_id.setdefault((numbered.producer, numbered.first), []).append((identity, index))
+                parsed.by_producer.setdefault(numbered.producer, _Entries()).add(numbered, index)
+        self._parsed[first] = parsed
+        if len(self._parsed) > BLOCKS_PARSED_MAX:
+            self._parsed.popitem(last=False)
+        return parsed
+
+    def _view(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
+    ) -> BlockView | None:
+        """A stored block; None where it is trimmed. Raises :class:`BlockCorrupt`."""
+        views, key = comparing.views, (self._topic_id, first)
+        view = views.get(key)
+        if view is not None:
+            return view
         stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
         if stored is None:
             return None
@@ -339,17 +609,15 @@ class SequenceIndex:
             view = BlockView(block, verify_block(block))  # ids that are not what they were would lose a message
         except BlockCorrupt as error:
             raise BlockCorrupt(f"topic {self._topic_id} at {first}: {error}") from None
-        parsed = _Parsed({}, {})
-        for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
-            numbered = numbered_of(entry)
-            if numbered is not None:
-                identity = Identity(numbered, batch_size)
-                parsed.by_id.setdefault((numbered.producer, numbered.first), []).append((identity, index))
-                parsed.by_producer.setdefault(numbered.producer, []).append(numbered)
-        self._parsed[first] = parsed
-        if len(self._parsed) > BLOCKS_PARSED_MAX:
-            self._parsed.popitem(last=False)
-        return parsed
+        views[key] = view
+        if len(views) > BLOCKS_PARSED_MAX:
+            del views[next(iter(views))]
+        return view
+
+    def _entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: _Place, comparing: Comparing) -> Buffer:
+        view = self._view(txn, tables, place.block, comparing)
+        assert view is not None, "its block was just parsed"
+        return view.entry(place.offset)
 
     def _digest(self, origin: str, producer: str) -> bytes:
         text = f"{self._epoch}\0{origin}\0{producer}".encode("utf-8", "surrogatepass")
@@ -367,38 +635,45 @@ class SequenceIndex:
         origin: str,
     ) -> Pair | None:
         """Put ``local`` at the end of the chain of ``found``; None if that has one of its origin, or it is too much."""
-        if self._twins >= TWINS_MAX:
+        if self._twins >= TWINS_MAX or not self._may_join(txn, tables, found, found_origin, local, origin):
             return None
-        twins = tables["twins"]
-
-        def row_of(position: Position) -> tuple[Position, Position, str] | None:
-            stored = txn.get(BLOCK_KEY.pack(self._topic_id, *position), db=twins)
-            if stored is None:
-                return None
-            row = bytes(stored)
-            places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
-            return decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii")
+        last, row, _ = self._chain_of(txn, tables, found, found_origin)
 
         def put(position: Position, earlier: Position, later: Position, of: str) -> None:
-            row = encode_place(earlier) + encode_place(later) + of.encode("ascii")
-            txn.put(BLOCK_KEY.pack(self._topic_id, *position), row, db=twins)
+            put_twin(txn, tables, self._topic_id, position, TwinRow(earlier, later, of))
 
-        last, row = found, row_of(found) or (BEFORE_ALL, BEFORE_ALL, found_origin)
-        origins = {row[2]}
-        at = row[0]
-        limit = last
-        while BEFORE_ALL < at < limit and (before := row_of(at)) is not None:  # ever lower, whatever the rows say
-            origins.add(before[2])
-            limit, at = at, before[0]
-        while row[1] > last and (after := row_of(row[1])) is not None:  # ever higher
-            last, row = row[1], after
-            origins.add(row[2])
-        if origin in origins or last >= local:
-            return None
         self._twins += 1 + (row[:2] == (BEFORE_ALL, BEFORE_ALL))
-        put(last, row[0], local, row[2])
+        put(last, row.earlier, local, row.origin)
         put(local, last, BEFORE_ALL, origin)
         return last, local
+
+    def _may_join(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        found: Position,
+        found_origin: str,
+        local: Position,
+        origin: str,
+    ) -> bool:
+        """Whether ``local`` may follow in the chain of ``found``: that has none of its origin, and nothing after it."""
+        last, _, origins = self._chain_of(txn, tables, found, found_origin)
+        return origin not in origins and last < local
+
+    def _chain_of(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
+    ) -> tuple[Position, TwinRow, set[str]]:
+        """The last entry of a chain, its row, and the origins of all."""
+        last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
+        origins = {row.origin}
+        at, limit = row.earlier, last
+        while BEFORE_ALL < at < limit and (before := get_twin(txn, tables, self._topic_id, at)) is not None:
+            origins.add(before.origin)  # ever lower, whatever the rows say
+            limit, at = at, before.earlier
+        while row.later > last and (after := get_twin(txn, tables, self._topic_id, row.later)) is not None:
+            last, row = row.later, after
+            origins.add(row.origin)
+        return last, row, origins
 
 
 def _row_key(topic_id: int, digest: bytes, lowest: int, first: Position) -> bytes:
@@ -414,14 +689,3 @@ def _count(txn: lmdb.Transaction, database: Any, topic_id: int) -> int:
         count += 1
         more = cursor.next()
     return count
-
-
-def _covers(ranges: list[tuple[int, int]], first: int, last: int) -> bool:
-    """Whether ``ranges`` together hold all from ``first`` to ``last``."""
-    for low, high in sorted(ranges):
-        if low > first:
-            return False
-        first = max(first, high + 1)
-        if first > last:
-            return True
-    return False

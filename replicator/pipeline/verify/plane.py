@@ -22,7 +22,7 @@ from replicator.peering.comparing import (
 from replicator.pipeline.data_plane import DataPlane, FetchedBlock, JsonObject, _promised, _read_page
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.comparison.scope import Standing
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 _T = TypeVar("_T")
 
@@ -89,9 +89,22 @@ class VerifyPlane(DataPlane):
                         str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
                         for origin, holes in row["left_out"].items()
                     },
+                    hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
                 )
                 for name, row in answer["topics"].items()
             }
+
+    def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
+        """The entries up to there that are hidden as duplicates, each after one that is said to be the same message."""
+        after = BEFORE_ALL
+        while True:
+            answer = self._json("twins", topic=topic, after=str(after), upto=str(upto))
+            with _promised(self.url, "twins"):
+                pairs = [(Position.parse(one), Position.parse(other)) for one, other in answer["twins"]]
+            yield from pairs
+            if not pairs or pairs[-1][1] <= after:
+                return
+            after = pairs[-1][1]
 
     def link_states(self) -> list[LinkState]:
         """The links that leave this cluster."""

@@ -21,6 +21,7 @@ FAULTS: Final = {
     "reordered": "after something of its origin that was published later",
     "corrupted": "the same message with other content, or a damaged block",
     "mismapped": "snapshot mapping that promises what is not there, or exact mapping that names another place",
+    "hidden": "not delivered as a duplicate of another message, and of other content",
     "ack_mismatch": "acknowledged here, and not where the link leads",
     "gaps": "topics at which a link has stopped: replicator links list",
 }
@@ -66,6 +67,8 @@ class ClusterCounts:
 
     messages: int
     markers: Mapping[str, int]
+    duplicates: int = 0
+    """Of the messages those that are not delivered, because another entry has the same message."""
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class VerifyReport:
     subscriptions: int
     """How many replicated subscriptions were compared, counted once for each topic."""
     seconds: float
+    hidden: int = 0
     behind: int = 0
     """Messages on their way to a destination, over links that work or are paused."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
@@ -133,13 +137,18 @@ class VerifyReport:
             "reordered": self.reordered,
             "corrupted": self.corrupted,
             "mismapped": self.mismapped,
+            "hidden": self.hidden,
             "ack_mismatch": self.ack_mismatch,
             "gaps": self.gaps,
             "messages": self.messages,
             "mappings": self.mappings,
             "subscriptions": self.subscriptions,
             "clusters": {
-                name: {"messages": counts.messages, "markers": dict(counts.markers)}
+                name: {
+                    "messages": counts.messages,
+                    "markers": dict(counts.markers),
+                    "duplicates": counts.duplicates,
+                }
                 for name, counts in self.clusters.items()
             },
             "topics": of_topics,
@@ -194,6 +203,10 @@ def format_report(report: VerifyReport) -> Table:
         for finding in report.findings:
             if finding.fault == fault:
                 table.add_row("", f"{finding.count:,}", Text("\n  ".join([finding.topic, *finding.examples])))
+    for name, read_there in report.clusters.items():
+        if read_there.duplicates:
+            text = f"{name}: {read_there.duplicates:,} messages came by two ways, and are delivered once: no fault"
+            table.add_row("duplicates", "", Text(text))
     for block in report.damaged[:EXAMPLES_MAX]:
         text = f"{block.cluster}: {block.topic} at {block.position}: {block.reason}"
         table.add_row("damaged block", "", Text(text), style="red")

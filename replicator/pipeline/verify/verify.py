@@ -8,6 +8,8 @@
 3. What time may heal is looked at again: what lies above a copy's high-water mark is missing if the mark does not move
    while waited for, and an acknowledgement counts as not copied if it still is not there after that time.
 4. The exact mapping is asked for the places of some copied entries, and compared with the logs.
+5. Messages that a cluster does not deliver, because it takes them for duplicates, are compared with the ones that it
+   delivers (:mod:`~replicator.pipeline.verify.hidden`).
 
 Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is.
 """
@@ -43,6 +45,7 @@ from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
+from replicator.pipeline.verify.hidden import look_at_hidden
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
 from replicator.pipeline.verify.reachability import Ways, reachability_of
 from replicator.pipeline.verify.report import (
@@ -158,7 +161,8 @@ class _Verification:
             replace(tally, kind="missing") if tally.kind == BEHIND and _pair(tally) in came_not else tally
             for tally in tallies
         ]
-        more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE))]
+        duplicates = look_at_hidden(picture)
+        more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE)), *duplicates.differing]
         if self.files is not None:
             self.files.finish(
                 came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
@@ -171,7 +175,10 @@ class _Verification:
         return VerifyReport(
             **counts,
             messages=sum(tally.count for tally in tallies if tally.kind == COMPARED),
-            clusters={state.name: _cluster_counts(tallies, state.name) for state in picture.clusters},
+            clusters={
+                state.name: _cluster_counts(tallies, state.name, duplicates.messages[state.name])
+                for state in picture.clusters
+            },
             topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)})),
             findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
             mappings=_count_mappings(picture),
@@ -448,7 +455,7 @@ def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
             yield replace(probe, kind="mismapped", count=1, detail=example)
 
 
-def _cluster_counts(tallies: Iterable[Tally], cluster: str) -> ClusterCounts:
+def _cluster_counts(tallies: Iterable[Tally], cluster: str, duplicates: int) -> ClusterCounts:
     messages, markers = 0, dict[str, int]()
     for tally in tallies:
         if tally.kind == READ and tally.cluster == cluster:
@@ -456,4 +463,4 @@ def _cluster_counts(tallies: Iterable[Tally], cluster: str) -> ClusterCounts:
                 messages += tally.count
             else:
                 markers[tally.other] = markers.get(tally.other, 0) + tally.count
-    return ClusterCounts(messages, markers)
+    return ClusterCounts(messages, markers, duplicates)

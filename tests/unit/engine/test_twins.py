@@ -165,8 +165,6 @@ def test_entries_that_differ_in_what_they_hold_are_no_twins(tmp_path: Path) -> N
         async with two(tmp_path) as (a, b):
             await a.publish([numbered_batch(3, 6)])
             await b.publish([numbered_batch(3, 5), numbered(6), numbered(3, producer="q")])
-            await a.publish(chunks_of(9, 2))
-            await b.publish(chunks_of(9, 2))
             await both_ways(a, b)
             assert not a.log.has_twins
             assert not b.log.has_twins
@@ -174,16 +172,44 @@ def test_entries_that_differ_in_what_they_hold_are_no_twins(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_chunks_are_twins_one_by_one(tmp_path: Path) -> None:
+def test_a_message_in_chunks_is_one_message_once_all_of_it_came_by_both_ways(tmp_path: Path) -> None:
+    """Under whatever uuid: a consumer puts the first one together, and gets none of the other one after its last."""
+
     async def main() -> None:
         async with two(tmp_path) as (a, b):
-            chunks = chunks_of(4, 3)
-            await a.publish(chunks)
-            await b.publish(chunks[:2])
+            theirs, ours = chunks_of(4, 3), chunks_of(4, 3, publish_time=2)
+            await a.publish(theirs)
+            for chunk in ours[:2]:
+                await b.publish([chunk])
+            await copy(b, a)
+            assert not a.log.has_twins, "nobody knows yet how it ends"
+            await b.publish(ours[2:])
             await both_ways(a, b)
-            _, inbox = await subscribed(b)
-            await inbox.holds(3)
-            assert ids_of(inbox.deliveries) == [("p", 4, 0), ("p", 4, 1), ("p", 4, 2)]
+            for topic, chunks in ((a, theirs), (b, ours)):
+                _, inbox = await subscribed(topic)
+                await inbox.holds(3)
+                assert [bytes(each.entry) for each in inbox.deliveries] == chunks
+                assert len(topic.log.twins.members if topic.log.twins else ()) == 6
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("differs", [0, 1, 2])
+def test_messages_in_chunks_that_differ_in_one_are_both_delivered_whole(tmp_path: Path, differs: int) -> None:
+    async def main() -> None:
+        async with two(tmp_path) as (a, b):
+            contents = [b"0", b"1", b"2"]
+            here = chunks_of(4, 3, uuid="p-4", contents=contents)
+            contents[differs] = b"x"
+            there = chunks_of(4, 3, uuid="p-4", contents=contents)
+            await a.publish(here)
+            await b.publish(there)
+            await both_ways(a, b)
+            for topic, chunks in ((a, here + there), (b, there + here)):
+                assert not topic.log.has_twins
+                _, inbox = await subscribed(topic)
+                await inbox.holds(6)
+                assert [bytes(each.entry) for each in inbox.deliveries] == chunks
 
     asyncio.run(main())
 

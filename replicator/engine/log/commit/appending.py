@@ -97,6 +97,7 @@ class LogAppender:
         hole: bool = False,
         twins: Sequence[Pair] = (),
         partly: tuple[int, ...] = (),
+        connected: tuple[str, ...] = (),
     ) -> None:
         """``prefixed`` says that ``block`` begins with its :meth:`prefix` already."""
         first = self.next_position(tail)
@@ -111,7 +112,7 @@ class LogAppender:
         tail.messages += header.messages
         size_bytes = len(block) - (tables.LOCAL_PREFIX.size if prefixed else 0)
         self._committed.appended.setdefault(tail.topic_id, []).append(
-            AppendedBlock(first, header, size_bytes, hole, twins, partly)
+            AppendedBlock(first, header, size_bytes, hole, twins, partly, connected)
         )
 
     def _row(

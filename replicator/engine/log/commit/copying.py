@@ -11,19 +11,21 @@ link left out is written as a hole in that transaction, so that nobody claims la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import lmdb
 
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
 from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.deduplicating import FoundInBlock
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.requests import CopyRequest, Extent, NewHole, Tail
 from replicator.engine.log.store_tables import HighWater, PartsRow
-from replicator.engine.producing.sequence_index import Pair
+
+_NOTHING_FOUND: Final = FoundInBlock((), ())
 
 
 class BlockCopies(BlockWriting):
@@ -43,12 +45,21 @@ class BlockCopies(BlockWriting):
             local_first = appender.next_position(tail)
             if new.hole is not None:
                 put_hole(txn, self._dbs, tail, header.origin, new.hole)
-            twins: Sequence[Pair] = ()
+            found = _NOTHING_FOUND
             # A batch that lacks messages is nobody's twin: the other one has more, and hiding that would lose it.
             if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES and not header.parts_bytes:
-                twins = self._deduplication.twins_of(txn, request, new, local_first)
+                found = self._deduplication.look_up(txn, request, new, local_first)
             partly = tuple(BlockView(new.block, header).absent) if header.parts_bytes else ()
-            appender.append(txn, tail, header, new.block, hole=new.hole is not None, twins=twins, partly=partly)
+            appender.append(
+                txn,
+                tail,
+                header,
+                new.block,
+                hole=new.hole is not None,
+                twins=found.twins,
+                partly=partly,
+                connected=found.connected,
+            )
             if partly:
                 row = PartsRow(header.origin, header.origin_first, local_first, partly)
                 txn.put(*tables.parts_row(tail.topic_id, row), db=self._dbs["parts"])

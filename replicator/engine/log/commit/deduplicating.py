@@ -6,7 +6,8 @@ written with the group, or put back with it.
 
 1. A publish is compared with the topic's table of sequence ids and with what came from other clusters.
 2. The sequence ids of what is stored are noted in the topic's index, so that a copy of it is recognised later.
-3. A copied block is looked up in that index: which of its messages are here by another way?
+3. A copied block is looked up in that index: which of its messages are here by another way? Where that takes opening
+   entries (:mod:`replicator.engine.producing.contents`) the group is given up, and written once more with them open.
 4. Where deduplication is off, what it knew is forgotten: it is no longer the whole truth, and must not come back.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -30,16 +31,25 @@ from replicator.engine.log.requests import (
 )
 from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.contents import Contents
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
-from replicator.engine.producing.sequence_index import Pair, SequenceIndex, numbered_of
+from replicator.engine.producing.sequence_index import Comparing, Pair, SequenceIndex, numbered_of
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
 from snapshots.position import Position
+
+
+class FoundInBlock(NamedTuple):
+    """What deduplication knows of a copied block: its messages that are here by another way, and which of its
+    producers are connected here."""
+
+    twins: Sequence[Pair]
+    connected: tuple[str, ...]
 
 
 class GroupDeduplication:
     """The deduplication of every topic that one transaction touches."""
 
-    __slots__ = ("_appender", "_body", "_cluster", "_dbs", "_joined", "_now_ms")
+    __slots__ = ("_appender", "_body", "_cluster", "_dbs", "_joined", "_now_ms", "comparing")
 
     def __init__(
         self,
@@ -48,8 +58,10 @@ class GroupDeduplication:
         now_ms: int,
         appender: LogAppender,
         body: Callable[[BlockRow], Buffer],
+        contents: Contents,
     ) -> None:
         self._body = body
+        self.comparing = Comparing(contents)
         self._dbs = dbs
         self._cluster = cluster
         self._now_ms = now_ms
@@ -69,7 +81,8 @@ class GroupDeduplication:
         self._switch_index(txn, tail, on=True)
         if request.known_new:
             return
-        copies = _TopicCopies(txn, self._dbs, self._index(txn, tail), tail.high_water)
+        index = self._index(txn, tail)
+        copies = _TopicCopies(txn, self._dbs, index, tail.high_water, request.entries, self.comparing)
         stored = self._table(txn, tail).admit(request.numbered, self._now_ms, copies)
         tail.numbered = True
         request.stored = None if all(stored) else stored
@@ -87,20 +100,19 @@ class GroupDeduplication:
         self._table(txn, tail).note(complete, self._now_ms)
         tail.numbered = True
 
-    def twins_of(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> list[Pair]:
+    def look_up(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> FoundInBlock:
         """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
         tail, header = request.tail, new.header
         self._switch_index(txn, tail, on=request.numbered)
         if not request.numbered:
-            return []
+            return FoundInBlock((), ())
         view = BlockView(new.block, header)
         numbered = [numbered_of(entry) for entry in view.entries()]
         index = self._index(txn, tail)
-        identified = list(zip(numbered, view.batch_sizes.tolist(), strict=True))
-        pairs = index.twins_of_block(txn, self._dbs, header, first, identified, tail.high_water)
+        pairs = index.twins_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
         complete = index.record(txn, self._dbs, header.origin, first, numbered)
         self._copied_table(txn, tail).note(complete, self._now_ms)
-        return pairs
+        return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))
 
     def open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
         """Save the topic's epoch; returns the highest sequence id that is here of the producer, -1 if there is none."""
@@ -178,9 +190,11 @@ class _TopicCopies:
     tables: dict[str, Any]
     index: SequenceIndex
     origins: Mapping[str, HighWater]
+    entries: Sequence[Buffer]
+    comparing: Comparing
 
     def highest(self, producer: str) -> int:
         return self.index.highest_copied(self.txn, self.tables, producer, self.origins)
 
-    def of(self, sent: Numbered) -> Copied:
-        return self.index.copied(self.txn, self.tables, sent, self.origins)
+    def of(self, index: int, sent: Numbered) -> Copied:
+        return self.index.copied(self.txn, self.tables, sent, self.entries[index], self.origins, self.comparing)

@@ -7,7 +7,8 @@ in the order in which they came.
 2. A request that is refused leaves nothing, and the others of the group go on.
 3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
 4. Bodies that go to segments are written and synced; then the transaction commits.
-5. If the transaction fails, what the parts hold in memory is put back as it was.
+5. If the transaction fails, or is given up because entries are to be opened first, what the parts hold in memory is put
+   back as it was.
 
 It runs on the thread of :mod:`replicator.engine.log.writer`. Of the event loop it knows only the futures, which it
 passes on.
@@ -50,6 +51,7 @@ from replicator.engine.log.requests import (
 )
 from replicator.engine.log.store import Store
 from replicator.engine.log.trim import trim_log
+from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.topics.topic_deletion import sweep_topic
 
 _OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
@@ -73,16 +75,20 @@ class CommitGroup:
         "committed",
     )
 
-    def __init__(self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int) -> None:
+    def __init__(
+        self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int, contents: Contents
+    ) -> None:
         """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1; ``appended_bytes`` is
-        about what the group appends."""
+        about what the group appends; ``contents`` has what was opened to be compared."""
         self._store = store
         self._cluster = cluster = store.cluster
         self._dbs = dbs = store.tables
         self.committed = committed = Committed()
         self._bodies = bodies = GroupBodies(store, appended_bytes)
         self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed, bodies)
-        self._deduplication = deduplication = GroupDeduplication(dbs, cluster, now_ms, appender, store.body_for_writer)
+        self._deduplication = deduplication = GroupDeduplication(
+            dbs, cluster, now_ms, appender, store.body_for_writer, contents
+        )
         self._publishes = PublishRun(cluster, now_ms, appender, deduplication, committed)
         self._copies: BlockCopies | None = None
 
@@ -91,6 +97,7 @@ class CommitGroup:
         return self._appender.last_id
 
     def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
+        """Write all requests. Raises :class:`ContentsNeeded` where entries are to be opened: then nothing stays."""
         publishes = self._publishes
         for request in group:
             if isinstance(request, PublishRequest):
@@ -103,6 +110,9 @@ class CommitGroup:
                 result = error
             self.committed.results.append((request.future, result))
         publishes.end(txn)
+        if self._deduplication.comparing.wants:
+            raise ContentsNeeded
+        self.committed.other_content = self._deduplication.comparing.other_content
         self._deduplication.write(txn)
         self._appender.write(txn)
         self._bodies.flush(txn)

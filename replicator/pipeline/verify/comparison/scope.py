@@ -35,6 +35,8 @@ class Standing:
     trimmed_of: Mapping[str, Position] = field(default_factory=dict)
     high_water: Mapping[str, tuple[int, Position]] | None = None
     left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
+    hidden: int = 0
+    """How many entries are hidden as duplicates."""
 
     def gone_upto(self, cluster: str, origin: str) -> Position:
         """Up to where an origin's entries were trimmed here."""

@@ -30,7 +30,7 @@ def test_json_has_the_counters_and_the_findings_of_each_topic() -> None:
     shown = json.loads(json.dumps(faulty.as_json()))
     assert shown["missing"] == 3
     assert shown["topics"] == {"a": {}, "b": {"missing": {"count": 3, "examples": ["message of us 3:0"]}}}
-    assert shown["clusters"]["us"] == {"messages": 5, "markers": {"snapshot_request": 1}}
+    assert shown["clusters"]["us"] == {"messages": 5, "markers": {"snapshot_request": 1}, "duplicates": 0}
     assert {"duplicated", "reordered", "corrupted", "mismapped", "ack_mismatch", "messages", "seconds"} <= set(shown)
 
 

@@ -1,0 +1,121 @@
+"""Producers that are in each other's way over clusters: ids that were used twice, and names that are active twice.
+
+Deduplication holds over clusters only while one producer at a time has a name. Nothing is lost where two have it, but
+what both send comes in one order here and in another there, and nobody is told by the protocol. So the worker notes
+
+1. messages that have the sequence ids of others, from another cluster, and other content;
+2. names under which a producer is connected here, while another cluster stores messages of that name;
+3. entries that an earlier version hid as duplicates though they differ (:mod:`.twin_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from replicator.engine.log.requests import AppendedBlock
+
+ACTIVE_MS: Final = 5 * 60 * 1000
+"""How long a name counts as active in two clusters after that was last seen."""
+CLOCKS_DIFFER_MS_MAX: Final = 5_000
+"""By how much the clocks of two clusters may differ: a message must be so much younger than the connection here."""
+NAMES_MAX: Final = 1_000
+"""Names that are kept; of more the ones that were seen longest ago go."""
+NAMES_TOLD_MAX: Final = 10
+"""Names in one answer."""
+
+log = structlog.get_logger(__name__)
+
+
+class SharedName(NamedTuple):
+    """A producer's name that is active here and in ``cluster``."""
+
+    topic: str
+    producer: str
+    cluster: str
+
+
+class Connections(Protocol):
+    """The producers of a topic."""
+
+    def connected_since(self, name: str) -> int | None:
+        """When the producer of that name connected, in milliseconds since 1970; None if it is not connected."""
+        ...
+
+
+class ProducedTopic(Protocol):
+    """A topic, as conflicts see it."""
+
+    name: str
+
+    @property
+    def producers(self) -> Connections: ...
+
+
+class ProducerConflicts:
+    """The conflicts of one worker. Runs on the event loop."""
+
+    def __init__(self, wall_clock_ms: Callable[[], int]) -> None:
+        self._now_ms = wall_clock_ms
+        self._names: dict[SharedName, int] = {}
+        """When each was seen last, in that order."""
+        self._reused: dict[SharedName, int] = {}
+        """Names whose ids were used twice, in the same way."""
+        self.other_content = 0
+        """Messages with ids of others and other content, since the worker started."""
+        self.hidden_differing = 0
+        """Entries that an earlier version hid as duplicates though their content differs; found at the start."""
+
+    def on_committed(self, topic: ProducedTopic, blocks: Sequence[AppendedBlock]) -> None:
+        """Note the producers of copied blocks that are connected here, too."""
+        for block in blocks:
+            for name in block.connected:
+                since = topic.producers.connected_since(name)
+                if since is not None and block.header.publish_time_ms > since + CLOCKS_DIFFER_MS_MAX:
+                    self._note(SharedName(topic.name, name, block.header.origin))
+
+    def on_other_content(self, topics: Mapping[int, ProducedTopic], found: Mapping[tuple[int, str, str], int]) -> None:
+        """Note messages that have ids of others and other content, by topic, producer and origin of the others."""
+        for (topic_id, producer, origin), messages in found.items():
+            self.other_content += messages
+            topic = topics.get(topic_id)
+            name = SharedName("" if topic is None else topic.name, producer, origin)
+            if self._is_news(self._reused, name):
+                log.warning(
+                    "messages have ids of others from another cluster, and other content: all are delivered",
+                    **name._asdict(),
+                )
+
+    def shared_names(self) -> list[SharedName]:
+        """The names that are active in two clusters now, the last seen first."""
+        after = self._now_ms() - ACTIVE_MS
+        for name in [name for name, at_ms in self._names.items() if at_ms < after]:
+            del self._names[name]
+        return list(reversed(self._names))
+
+    def status(self) -> dict[str, Any]:
+        """Return the conflicts as the worker's status shows them."""
+        names = self.shared_names()
+        return {
+            "other_content": self.other_content,
+            "hidden_differing": self.hidden_differing,
+            "shared_names": len(names),
+            "names": [name._asdict() for name in names[:NAMES_TOLD_MAX]],
+        }
+
+    def _note(self, name: SharedName) -> None:
+        if self._is_news(self._names, name):
+            log.warning(
+                "a producer's name is active in two clusters: give each producer a name of its own", **name._asdict()
+            )
+
+    def _is_news(self, kept: dict[SharedName, int], name: SharedName) -> bool:
+        """Keep a name as seen now; returns whether it was not seen for a time."""
+        now = self._now_ms()
+        before = kept.pop(name, None)
+        kept[name] = now
+        if len(kept) > NAMES_MAX:
+            del kept[next(iter(kept))]
+        return before is None or before < now - ACTIVE_MS

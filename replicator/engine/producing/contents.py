@@ -1,0 +1,244 @@
+"""Content of entries: whether two that have one producer's sequence ids, from different clusters, are one message.
+
+A failover can give out a sequence id twice. Across origins two messages are duplicates only if their content is equal
+too: payload, key, ordering key, properties, event time, and the clusters that they are for. The rest may differ between
+two sends of one message: publish time, compression, schema version, delivery time, the cut of batches.
+
+1. Stored bytes are compared first. Entries that are equal, or differ in metadata that is not content, are done with.
+2. The others are *opened*: decompressed, and taken apart into messages with a digest each. That never happens inside of
+   a transaction. :meth:`Contents.messages` notes what it lacks, and the transaction is given up.
+3. The writer then calls :meth:`Contents.open_wanted`, and writes its group once more, with all that was opened at hand.
+4. What cannot be opened is equal to nothing but its own bytes: ciphertext, damaged payloads, and what is larger than
+   :data:`OPENED_BYTES_MAX`. Such a message is stored and delivered twice rather than never.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from replicator.engine.errors import EngineError
+from replicator.engine.log import compression
+from replicator.engine.log.block import Buffer
+from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+
+OPENED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Uncompressed bytes of the entries that one group commit opens. It takes some tenths of a second, in which nothing is
+confirmed; a producer that sends again has a few megabytes on its way."""
+OPENED_MESSAGES_KEPT_MAX: Final = 100_000
+"""Digests of messages that stay for the next groups, some 200 bytes each: who sends again sends neighbours."""
+
+_DIGEST_BYTES: Final = 16
+
+
+class ContentsNeeded(Exception):
+    """A transaction met entries that are to be opened before it can be written. Nothing of it may stay."""
+
+
+class MessageContent(NamedTuple):
+    """One message, as another one with its sequence id is compared with it."""
+
+    sequence_id: int
+    digest: bytes
+
+
+Opened = tuple[MessageContent, ...] | None
+"""The messages of an entry in their order; None for an entry that cannot be opened."""
+
+
+def compare_stored(one: Buffer, other: Buffer) -> bool | None:
+    """Return whether two entries hold the same messages, by their stored bytes; None where they are to be opened."""
+    if len(one) == len(other) and bytes(one) == bytes(other):  # comparing views takes ten times as long
+        return True
+    try:
+        (metadata, payload), (its_metadata, its_payload) = (
+            decode_entry(memoryview(each), check=False) for each in (one, other)
+        )
+    except EngineError:
+        return False
+    same_payload = len(payload) == len(its_payload) and bytes(payload) == bytes(its_payload)
+    if same_payload and _shape(metadata) == _shape(its_metadata):
+        return True
+    if metadata.encryption_keys or its_metadata.encryption_keys:
+        return False
+    if metadata.num_chunks_from_msg > 1 or its_metadata.num_chunks_from_msg > 1:
+        return False  # a chunk is a piece of what was compressed
+    if _is_plain(metadata) and _is_plain(its_metadata):
+        return same_payload and _content(metadata) == _content(its_metadata) and _to(metadata) == _to(its_metadata)
+    return None
+
+
+def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened, int]:
+    """Return the messages of an entry, and how many bytes they have. Neither ciphertext nor chunks can be opened."""
+    try:
+        metadata, payload = decode_entry(memoryview(entry), check=False)
+        if metadata.encryption_keys:
+            return None, 0
+        if metadata.num_chunks_from_msg > 1:
+            return None, 0
+        if metadata.compression != NONE:
+            size = metadata.uncompressed_size
+            payload = memoryview(compression.decompress(payload, metadata.compression, size, bytes_max=bytes_max))
+        if len(payload) > bytes_max:
+            return None, 0
+        to = _to(metadata)
+        if not metadata.HasField("num_messages_in_batch"):
+            return (MessageContent(metadata.sequence_id, _digest(metadata, payload, to)),), len(payload)
+        return tuple(
+            MessageContent(
+                single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index,
+                _digest(single, body, (*to, True) if single.compacted_out else to),
+            )
+            for index, (single, body) in enumerate(split_batch(metadata, payload))
+        ), len(payload)
+    except EngineError:
+        return None, 0
+
+
+def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool:
+    """Return whether two entries hold the same messages. It opens them where needed, so it is not for transactions."""
+    if (stored := compare_stored(one, other)) is not None:
+        return stored
+    opened, _ = open_entry(one, bytes_max)
+    return opened is not None and opened == open_entry(other, bytes_max)[0]
+
+
+class Contents:
+    """The entries that the writer has opened. It belongs to the writer's thread.
+
+    Whoever compares within a transaction goes on when something is wanted, as if it differed from everything: the
+    transaction is given up at its end, and so all that it wants is opened at once.
+    """
+
+    __slots__ = ("_messages", "_not_opened", "_opened", "closed", "wanted")
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[bytes, Opened] = OrderedDict()
+        self._messages = 0
+        self._not_opened: list[bytes] = []
+        """Those of the group of now: the next group may have room for them."""
+        self.closed = False
+        """Whether nothing more is opened for the group: what is not open differs from everything."""
+        self.wanted: dict[bytes, bytes] = {}
+        """Entries that are to be opened, by the digest of their bytes."""
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Return how many bytes the wanted entries say that they have uncompressed."""
+        return sum(map(_claimed_bytes, self.wanted.values()))
+
+    def messages(self, entry: Buffer) -> Opened:
+        """Return the messages of an entry; None where it cannot be opened, or is wanted from now on."""
+        key = _key(entry)
+        if key not in self._opened:
+            if self.closed:
+                return None
+            self.wanted[key] = bytes(entry)
+            return None
+        self._opened.move_to_end(key)
+        return self._opened[key]
+
+    def alike(self, one: Buffer, other: Buffer) -> bool:
+        """Return whether two entries hold the same messages."""
+        if (stored := compare_stored(one, other)) is not None:
+            return stored
+        opened, its_opened = self.messages(one), self.messages(other)
+        return opened is not None and opened == its_opened
+
+    def open_wanted(self) -> None:
+        """Open what is wanted, up to :data:`OPENED_BYTES_MAX` in all; the rest counts as what cannot be opened."""
+        room = OPENED_BYTES_MAX
+        for key, entry in self.wanted.items():
+            opened, size_bytes = open_entry(entry, room)
+            room -= size_bytes
+            self._opened[key] = opened
+            self._messages += 1 if opened is None else len(opened)
+            if opened is None:
+                self._not_opened.append(key)
+        self.wanted = {}
+
+    def settle(self) -> None:
+        """Forget what was opened first, beyond what may be kept: a group is written."""
+        self.wanted = {}
+        self.closed = False
+        for key in self._not_opened:
+            if self._opened.pop(key, ()) is None:
+                self._messages -= 1
+        self._not_opened = []
+        while self._messages > OPENED_MESSAGES_KEPT_MAX:
+            _, opened = self._opened.popitem(last=False)
+            self._messages -= 1 if opened is None else len(opened)
+
+
+def equal_messages(sent: Sequence[MessageContent], here: Iterable[Sequence[MessageContent]]) -> int:
+    """Return how many of the sent messages have an equal one here, however the batches are cut."""
+    found = {message for messages in here for message in messages}
+    return sum(message in found for message in sent)
+
+
+def _claimed_bytes(entry: Buffer) -> int:
+    try:
+        metadata, payload = decode_entry(memoryview(entry), check=False)
+    except EngineError:
+        return len(entry)
+    return max(len(payload), metadata.uncompressed_size)
+
+
+def _key(entry: Buffer) -> bytes:
+    return blake2b(entry, digest_size=_DIGEST_BYTES).digest()
+
+
+def _properties(properties: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((each.key, each.value) for each in properties))
+
+
+def _to(metadata: MessageMetadata) -> tuple[str, ...]:
+    """Return the clusters that the producer names, if it names any."""
+    return tuple(sorted(metadata.replicate_to))
+
+
+def _is_plain(metadata: MessageMetadata) -> bool:
+    """Return whether the payload is that of one message, as it stands."""
+    return metadata.compression == NONE and not metadata.HasField("num_messages_in_batch")
+
+
+def _content(metadata: MessageMetadata | SingleMessageMetadata) -> tuple[object, ...]:
+    """Return the part of a message's metadata that is its content."""
+    return (
+        metadata.HasField("partition_key"),
+        metadata.partition_key,
+        metadata.partition_key_b64_encoded,
+        metadata.null_partition_key,
+        metadata.ordering_key,
+        metadata.null_value,
+        metadata.event_time,
+        _properties(metadata.properties),
+    )
+
+
+def _shape(metadata: MessageMetadata) -> tuple[object, ...]:
+    """Return the part of an entry's metadata that says how to read its payload, or is content."""
+    return (
+        metadata.sequence_id,
+        max(metadata.sequence_id, metadata.highest_sequence_id),
+        metadata.HasField("num_messages_in_batch"),
+        metadata.num_messages_in_batch,
+        metadata.compression,
+        metadata.uncompressed_size if metadata.compression != NONE else 0,
+        metadata.num_chunks_from_msg,
+        metadata.chunk_id,
+        _to(metadata),
+        metadata.encryption_algo,
+        metadata.encryption_param,
+        sorted((each.key, each.value) for each in metadata.encryption_keys),
+        _content(metadata),
+    )
+
+
+def _digest(metadata: MessageMetadata | SingleMessageMetadata, payload: Buffer, more: tuple[object, ...]) -> bytes:
+    digest = blake2b(repr((_content(metadata), more, len(payload))).encode(), digest_size=_DIGEST_BYTES)
+    digest.update(payload)
+    return digest.digest()

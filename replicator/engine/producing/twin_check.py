@@ -1,0 +1,149 @@
+"""Looking once more at recorded twins, when another version takes a store over: which of them hold the same?
+
+An earlier version took entries of two clusters for one message by their sequence ids alone, and delivered the first of
+them only. A store of it may hide messages that nobody has ever received. So
+
+1. each chain is read when the store is opened by another version than last time, and its entries are compared with the
+   first of them (:mod:`.contents`);
+2. entries that differ leave their chain: they are messages of their own from then on, and are delivered. Those that
+   subscriptions have consumed together with the first one stay consumed, as nobody can tell them from others;
+3. chunks leave their chains with all others of their message, unless all of it is equal.
+
+Nobody uses the store while this runs, so it may take its time: two entries are read and compared in some 0.1 ms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import lmdb
+import structlog
+
+from replicator import __version__
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import BlockView
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.producing.contents import alike
+from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.sequence_index import TwinRow, get_twin, load_twins, numbered_of, put_twin
+from snapshots.position import BEFORE_ALL, Position
+
+COMPARED_BY: Final = "twins_compared"
+"""The row of ``meta`` that names the version which looked at the store's twins last."""
+POSITIONS_LOGGED_MAX: Final = 20
+_BLOCKS_KEPT: Final = 8
+_RULE: Final = f"{__version__}, 1"
+"""The version, and the number of the rule by which entries are compared."""
+
+log = structlog.get_logger(__name__)
+
+
+def part_differing_twins(store: Store) -> int:
+    """Part the twins of a store whose content differs, if another version had it last; returns how many entries."""
+    with store.env.begin() as txn:
+        none = txn.stat(store.tables["twins"])["entries"] == 0
+    if none or store.meta(COMPARED_BY) == _RULE:
+        return 0
+    found = 0
+    try:
+        for record in store.topics():
+            found += _part_topic(store, record)
+        with store.commit_lock, store.env.begin(write=True, db=store.tables["meta"]) as txn:
+            txn.put(COMPARED_BY.encode(), json.dumps(_RULE).encode())
+    except lmdb.Error as error:  # such as a full disk, on which a worker starts all the same
+        log.warning("messages that an earlier version hid as duplicates were not compared", error=str(error))
+    return found
+
+
+def _part_topic(store: Store, record: TopicRecord) -> int:
+    pairs = load_twins(store, record.topic_id)
+    if not pairs:
+        return 0
+    differing = differing_twins(_Entries(store, record.topic_id), chains_of(pairs))
+    if differing:
+        _part(store, record.topic_id, differing)
+        log.warning(
+            "messages were hidden as duplicates by an earlier version and differ in content: they are delivered",
+            topic=record.name,
+            entries=len(differing),
+            positions=[str(each) for each in differing[:POSITIONS_LOGGED_MAX]],
+        )
+    return len(differing)
+
+
+def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
+    """The chains of a topic, each in the order of the log, from pairs of entries that follow each other."""
+    later = dict(pairs)
+    followers = set(later.values())
+    chains = []
+    for first in sorted(later.keys() - followers):
+        chain = [first]
+        while (following := later.get(chain[-1])) is not None and following > chain[-1]:  # whatever the rows say
+            chain.append(following)
+        chains.append(chain)
+    return chains
+
+
+def differing_twins(entries: _Entries, chains: Sequence[Sequence[Position]]) -> list[Position]:
+    """The entries that differ from the first one of their chain, in the order of the log."""
+    differing: list[Position] = []
+    chunked: dict[tuple[Numbered, str, str], list[tuple[Position, bool]]] = {}
+    for first, *followers in chains:
+        for later in followers:
+            one, other = entries.get(first), entries.get(later)
+            numbered = None if other is None else numbered_of(other[1])
+            equal = one is not None and other is not None and alike(one[1], other[1])
+            if numbered is not None and numbered.chunks and one is not None and other is not None:
+                message = numbered._replace(chunk=0)
+                chunked.setdefault((message, one[0], other[0]), []).append((later, equal))
+            elif not equal:
+                differing.append(later)
+    for (message, _, _), chunks in chunked.items():
+        if len(chunks) < message.chunks or not all(equal for _, equal in chunks):
+            differing += [position for position, _ in chunks]
+    return sorted(differing)
+
+
+class _Entries:
+    """The entries of one topic, by position: the origin of each, and its bytes."""
+
+    def __init__(self, store: Store, topic_id: int) -> None:
+        self._store = store
+        self._topic_id = topic_id
+        self._views: OrderedDict[Position, BlockView] = OrderedDict()
+
+    def get(self, position: Position) -> tuple[str, memoryview] | None:
+        """None for one that cannot be read: what it holds, nobody knows."""
+        for first, view in self._views.items():
+            if first.ledger == position.ledger and 0 <= position.entry - first.entry < len(view):
+                return view.header.origin, view.entry(position.entry - first.entry)
+        before = Position(position.ledger, position.entry - 1)
+        try:
+            blocks, _ = self._store.read_blocks(self._topic_id, before, position, bytes_max=1)
+        except BlockCorrupt:
+            return None
+        for block in blocks:
+            self._views[block.position] = BlockView(block.block, block.header)
+            if len(self._views) > _BLOCKS_KEPT:
+                self._views.popitem(last=False)
+            return self.get(position) if block.position <= position <= block.last else None
+        return None
+
+
+def _part(store: Store, topic_id: int, differing: Iterable[Position]) -> None:
+    """Take entries out of their chains, in one transaction."""
+    with store.commit_lock, store.env.begin(write=True) as txn:
+        for position in differing:
+            row = get_twin(txn, store.tables, topic_id, position)
+            assert row is not None, "its row was just read"
+            before = get_twin(txn, store.tables, topic_id, row.earlier)
+            if before is not None:
+                put_twin(txn, store.tables, topic_id, row.earlier, before._replace(later=row.later))
+            after = get_twin(txn, store.tables, topic_id, row.later)
+            if after is not None:
+                put_twin(txn, store.tables, topic_id, row.later, after._replace(earlier=row.earlier))
+            put_twin(txn, store.tables, topic_id, position, TwinRow(BEFORE_ALL, BEFORE_ALL, row.origin))

@@ -1,0 +1,126 @@
+"""Messages that a cluster does not deliver, because it takes them for duplicates of others: do they hold the same?
+
+A worker hides an entry if one of another origin has the same message: ids and content. Whether it was right, this looks
+at by itself. It asks each worker which entries it hides behind which, reads both, and compares what they hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from replicator.engine.errors import BlockCorrupt, EngineError
+from replicator.engine.log.block import BlockView, read_header
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.producing.contents import alike
+from replicator.pipeline.errors import PeerUnavailable
+from replicator.pipeline.verify.cluster_state import ClusterState, Picture
+from replicator.pipeline.verify.comparison.rows import Found
+from replicator.pipeline.verify.plane import BlockUnreadable, VerifyPlane
+from snapshots.position import Position
+
+_BLOCKS_KEPT: Final = 8
+HIDDEN: Final = "hidden"
+"""The kind of fault; see :data:`~replicator.pipeline.verify.report.FAULTS`."""
+
+
+@dataclass(slots=True)
+class Duplicates:
+    """Messages that clusters hide as duplicates: by cluster how many rightly so, and those that differ."""
+
+    messages: Counter[str] = field(default_factory=Counter)
+    differing: list[Found] = field(default_factory=list)
+
+
+def look_at_hidden(picture: Picture) -> Duplicates:
+    """Compare what each cluster hides with what it delivers instead. One that went away is passed over."""
+    found = Duplicates()
+    for state in picture.clusters:
+        topics = [name for name, standing in state.standings.items() if standing.hidden]
+        if not topics:
+            continue
+        try:
+            with VerifyPlane(state.url) as worker, VerifyPlane(state.url) as reader:
+                for topic in topics:
+                    _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
+        except PeerUnavailable:
+            continue  # the comparison of logs names it
+    return found
+
+
+def _look_at_topic(found: Duplicates, state: ClusterState, topic: str, worker: VerifyPlane, read: _Reader) -> None:
+    runs = state.standings[topic].runs
+    if not runs:
+        return
+    ledger, _, last = runs[-1]
+    for earlier, later in worker.hidden_twins(topic, Position(ledger, last)):
+        one, other = read.entry(earlier), read.entry(later)
+        if one is None or other is None:
+            continue  # trimmed meanwhile, or damaged: that is found in the logs
+        messages = _messages(other[1])
+        if alike(one[1], other[1]):
+            found.messages[state.name] += messages
+            continue
+        origin, origin_position = other[0]
+        what = f"{messages:,} message{'s' * (messages != 1)}"
+        found.differing.append(
+            Found(
+                HIDDEN,
+                topic,
+                messages,
+                cluster=state.name,
+                origin=origin,
+                origin_ledger=origin_position.ledger,
+                origin_first=origin_position.entry,
+                origin_last=origin_position.entry,
+                ledger=later.ledger,
+                entry=later.entry,
+                detail=f"{what} of {origin} at {state.name} {later}, hidden behind {earlier} of {one[0][0]}",
+            )
+        )
+
+
+def _messages(entry: memoryview) -> int:
+    try:
+        return decode_entry(entry, check=False)[0].num_messages_in_batch
+    except EngineError:
+        return 1
+
+
+class _Reader:
+    """Reads single entries of a topic, and keeps the blocks that it read last."""
+
+    def __init__(self, worker: VerifyPlane, topic: str) -> None:
+        self._worker = worker
+        self._topic = topic
+        self._views: OrderedDict[Position, BlockView] = OrderedDict()
+
+    def entry(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:
+        """Origin and origin position of an entry, and its bytes; None for one that cannot be read."""
+        return self._kept(position) or (self._kept(position) if self._fetch(position) else None)
+
+    def _kept(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:
+        for first, view in self._views.items():
+            at = position.entry - first.entry
+            if first.ledger == position.ledger and 0 <= at < len(view):
+                origin_first = view.header.origin_first
+                place = Position(origin_first.ledger, origin_first.entry + at)
+                return (view.header.origin, place), view.entry(at)
+        return None
+
+    def _fetch(self, position: Position) -> bool:
+        before = Position(position.ledger, position.entry - 1)
+        try:
+            blocks: Sequence[tuple[Position, BlockView]] = [
+                (fetched.first, BlockView(fetched.block, read_header(fetched.block)))
+                for fetched in self._worker.raw_blocks(self._topic, before, position)
+            ]
+        except (BlockUnreadable, BlockCorrupt):
+            return False
+        for first, view in blocks:
+            self._views[first] = view
+            if len(self._views) > _BLOCKS_KEPT:
+                self._views.popitem(last=False)
+        return bool(blocks)
