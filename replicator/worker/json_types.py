@@ -96,6 +96,23 @@ class EventLoopStatus(TypedDict):
     lag_max_seconds: Annotated[float, "how late it turned at most, within the last one to two minutes", "seconds"]
 
 
+class SharedNameStatus(TypedDict):
+    """A producer's name that is active in two clusters at the same time."""
+
+    topic: Annotated[str, "the topic"]
+    producer: Annotated[str, "the name of the producer"]
+    cluster: Annotated[str, "the other cluster where the name is active"]
+
+
+class DeduplicationStatus(TypedDict):
+    """Messages that have the same producer name and sequence id in two clusters, and differ in content."""
+
+    other_content: Annotated[int, "since the start, messages whose ids another cluster used for others", "messages"]
+    hidden_differing: Annotated[int, "messages that an earlier version hid as duplicates and that differ", "messages"]
+    shared_names: Annotated[int, "producer names that are active in two clusters", "names"]
+    names: Annotated[list[SharedNameStatus], "the first of these names"]
+
+
 class SyncCounters(TypedDict):
     """What was done to keep subscriptions in step, in sums over all topics since the start."""
 
@@ -134,5 +151,8 @@ class WorkerStatus(TypedDict):
     apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
     traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]
     event_loop: NotRequired[Annotated[EventLoopStatus, "its event loop; a worker of an older version does not say"]]
+    deduplication: NotRequired[
+        Annotated[DeduplicationStatus, "conflicts of sequence ids; a worker of an older version does not say"]
+    ]
     tasks: Annotated[TasksStatus, "its long-lived tasks"]
     topics: Annotated[list[TopicStatus], "its topics"]

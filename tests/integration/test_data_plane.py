@@ -174,6 +174,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
             "mark_delete": str(positions[0]),
             "individually_deleted": [[str(positions[2]), str(positions[2])]],
             "batch_acks": {str(positions[1]): [0, 2]},
+            "starts": {"eu-west": ["0", "0:-1"]},
         }
         row = {"incarnation": 7, "position": "9:1"}
         assert (await get("high-water?origin=us-east"))["topics"] == {TOPIC: row}

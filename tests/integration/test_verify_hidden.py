@@ -38,8 +38,8 @@ class Idle:
     def links(self) -> tuple[()]:
         return ()
 
-    async def mappings(self, topic: str) -> tuple[()]:
-        return ()
+    async def mappings(self, topics: object) -> dict[str, tuple[()]]:
+        return {}
 
 
 @asynccontextmanager
