@@ -77,7 +77,11 @@ class TopicInternals:
 
     @property
     def gone(self) -> Position:
-        """The position up to which the brokers have deleted everything."""
+        """Return the place before the first entry of the oldest ledger; the brokers have deleted every entry before
+        it.
+
+        Return BEFORE_ALL if the topic has no ledger.
+        """
         return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
 
 
@@ -233,7 +237,10 @@ class BrokerAdmin(ClosedAtExit):
         return [str(each.get("producerName")) for each in answer.get("publishers", ())]
 
     async def consumers(self, topic: str) -> dict[str, int]:
-        """Return how many consumers of applications are connected, by subscription."""
+        """Return, by subscription, how many consumers of applications are connected to ``topic``.
+
+        The worker's own consumers do not count. Raises :class:`AdminFailed`.
+        """
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: sum(not str(each.get("consumerName")).startswith(RESERVED) for each in shown.get("consumers") or ())
@@ -301,7 +308,11 @@ class BrokerAdmin(ClosedAtExit):
             raise
 
     async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> bool:
-        """Return whether it was made; False if it is there already."""
+        """Send a request that makes something. Return True if the brokers made it, False if it exists already (status
+        409).
+
+        Raises :class:`AdminFailed` for every other failure.
+        """
         try:
             await self._ask(method, path, body)
         except AdminFailed as error:

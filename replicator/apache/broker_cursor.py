@@ -34,7 +34,9 @@ class BrokerCursor:
 
     @property
     def first_open(self) -> Position:
-        """The first place that is not acknowledged, in the ledger of the mark-delete position."""
+        """Return the position right after the mark-delete position, in the same ledger. An entry need not exist
+        there.
+        """
         return Position(self.mark_delete.ledger, self.mark_delete.entry + 1)
 
     def among(self, positions: PositionSet) -> PositionSet:

@@ -151,7 +151,10 @@ class EntryMap:
         return found
 
     def ends_at(self, position: Position) -> dict[str, Position]:
-        """Return, by origin, the last entry that lies at or below a position of the brokers; not of origins without."""
+        """Return, by origin, the origin position of its last entry at or below ``position`` of the brokers.
+
+        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself.
+        """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)
         if own is not None and own.first is not None and own.first.origin_first <= position:
@@ -164,7 +167,11 @@ class EntryMap:
         return ends
 
     def up_to(self, at_brokers: PositionSet, ends: Mapping[str, Position]) -> PositionSet:
-        """Return those of the entries at the brokers that lie at or before the end of their origin in ``ends``."""
+        """Return the entries of ``at_brokers`` whose origin position is at or below the end of their origin in
+        ``ends``.
+
+        Entries of an origin that ``ends`` lacks are left out. The result has positions of the brokers.
+        """
         found = PositionSet()
         own = at_brokers.copy() if self.broker_origin in ends else PositionSet()
         for origin, table in self._published.items():

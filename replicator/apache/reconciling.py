@@ -43,7 +43,7 @@ NOT_TOLD: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Both sides as they were when they were last compared."""
+    """State of one subscription in the engine and at the broker when both were last compared."""
 
     generation: int
     broker: BrokerCursor
@@ -58,13 +58,15 @@ class Seen:
     """The entry to which the worker was about to put the broker's cursor back; None if it was not."""
 
     def passes_over(self) -> tuple[Position, Mapping[str, Start], Position | None]:
-        """Return what must be stored before the worker acknowledges at the broker."""
+        """Return ``start``, ``starts`` and ``returning``. A change of them is stored before the worker acknowledges
+        at the broker.
+        """
         return self.start, self.starts, self.returning
 
 
 @dataclass(frozen=True, slots=True)
 class InEngine:
-    """The engine's subscription, of messages that the broker has as well."""
+    """State of the engine's subscription, restricted to entries that the broker has too, in positions of the broker."""
 
     generation: int
     acknowledged: PositionSet
@@ -76,59 +78,63 @@ class InEngine:
 
 @dataclass(frozen=True, slots=True)
 class NoteStart:
-    """The broker's subscription is seen for the first time: note where it starts."""
+    """Decision for a broker's subscription that is seen for the first time: store where its cursor starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateInEngine:
-    """Make it in the engine, with the start that was noted, and with nothing acknowledged."""
+    """Decision: create the subscription in the engine with the stored start, and with nothing acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartInEngine:
-    """Tell the engine, which has it from another cluster, the start that was noted."""
+    """Decision: merge the stored start into the engine's subscription, which came from another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateAtBroker:
-    """Make it at the broker, so that the first message that is not acknowledged comes first."""
+    """Decision: create the subscription at the broker, at the first message that is open in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteInEngine:
-    """It was deleted at the broker."""
+    """Decision: delete the subscription in the engine, because it was deleted at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteAtBroker:
-    """It was deleted in another cluster."""
+    """Decision: delete the subscription at the broker, because it was deleted in another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetAtBroker:
-    """It was put elsewhere in another cluster."""
+    """Decision: reset the broker's cursor, because a seek or reset in another cluster moved the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetInEngine:
-    """It was put back at the broker: begin a generation in which the broker's state is all that is acknowledged."""
+    """Decision: begin a new generation in the engine from the broker's cursor, which a seek or reset at the broker
+    moved back.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PutBackAtBroker:
-    """Another cluster has an earlier start: put the broker's cursor back to the entry at ``first``."""
+    """Decision: move the broker's cursor back to the entry at ``first``, because another cluster has an earlier
+    start.
+    """
 
     first: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """It is gone on both sides."""
+    """Decision: drop the stored state of a subscription that neither the engine nor the broker has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Acknowledge on each side what the other one has."""
+    """Decision: acknowledge the entries ``in_engine`` in the engine, and the entries ``at_broker`` at the broker."""
 
     in_engine: PositionSet = field(default_factory=PositionSet)
     at_broker: PositionSet = field(default_factory=PositionSet)
@@ -159,9 +165,11 @@ def reconcile(
     load: str = "",
     gone: Position = BEFORE_ALL,
 ) -> Decision:
-    """Decide what to do about one subscription.
+    """Decide the next step that brings one subscription in the engine and at the broker into agreement.
 
-    ``load`` names the present loading of the topic at a broker. The broker has deleted all entries up to ``gone``.
+    ``seen`` is None if the subscription was never compared. ``broker`` or ``engine`` is None if the subscription does
+    not exist there. ``load`` names the present loading of the topic at a broker. The broker has deleted all entries
+    up to ``gone``.
     """
     told = seen is not None and seen.generation != NOT_TOLD
     if broker is None:
@@ -195,7 +203,9 @@ def reconcile(
 
 
 def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
-    """Return the open entries that the broker's cursor may have passed over without an acknowledgement."""
+    """Return the entries that are open in the engine and that the broker's cursor may have passed over
+    unacknowledged.
+    """
     found = engine.open.copy()
     found.discard_after(seen.start)
     found.update(engine.uncovered)
@@ -203,18 +213,21 @@ def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
 
 
 def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -> PositionSet:
-    """Return the entries that are open in the engine and acknowledged at the broker, by consumers there."""
+    """Return the entries that consumers acknowledged at the broker and that are open in the engine.
+
+    Entries that the broker's cursor may only have passed over are left out.
+    """
     found = broker.among(engine.open)
     found.difference_update(uncovered(seen, engine))
     return found
 
 
 def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
-    """Return ``seen`` as it is once the worker has put the cursor back, if the broker shows that it has.
+    """Return ``seen`` with ``returning`` settled: None, and the cursor put back if the broker shows that it was.
 
-    The worker may have been killed in between. A cursor behind its start was put back, as nothing else moves it there
-    but a seek, which means the same for what lies before it. After another loading of the topic nobody can tell. Then
-    it counts as not put back, which repeats messages at worst.
+    The worker may have been killed after it stored ``returning`` and put the cursor back. A cursor before its start
+    shows that, because only a seek could have moved it there too. A seek means the same for the messages before the
+    start. If the topic was loaded anew since, the cursor counts as not put back: at worst that repeats messages.
     """
     if seen.returning is None:
         return seen
@@ -225,5 +238,5 @@ def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
 
 
 def before(position: Position) -> Position:
-    """Return the place before an entry in its ledger."""
+    """Return the position one entry before ``position`` in the same ledger; its entry is -1 before the first entry."""
     return Position(position.ledger, position.entry - 1)

@@ -105,7 +105,7 @@ class _Merged(NamedTuple):
 
 
 class SubscriptionStates:
-    """Those of one topic."""
+    """Keeps the subscriptions of one topic in step between the engine and the brokers."""
 
     def __init__(
         self,
@@ -119,7 +119,9 @@ class SubscriptionStates:
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
-        """``has_read`` says whether all up to a position of the brokers was read."""
+        """Load the stored state. ``has_read`` tells whether the engine has all entries of the brokers up to a
+        position.
+        """
         self._fence = fence
         self._settings = settings
         self._applying = Applying(connector, admin, cluster, topic.name, fence)
@@ -190,7 +192,7 @@ class SubscriptionStates:
         return worked
 
     async def _note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Store what is seen, as far as it is not ``noted``; return what is noted then."""
+        """Store the entries of ``self._seen`` that differ from ``noted``, and return a copy of ``self._seen``."""
         seen = dict(self._seen)
         changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
         if changed:
@@ -390,10 +392,11 @@ class SubscriptionStates:
         self.errors[name] = f"{type(error).__name__}: {error}"
 
     async def _delete_at_broker(self, name: str) -> None:
-        """Delete a subscription that another cluster deleted.
+        """Delete a subscription at the broker, because another cluster deleted it.
 
-        The broker refuses that while consumers are connected. If the deletion was not forced, the subscription is kept,
-        and the next comparison makes it in the engine again. It starts where the cursor at the broker stands then.
+        The broker refuses the deletion while consumers are connected. Then an unforced deletion ends without an
+        error: the broker keeps the subscription. The next comparison creates it again in the engine, with a start
+        where the broker's cursor stands at that time. Raises :class:`AdminFailed` for every other failure.
         """
         try:
             async with self._fence.lock:
@@ -425,10 +428,10 @@ class SubscriptionStates:
         self._seen[subscription.name] = Seen(state.generation, broker, internals.load, start=start, starts=state.starts)
 
     async def _put_back_at_broker(self, subscription: Subscription, seen: Seen, internals: TopicInternals) -> None:
-        """Put the cursor back to ``seen.returning``, and acknowledge again what is acknowledged beyond that.
+        """Move the broker's cursor back to ``seen.returning``, and repeat the acknowledgements after that entry.
 
-        The broker disconnects the subscription's consumers, which come back by themselves. Until the acknowledgements
-        are there again, it may repeat messages to them.
+        The broker disconnects the subscription's consumers, which reconnect by themselves. Until the acknowledgements
+        are repeated, the broker may deliver acknowledged messages to them again.
         """
         name, first = subscription.name, seen.returning
         assert first is not None
@@ -474,9 +477,10 @@ class SubscriptionStates:
         self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
 
     async def _starts(self, position: Position, internals: TopicInternals) -> dict[str, Start]:
-        """Return, by origin, the start of a subscription whose cursor stood at a position of the brokers.
+        """Return, by origin, the start of a subscription whose cursor began at ``position`` of the brokers.
 
-        Raises :class:`BridgeError` while not all up to there is read: it is not known yet which entries lie there.
+        Raises :class:`BridgeError` until the engine has read all entries of the brokers up to ``position``: before
+        that the origins of these entries are unknown.
         """
         passed = min(position, internals.last)
         if passed > internals.gone and not await self._has_read(passed, internals):
@@ -495,7 +499,7 @@ class SubscriptionStates:
 
 
 def _with(cursor: BrokerCursor, acknowledged: Iterable[Position]) -> BrokerCursor:
-    """Return the cursor as it is once these entries are acknowledged, too."""
+    """Return ``cursor`` with the entries ``acknowledged`` added."""
     beyond = cursor.beyond.copy()
     beyond.update(PositionSet(acknowledged))
     return BrokerCursor(cursor.mark_delete, beyond)
