@@ -27,11 +27,13 @@ LOCAL: Final = "__local__"
 
 
 class UseElsewhere(Protocol):
-    """What this engine is told of the consumers that other clusters have."""
+    """Interface that asks other clusters whether consumers use a subscription there."""
 
     async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
-        """Raise :class:`SubscriptionBusy` if another cluster has consumers of the replicated subscription on one of the
-        topics. Clusters that do not answer in time count as having none."""
+        """Raise :class:`SubscriptionBusy` if another cluster has consumers of ``subscription`` on one of ``topics``.
+
+        A cluster that does not answer in time counts as having none.
+        """
 
 
 class Admission:

@@ -44,17 +44,20 @@ class RestoredMark:
 
 
 def restored_mark(store: Store) -> RestoredMark | None:
-    """None for a store that was never restored."""
+    """Return the mark of the last restore of ``store``, or None if the store was never restored."""
     return mark_of(store.meta(MARK))
 
 
 def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
-    """Return the mark that a row of ``meta`` holds; None where there is none."""
+    """Return the mark that ``row`` of the table ``meta`` holds, or None if there is no row."""
     return None if row is None else RestoredMark(**{**row, "lost": tuple(row["lost"])})
 
 
 def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
-    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
+    """Raise :class:`StoreUnusable` if the store was restored, and the other clusters were not asked for what it lost.
+
+    ``mark`` is the store's mark, or None if the store was never restored.
+    """
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
             f"data directory {data} was restored from backup {mark.backup}, and the others were not asked for "

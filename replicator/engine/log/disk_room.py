@@ -54,5 +54,9 @@ class DiskRoom:
         return min(SEGMENTS_LEAVE_BYTES, self.total // 4)
 
     def takes_segment(self, capacity: int) -> bool:
-        """Return whether a segment of ``capacity`` bytes may be made. Refusing and reporting both ask this."""
+        """Return whether the disk has room for a new segment of ``capacity`` bytes and for the bytes that must stay
+        free.
+
+        The code that refuses a body and the code that reports a full disk both use this rule, so that they agree.
+        """
         return self.free >= capacity + self.segments_leave

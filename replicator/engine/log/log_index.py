@@ -185,26 +185,29 @@ class LogIndex:
         return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
 
     def last_before(self, position: Position) -> Position | None:
-        """Return the highest position below ``position``, or None if the log has none.
+        """Return the highest position of the log below ``position``, or None if there is none.
 
-        Walk back by this and never by :meth:`clamp`, which answers the same place again and again at the log's start.
+        Use this method to walk back. :meth:`clamp` returns the same position again and again at the log's start.
         """
         found = self.clamp(Position(position.ledger, position.entry - 1))
         return found if found > self.trimmed else None
 
     def ledgers_back(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each ledger with its first and its last entry that is here, the newest ledger first."""
+        """Yield each ledger with its first and its last entry in the log, both inclusive, from the newest ledger to
+        the oldest.
+        """
         for at in reversed(range(len(self._ledgers))):
             yield self._ledgers[at], self._first[at], self._last[at]
 
     def is_delivered(self, position: Position) -> bool:
-        """Return whether an entry of the log is a message, and no duplicate of an earlier one."""
+        """Return whether consumers receive the entry at ``position``: it is neither a marker nor a hidden twin."""
         return position not in self.markers and (self.twins is None or position not in self.twins.hidden)
 
     def next_message(self, position: Position) -> Position | None:
-        """Return the lowest position above ``position`` of a message that is delivered, or None.
+        """Return the position of the first message above ``position`` that consumers receive, or None if there is
+        none.
 
-        Whole runs of markers and of hidden duplicates are passed over at once.
+        Runs of markers and of hidden twins are skipped as a whole.
         """
         hidden = None if self.twins is None else self.twins.hidden
         while (candidate := self.next_after(position)) is not None:

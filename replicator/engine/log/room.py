@@ -88,13 +88,19 @@ def _row_bytes(size: int, elsewhere: range) -> int:
 
 
 class TableRoom:
-    """Of one store's ``data.mdb``. For the writer's thread, but for :meth:`status` and :meth:`close`."""
+    """Reserves disk space for the file ``data.mdb`` of one store.
+
+    Only the writer's thread may use it, except for :meth:`status` and :meth:`close`.
+    """
 
     def __init__(
         self, file: Path, size_max: int, used_bytes: Callable[[], int], free_pages_bytes: Callable[[], int]
     ) -> None:
-        """``size_max`` is the file's address space, and ``used_bytes`` tells where its last page ends;
-        ``free_pages_bytes`` counts what is free inside of the file, and takes some time."""
+        """Open ``file``, which may grow to ``size_max`` bytes.
+
+        ``used_bytes`` returns where the last used page of the file ends. ``free_pages_bytes`` returns the bytes of
+        the free pages before that end; the call takes some time.
+        """
         self._directory = file.parent
         self._size_max = size_max
         self._used_bytes = used_bytes
@@ -129,11 +135,14 @@ class TableRoom:
         return None
 
     def refused(self, need: int, *, appends: bool) -> None:
-        """Note that a request was refused, for which :meth:`take` had no room: it is reported from now on."""
+        """Note that :meth:`take` had no room for ``need`` bytes. :meth:`status` reports it until so many bytes fit."""
         self._refused[appends] = max(need, self._refused.get(appends, 0))
 
     def _lacks(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
-        """Return whether there is no room for what may write ``need`` bytes. Refusing and reporting both ask this."""
+        """Return whether there is no room for a transaction that may write ``need`` bytes.
+
+        Both :meth:`take` and :meth:`status` use this rule, so that they agree.
+        """
         if not appends:
             if self._allocates:
                 return self._allocated < min(used + need, self._size_max)
@@ -163,7 +172,7 @@ class TableRoom:
         return self._as_given(disk)
 
     def _as_given(self, disk: DiskRoom) -> DiskRoom:
-        """Return what the disk gives: nothing, whatever it says, if it gave nothing when it was asked last."""
+        """Return ``disk``, or a disk without free space if the disk gave no blocks when it was last asked."""
         return DiskRoom(0, disk.total) if self._denied else disk
 
     def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
@@ -206,8 +215,7 @@ class TableRoom:
         )
 
     def status(self) -> dict[str, Any]:
-        """Return what is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they
-        are."""
+        """Return the free bytes of the disk and of the reserve. ``full`` says why appends are refused, or is None."""
         disk, used = self._disk(), self._used_bytes()
         return {
             "free_bytes": disk.free,
@@ -220,6 +228,6 @@ class TableRoom:
         return any(self._asks_in_vain(used, need, disk, appends=appends) for appends, need in asked)
 
     def _asks_in_vain(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
-        """Return whether :meth:`take` would refuse, without getting blocks of the disk as that does."""
+        """Return whether :meth:`take` would refuse ``need`` bytes. Unlike :meth:`take`, allocate nothing."""
         gettable = not appends and self._could_allocate(used + need, disk, STEP_BYTES)
         return not gettable and self._lacks(used, need, disk, appends=appends)

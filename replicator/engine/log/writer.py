@@ -132,12 +132,16 @@ class Writer:
         self.disk_room.close()
 
     def disk_status(self) -> dict[str, Any]:
-        """Return what is free on the disk, and under ``full`` why messages are refused that were not before."""
+        """Return the free bytes of the disk and of the reserve. ``full`` says why a full disk refuses messages, or is
+        None.
+        """
         status = self.disk_room.status()
         return {**status, "full": status["full"] or self._store.segments.full()}
 
     def beyond_limit(self) -> str | None:
-        """Return why messages are refused, if ``store.size_max`` would refuse again what it refused last."""
+        """Return why the store's limit ``store.size_max`` refuses messages, or None if the size refused last would
+        fit now.
+        """
         refused = self._beyond_limit
         return None if refused is None or self._store.has_room(refused) else self._limit_reached()
 
@@ -363,7 +367,11 @@ class Writer:
         return group, True
 
     def _commit(self, group: list[Request], openings: int = 0) -> Committed:
-        """Write a group. ``openings`` counts how often it was given up, and its entries opened, to compare them."""
+        """Write a group as one transaction, or in parts if the store or the disk cannot take all. Return the results.
+
+        ``openings`` counts how often the group was rolled back so far, to decompress entries and compare their
+        contents.
+        """
         if self._broken:
             return self._refuse(group, StoreFailed(self.failed))
         if (displaced := self._store.displaced()) is not None:

@@ -1,11 +1,12 @@
-"""Producers that are in each other's way over clusters: ids that were used twice, and names that are active twice.
+"""Conflicts between producers of several clusters: sequence ids used twice, and names used in two clusters at once.
 
-Deduplication holds over clusters only while one producer at a time has a name. Nothing is lost where two have it, but
-what both send comes in one order here and in another there, and nobody is told by the protocol. So the worker notes
+Deduplication works across clusters only while one producer at a time uses a name. If two producers use one name, no
+message is lost. But their messages come in different orders in different clusters, and the protocol tells nobody. So
+the worker notes:
 
-1. messages that have the sequence ids of others, from another cluster, and other content;
-2. names under which a producer is connected here, while another cluster stores messages of that name;
-3. entries that an earlier version hid as duplicates though they differ (:mod:`.twin_check`).
+1. messages that have a sequence id of a message from another cluster, but other content;
+2. names under which a producer is connected here, while another cluster stores messages under that name;
+3. entries that an earlier version hid as duplicates although their content differs (:mod:`.twin_check`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class SharedName(NamedTuple):
-    """A producer's name that is active here and in ``cluster``."""
+    """A producer name that is in use in this cluster and in ``cluster``."""
 
     topic: str
     producer: str
@@ -38,15 +39,15 @@ class SharedName(NamedTuple):
 
 
 class Connections(Protocol):
-    """The producers of a topic."""
+    """Interface of the connected producers of one topic."""
 
     def connected_since(self, name: str) -> int | None:
-        """When the producer of that name connected, in milliseconds since 1970; None if it is not connected."""
+        """Return when the producer ``name`` connected, in milliseconds since 1970, or None if it is not connected."""
         ...
 
 
 class ProducedTopic(Protocol):
-    """A topic, as conflicts see it."""
+    """Interface of a topic that :class:`ProducerConflicts` reports about."""
 
     name: str
 
@@ -55,7 +56,7 @@ class ProducedTopic(Protocol):
 
 
 class ProducerConflicts:
-    """The conflicts of one worker. Runs on the event loop."""
+    """Records and reports the producer conflicts that one worker notices. Runs on the event loop."""
 
     def __init__(self, wall_clock_ms: Callable[[], int]) -> None:
         self._now_ms = wall_clock_ms
@@ -69,7 +70,9 @@ class ProducerConflicts:
         """Entries that an earlier version hid as duplicates though their content differs; found at the start."""
 
     def on_committed(self, topic: ProducedTopic, blocks: Sequence[AppendedBlock]) -> None:
-        """Note the producers of copied blocks that are connected here, too."""
+        """Record each producer name of copied blocks under which a producer is connected to this cluster at the same
+        time.
+        """
         for block in blocks:
             for name in block.connected:
                 since = topic.producers.connected_since(name)
@@ -77,7 +80,10 @@ class ProducerConflicts:
                     self._note(SharedName(topic.name, name, block.header.origin))
 
     def on_other_content(self, topics: Mapping[int, ProducedTopic], found: Mapping[tuple[int, str, str], int]) -> None:
-        """Note messages that have ids of others and other content, by topic, producer and origin of the others."""
+        """Record messages that reuse sequence ids of messages from another cluster, but have other content.
+
+        ``found`` counts the messages by topic id, producer, and origin of the other messages.
+        """
         for (topic_id, producer, origin), messages in found.items():
             self.other_content += messages
             topic = topics.get(topic_id)
@@ -89,14 +95,16 @@ class ProducerConflicts:
                 )
 
     def shared_names(self) -> list[SharedName]:
-        """The names that are active in two clusters now, the last seen first."""
+        """Return the names that were in use in two clusters in the last :data:`ACTIVE_MS`, the most recently seen
+        first.
+        """
         after = self._now_ms() - ACTIVE_MS
         for name in [name for name, at_ms in self._names.items() if at_ms < after]:
             del self._names[name]
         return list(reversed(self._names))
 
     def status(self) -> dict[str, Any]:
-        """Return the conflicts as the worker's status shows them."""
+        """Return the counts of conflicts and the first shared names, for the worker's status."""
         names = self.shared_names()
         return {
             "other_content": self.other_content,
@@ -112,7 +120,7 @@ class ProducerConflicts:
             )
 
     def _is_news(self, kept: dict[SharedName, int], name: SharedName) -> bool:
-        """Keep a name as seen now; returns whether it was not seen for a time."""
+        """Record that ``name`` was seen now. Return whether it was not seen in the last :data:`ACTIVE_MS`."""
         now = self._now_ms()
         before = kept.pop(name, None)
         kept[name] = now

@@ -50,7 +50,9 @@ _NO_UUID: Final = bytes(8)
 
 
 class Copied(NamedTuple):
-    """Equal messages of an entry that is sent here, among the copies from other clusters."""
+    """Result of looking for a sent entry among the copies from other clusters: are all (``whole``) or some messages
+    here?
+    """
 
     whole: bool = False
     part: bool = False
@@ -64,14 +66,16 @@ _NOT_COPIED: Final = Copied()
 
 
 class Copies(Protocol):
-    """What of the producers' entries came from other clusters."""
+    """Interface that finds the messages of sent entries among the copies from other clusters."""
 
     def highest(self, producer: str) -> int:
-        """No entry with a higher sequence id came from elsewhere."""
+        """Return a sequence id that no copied entry of ``producer`` exceeds."""
         ...
 
     def of(self, index: int, sent: Numbered) -> Copied:
-        """Return what is here of the entry at ``index`` of those that are admitted."""
+        """Return how much of a sent entry was copied from other clusters. ``index`` is its place among the sent
+        entries.
+        """
         ...
 
 
@@ -234,7 +238,10 @@ class SequenceTable:
         return stored
 
     def _decides_alone(self, entry: Numbered) -> bool:
-        """Whether copies are not asked: the entry was sent here before, or goes on with chunks that are stored here."""
+        """Return whether the table decides about ``entry`` without a look at copies from other clusters.
+
+        It does if the entry was sent here before, or is a chunk of a message that has earlier chunks here.
+        """
         row = self._rows.get(entry.producer)
         if row is None:
             return False
@@ -322,7 +329,7 @@ def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool)
 
 
 def _is_open(row: SequenceRow, entry: Numbered) -> bool:
-    """Whether the row has chunks of the message that the entry is a chunk of."""
+    """Return whether ``row`` has chunks of the incomplete message that the chunk ``entry`` belongs to."""
     return (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, _digest(entry.uuid))
 
 

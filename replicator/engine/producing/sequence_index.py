@@ -95,7 +95,7 @@ class _Parsed:
 
 @dataclass(slots=True)
 class _Entries:
-    """The entries of one producer in a block, in order."""
+    """The entries of one producer in a block, in the order of the block."""
 
     numbered: list[tuple[Numbered, int]] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
@@ -111,14 +111,14 @@ class _Entries:
         self.lasts.append(numbered.last)
 
     def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
-        """Return the entries with ids from ``first`` to ``last``."""
+        """Return the entries with an id from ``first`` to ``last``, both inclusive, with their indexes in the block."""
         if self.ordered:
             return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
         return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
 
 
 class _Place(NamedTuple):
-    """An entry of a stored block."""
+    """Place of an entry: the position of its block, and its index in the block."""
 
     block: Position
     offset: int
@@ -130,7 +130,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class Comparing:
-    """State that the comparisons of one transaction share: the entries that are open, and the blocks that were read."""
+    """State that all comparisons of one transaction share: the decompressed entries, and the blocks that were read."""
 
     contents: Contents
     views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
@@ -138,13 +138,15 @@ class Comparing:
     """Messages that have the ids of others and not their content, by topic, producer and origin of the others."""
 
     def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
-        """Count messages that have the ids of others, from ``origin``, and not their content."""
+        """Count messages that have sequence ids of messages from ``origin``, but other content."""
         key = topic_id, producer, origin
         self.other_content[key] = self.other_content.get(key, 0) + messages
 
     @property
     def wants(self) -> bool:
-        """Whether entries are to be opened first: what is decided from now on does not count."""
+        """Return whether entries must be decompressed first. Then the transaction is rolled back, and its decisions
+        are void.
+        """
         return bool(self.contents.wanted)
 
 
@@ -205,7 +207,10 @@ def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, fir
 
 
 class TwinRow(NamedTuple):
-    """A row of table ``twins``: the entries before and after one in its chain, and the origin of that one."""
+    """Row of the table ``twins`` for one entry: the twins before and after it, and the entry's own origin.
+
+    ``earlier`` and ``later`` are BEFORE_ALL if there is no such twin.
+    """
 
     earlier: Position
     later: Position
@@ -213,7 +218,7 @@ class TwinRow(NamedTuple):
 
 
 def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """Return the row of an entry; None if it has no twin, or there is no such entry."""
+    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no twin."""
     if position == BEFORE_ALL:
         return None
     stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
@@ -225,7 +230,7 @@ def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, posit
 
 
 def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
-    """Write the row of an entry; one that has nothing before or after it has no row."""
+    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no twin."""
     key = BLOCK_KEY.pack(topic_id, *position)
     if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
         txn.delete(key, db=tables["twins"])
@@ -368,7 +373,9 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """Return what is here, from other clusters, of an entry that a producer sends."""
+        """Return how much of ``entry``, which a producer sends to this cluster, was already copied from other
+        clusters.
+        """
         others = [
             origin
             for origin in origins
@@ -414,11 +421,14 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """Do as :meth:`copied`, for a chunk. Its producer has stored no chunk of the message here.
+        """Return how much of a sent chunk was copied from other clusters. No chunk of its message was sent here
+        before.
 
-        1. A chunk that is equal to that of a message that is complete here is a duplicate.
-        2. One that is equal to that of an incomplete message of its uuid is, too, and those after it go on there.
-        3. Else the message is another one. Its first chunk is stored; a later one has no first one here.
+        1. A chunk is a duplicate if it equals that of a message whose last chunk is here, too.
+        2. A chunk is also a duplicate if it equals that of an incomplete message with the same uuid. Later chunks
+           continue that message.
+        3. Otherwise the chunk belongs to a new message. Its first chunk is stored; a later chunk has no first chunk
+           here.
         """
         goes_on = NONE_YET
         other = False
@@ -501,7 +511,11 @@ class SequenceIndex:
         entry: Buffer,
         comparing: Comparing,
     ) -> Position | None:
-        """Return the entry of an origin that has these ids and holds what ``entry`` holds."""
+        """Return the position of the entry from ``origin`` that has the sequence ids ``identity`` and the messages of
+        ``entry``.
+
+        Return None if there is none. Count the messages if entries with these ids have other content.
+        """
         sent = identity.numbered
         met = False
         for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
@@ -518,7 +532,9 @@ class SequenceIndex:
     def _chunks(
         self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
     ) -> dict[str, dict[int, _Place]]:
-        """The chunks of messages of an origin with the id of ``of`` and as many chunks, by uuid and chunk."""
+        """Return the chunks from ``origin`` with the sequence id and the number of chunks of ``of``, by uuid and
+        chunk number.
+        """
         found: dict[str, dict[int, _Place]] = {}
         rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
         for parsed, block in self._blocks(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
@@ -538,9 +554,11 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """The chunks of the message whose last one is entry ``last`` of a copied block, if all are here by another way.
+        """Return the pairs of twins between the chunks of a copied message and equal chunks from another origin.
 
-        Chunks before it are in the same block, or in others that were copied before.
+        The last chunk of the message is entry ``last`` of the copied block ``new``. Earlier chunks are in the same
+        block, or in blocks copied before. The result is empty unless another origin has an equal chunk for every
+        chunk.
         """
         sent = numbered[last]
         assert sent is not None
@@ -596,7 +614,7 @@ class SequenceIndex:
     def _view(
         self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
     ) -> BlockView | None:
-        """A stored block; None where it is trimmed. Raises :class:`BlockCorrupt`."""
+        """Return the stored block that begins at ``first``, or None if it is trimmed. Raises :class:`BlockCorrupt`."""
         views, key = comparing.views, (self._topic_id, first)
         view = views.get(key)
         if view is not None:
@@ -656,14 +674,22 @@ class SequenceIndex:
         local: Position,
         origin: str,
     ) -> bool:
-        """Whether ``local`` may follow in the chain of ``found``: that has none of its origin, and nothing after it."""
+        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of twins that contains
+        ``found``.
+
+        It can if the chain has no entry of ``origin``, and ends before ``local``.
+        """
         last, _, origins = self._chain_of(txn, tables, found, found_origin)
         return origin not in origins and last < local
 
     def _chain_of(
         self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
     ) -> tuple[Position, TwinRow, set[str]]:
-        """The last entry of a chain, its row, and the origins of all."""
+        """Return the last entry of the chain of twins that contains ``found``, its row, and the origins of all its
+        entries.
+
+        An entry without twins is a chain of its own.
+        """
         last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
         origins = {row.origin}
         at, limit = row.earlier, last

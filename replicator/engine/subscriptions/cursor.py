@@ -156,7 +156,11 @@ class Cursor:
         self.acknowledge(position, prefix, batch_size)
 
     def _consume_through(self, position: Position, *, but: Position) -> None:
-        """Consume all up to ``position``, except what is uncovered and not delivered yet. The entry ``but`` counts."""
+        """Consume all entries up to ``position``, inclusive, except uncovered entries that no consumer has received
+        yet.
+
+        The entry at ``but`` is consumed even if it is uncovered.
+        """
         uncovered, state = self._uncovered, self._state
         if uncovered is not None:
             uncovered.discard(but)
@@ -175,9 +179,11 @@ class Cursor:
         self._move(position, announce=True)
 
     def uncover(self, positions: PositionSet) -> PositionSet:
-        """Count entries as not consumed, because the start is earlier than it was. Returns those that were consumed.
+        """Count the entries at ``positions`` as unconsumed, because the start moved back. Return those that were
+        consumed.
 
-        Whoever calls this knows that nobody acknowledged them. Entries that are trimmed cannot be delivered any more.
+        The caller must know that nobody acknowledged these entries. Trimmed entries are left out: they cannot be
+        delivered.
         """
         log, state = self._log, self._state
         found = log.messages_of(positions if log.twins is None else log.twins.with_twins(positions))
@@ -201,11 +207,13 @@ class Cursor:
 
     @property
     def has_uncovered(self) -> bool:
-        """Whether entries are to be delivered because the start moved back."""
+        """Return whether an earlier start made entries unconsumed that no consumer has received since."""
         return self._uncovered is not None
 
     def delivered(self, positions: Iterable[Position]) -> None:
-        """Consumers got these entries."""
+        """Note that consumers received the entries at ``positions``: an uncovered entry among them is uncovered no
+        more.
+        """
         if self._uncovered is not None:
             for position in positions:
                 self._uncovered.discard(position)

@@ -116,8 +116,10 @@ class CursorState:
             self.to_announce |= announce
 
     def uncover(self, positions: PositionSet, mark_delete: Position, passed: PositionSet) -> None:
-        """Count ``positions`` as not consumed, as the start is earlier now. ``passed`` are the entries between the new
-        ``mark_delete`` and the one that was."""
+        """Count the entries at ``positions`` as unconsumed, because the start moved back.
+
+        ``mark_delete`` is the new mark-delete position. ``passed`` are the messages between the new and the old one.
+        """
         highest = positions.last()
         assert highest is not None
         self.rewound = max(highest, self.mark_delete, self.rewound or BEFORE_ALL)
@@ -129,7 +131,10 @@ class CursorState:
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
 
     def outlive(self, generation: int) -> None:
-        """Go on as it is after a deletion of that generation: everything is told anew, in the generation after it."""
+        """Keep the state although another cluster deleted the subscription in ``generation``.
+
+        The subscription gets the next generation, and its whole state is announced again.
+        """
         self.generation = generation + 1
         # Rows of an earlier generation are deleted with the next save, so all are written again.
         self.dirty.deleted.update(dict.fromkeys(self.individually_deleted.chunk_ids()))

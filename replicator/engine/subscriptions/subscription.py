@@ -46,7 +46,7 @@ from snapshots.position_set import PositionSet
 
 
 class SubscriptionNews(Protocol):
-    """Who is told what becomes of a topic's subscriptions: links, the subscription sync, maintenance."""
+    """Interface of listeners to a topic's subscriptions: links, the subscription sync, and maintenance."""
 
     def on_subscription(self, subscription: Subscription) -> None:
         """It was made, became replicated, or is not any more."""
@@ -62,7 +62,7 @@ class SubscriptionNews(Protocol):
 
 
 class SubscriptionOwner(Protocol):
-    """What has the subscription: the subscriptions of its topic."""
+    """Interface of the collection that has the subscription: the subscriptions of its topic."""
 
     news: SubscriptionNews
     tombstones: Tombstones
@@ -362,14 +362,16 @@ class Subscription:
         return self.cursor.mark_delete
 
     def last_message(self) -> LastMessage:
-        """Return the last message that consumers of this subscription get, and the last one that is consumed.
+        """Return the last message that consumers of this subscription can receive, and its mark-delete position.
 
-        Raises :class:`BlockCorrupt` if its block cannot be read.
+        Raises :class:`BlockCorrupt` if the block of the message cannot be read.
         """
         return last_delivered(self.topic, compacted=self.cursor.state.read_compacted, consumed=self.mark_delete)
 
     def last_position(self) -> Position:
-        """Return the last entry that consumers of this subscription get, or BEFORE_ALL."""
+        """Return the position of the last entry that consumers of this subscription can receive, or BEFORE_ALL for
+        none.
+        """
         return last_position(self.topic.log, compacted=self.cursor.state.read_compacted)
 
     def backlog_messages(self) -> int:

@@ -39,8 +39,11 @@ from snapshots.position import Position
 
 
 class FoundInBlock(NamedTuple):
-    """What deduplication knows of a copied block: its messages that are here by another way, and which of its
-    producers are connected here."""
+    """Result of deduplication for a copied block.
+
+    ``twins`` are pairs of a stored entry and an entry of the block that hold the same message. ``connected`` names
+    the producers of the block that are connected to this cluster, too.
+    """
 
     twins: Sequence[Pair]
     connected: tuple[str, ...]

@@ -97,7 +97,11 @@ class CommitGroup:
         return self._appender.last_id
 
     def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
-        """Write all requests. Raises :class:`ContentsNeeded` where entries are to be opened: then nothing stays."""
+        """Write all requests of ``group`` in the transaction ``txn``.
+
+        Raises :class:`ContentsNeeded` if entries must be decompressed before they can be compared. The caller must
+        then roll the transaction back.
+        """
         publishes = self._publishes
         for request in group:
             if isinstance(request, PublishRequest):

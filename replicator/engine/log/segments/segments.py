@@ -55,7 +55,7 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A body that no segment could be made or written for."""
+    """The last body that could not be stored, because the disk had no room to make a segment or to write into one."""
 
     size: int
     capacity: int
@@ -211,7 +211,11 @@ class Segments:
 
     @contextmanager
     def _no_room(self, size: int, capacity: int = 0) -> Iterator[None]:
-        """Raise :class:`NoRoom` for what a full disk refuses, and note it for :meth:`full`."""
+        """Turn an ``OSError`` of a full disk into :class:`NoRoom`, and note it for :meth:`full`. Other errors pass
+        unchanged.
+
+        ``size`` is that of the body, and ``capacity`` that of the segment that was to be made, or 0.
+        """
         try:
             yield
         except OSError as error:
@@ -221,7 +225,7 @@ class Segments:
             raise NoRoom(self._full(self._lacking)) from None
 
     def full(self) -> str | None:
-        """Return why large bodies are refused, if the one that was refused last would be refused again."""
+        """Return why the disk has no room for large bodies, or None once the body that last failed would fit."""
         lacking = self._lacking
         if lacking is None or not (lacking.denied or not self._disk().takes_segment(lacking.capacity)):
             return None

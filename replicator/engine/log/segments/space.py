@@ -145,7 +145,9 @@ class SegmentSpace:
         return next((each for each in self._unread() if each.capacity >= size), None)
 
     def takes(self, size: int) -> bool:
-        """Return whether there is room for a body of that size without a new segment."""
+        """Return whether a body of ``size`` bytes fits into the open segment or a free one, without making a new
+        segment.
+        """
         return self.has_room(size) or self.reuse(size) is not None
 
     def _unread(self) -> Iterator[Segment]:
