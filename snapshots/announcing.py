@@ -46,7 +46,7 @@ _PROPERTY_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a cluster needs to make a subscription that it does not have."""
+    """Settings with which another cluster creates a subscription that it does not have."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
@@ -57,7 +57,7 @@ class Description:
 
 
 class AckSource(Protocol):
-    """Where the exact state comes from; it keeps what is not announced yet."""
+    """Interface of the source of exact states, which keeps acknowledgements until they are announced."""
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
         """What was acknowledged since the last call, or all that is; whether it is all. It then counts as announced."""
@@ -66,7 +66,7 @@ class AckSource(Protocol):
 
 
 class _Buried(NamedTuple):
-    """The tombstone of a deleted subscription."""
+    """Tombstone of a deleted subscription. ``unless_in_use`` tells that the deletion was not forced."""
 
     generation: int = 0
     unless_in_use: bool = False
@@ -180,7 +180,7 @@ class UpdateAnnouncer:
     def on_subscription_deleted(
         self, name: str, generation: int | None, now_ms: int, *, announced: bool, unless_in_use: bool = False
     ) -> None:
-        """See :meth:`SnapshotController.on_subscription_deleted`."""
+        """Note that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
         if generation is not None:

@@ -54,7 +54,7 @@ class Rules:
 
 
 def rules_of(answer: Mapping[str, Any]) -> Rules:
-    """From the JSON of ``GET /replication/v1/rules``; raises :class:`ValueError`."""
+    """Return the rules in the JSON answer of ``GET /replication/v1/rules``. Raises :class:`ValueError`."""
     try:
         return Rules(
             str(answer["cluster"]),
@@ -75,7 +75,9 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
 
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what workers of earlier versions do not say; empty for one of these."""
+    """Return the fields of :class:`Rules` that workers of earlier versions do not send; empty for an answer of such a
+    worker.
+    """
     if "namespaces" not in answer:
         return {}
     return {

@@ -410,7 +410,9 @@ class Link:
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
 
     def behind(self, limit: int) -> list[Behind]:
-        """See :func:`~replicator.links.status.topics_behind`."""
+        """Return the topics of this link that are furthest behind. See
+        :func:`~replicator.links.status.topics_behind`.
+        """
         return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:

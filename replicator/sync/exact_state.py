@@ -42,7 +42,9 @@ from snapshots.starts import Starts
 
 
 class Merges(Protocol):
-    """What takes over into a subscription what others say of it. Methods say whether they changed it; none saves it."""
+    """Interface that merges into a subscription what other clusters tell. Methods tell whether they changed it; none
+    saves.
+    """
 
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
@@ -52,7 +54,7 @@ class Merges(Protocol):
 
 
 class Replicated(Protocol):
-    """A subscription, as far as its exact state goes."""
+    """Interface of a replicated subscription for :class:`ExactState`."""
 
     @property
     def name(self) -> str: ...
@@ -141,7 +143,10 @@ class ExactState:
         return changed
 
     def outlive(self, subscription: Replicated, generation: int) -> None:
-        """Keep the subscription, with what waits for messages, though another cluster deleted it in ``generation``."""
+        """Keep the subscription though another cluster deleted it in ``generation``. It gets the next generation.
+
+        Acknowledgements that wait for their messages are kept, too.
+        """
         name, before = subscription.name, subscription.cursor.generation
         waiting, heard = self.pending.of(name, before), self.pending.heard(name, before)
         subscription.merging.outlive(generation)
@@ -162,16 +167,16 @@ class ExactState:
         return list(names)
 
     def forget(self, name: str) -> None:
-        """The subscription is gone."""
+        """Drop what is kept of the subscription ``name``, because it was deleted."""
         self._ahead.pop(name, None)
         self._placed.pop(name, None)
 
     # The start.
 
     def merge_start(self, subscription: Replicated, said: Starts) -> bool:
-        """Merge a start of this cluster, where somebody made the subscription as well. Return whether anything changed.
+        """Merge the starts ``said``, with which somebody also made the subscription at this cluster's brokers.
 
-        Other clusters are told the whole state then.
+        Return whether anything changed. If so, the whole state is noted as unannounced.
         """
         if not self._start(subscription, said):
             return False
@@ -183,7 +188,10 @@ class ExactState:
         return True
 
     def _start(self, subscription: Replicated, said: Starts) -> bool:
-        """Merge a start that another cluster tells. Returns whether anything changed."""
+        """Merge the starts ``said`` into those of the subscription. Return whether anything changed.
+
+        If the start of an origin moves back, unacknowledged entries after the new start count as unconsumed.
+        """
         state, name = subscription.cursor.state, subscription.name
         before, after = state.starts, starts.merged(state.starts, said)
         if after == before:
@@ -211,7 +219,9 @@ class ExactState:
         return True
 
     def _place_start(self, subscription: Replicated) -> bool:
-        """Count what lies before the start as consumed here, and say so to nobody. Returns whether anything changed."""
+        """Count the entries before the start as consumed here, without announcing that. Return whether anything
+        changed.
+        """
         state, name = subscription.cursor.state, subscription.name
         placed = self._placed.get(name)
         if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):
@@ -233,7 +243,10 @@ class ExactState:
         return bool(found) and subscription.merging.acks(found, {}, announce=False)
 
     def _counts(self, subscription: Replicated, said: Starts) -> bool:
-        """Return whether a mark-delete position counts that came with these starts."""
+        """Return whether a mark-delete position that comes with the starts ``said`` may be merged.
+
+        It may if none of these starts is later than the subscription's own start for the origin.
+        """
         mine = subscription.cursor.state.starts
         return all(start <= mine.get(origin, start) for origin, start in said.items())
 
@@ -256,7 +269,10 @@ class ExactState:
         return changed or is_news or started
 
     def _not_claimed(self, subscription: Replicated) -> Mapping[str, Position]:
-        """By origin, up to where the cursor claims nothing."""
+        """Return, by origin, the position up to which entries must not be told as acknowledged, inclusive.
+
+        These are entries before the start, and entries that were trimmed before anybody consumed them.
+        """
         state, placed = subscription.cursor.state, self._placed.get(subscription.name)
         ends = dict(state.unclaimed or {})
         if state.starts:

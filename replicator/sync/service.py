@@ -129,7 +129,7 @@ class SubscriptionSync:
         return self._of(topic).unconsumed(subscription)
 
     def peers(self, topic: Topic) -> frozenset[str]:
-        """Return the clusters that hear what is told of the topic's subscriptions here."""
+        """Return the clusters that receive announcements about subscriptions of ``topic`` from this cluster."""
         return self._shared.peers(topic)
 
     def counters(self) -> dict[str, int]:

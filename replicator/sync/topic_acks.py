@@ -250,9 +250,10 @@ class TopicAcks:
         return placed
 
     def before(self, ends: Mapping[str, Position], above: Position) -> PositionSet:
-        """Return the entries here that lie before a start, ``above`` a position; ``ends`` has the last one by origin.
+        """Return the local positions above ``above`` of entries before a start.
 
-        An entry is left out if its message came by another way too, and lies after the start there.
+        ``ends`` has, by origin, the last entry before the start. An entry is left out if it has a twin after the
+        start.
         """
         found = PositionSet()
         for origin, end in ends.items():
@@ -264,7 +265,9 @@ class TopicAcks:
         return found
 
     def between(self, origin: str, after: Position, upto: Position, *, above: Position) -> PositionSet:
-        """Return where the entries of an origin in ``(after, upto]`` lie here; only those ``above`` a position."""
+        """Return the local positions of the entries of ``origin`` in ``(after, upto]``, restricted to those above
+        ``above``.
+        """
         if origin != self._cluster:
             high_water = self._high_water(origin)
             table = None if high_water is None else self._table(origin, high_water.incarnation)
@@ -277,7 +280,7 @@ class TopicAcks:
         return found
 
     def incarnations(self, origins: Mapping[str, HighWater]) -> dict[str, int]:
-        """Return the incarnation of each of ``origins``, and of this cluster."""
+        """Return, by origin, the incarnation of the topic at each of ``origins`` and at this cluster."""
         return {**{origin: each.incarnation for origin, each in origins.items()}, self._cluster: self._incarnation}
 
     def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:

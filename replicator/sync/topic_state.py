@@ -92,7 +92,7 @@ class TopicState:
         return taken
 
     def starts(self, name: str) -> Starts:
-        """Return where a subscription begins."""
+        """Return, by origin, the start of the subscription ``name``; empty if there is no such subscription."""
         subscription = self._topic.subscriptions.get(name)
         return {} if subscription is None else subscription.cursor.state.starts
 

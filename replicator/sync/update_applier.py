@@ -86,7 +86,11 @@ class UpdateApplier:
             self.from_peers.pop(update.subscription, None)
 
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
-        """Delete a subscription that another cluster deleted, or keep it if consumers use it here."""
+        """Delete a subscription because another cluster deleted it.
+
+        If that deletion was not forced and consumers use the subscription here, keep it in the next generation
+        instead.
+        """
         name, sparing = update.subscription, update.unless_in_use
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:
