@@ -120,7 +120,7 @@ class UpdateAnnouncer:
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
         self._buried: dict[str, _Buried] = {}
-        """Tombstones of deleted subscriptions."""
+        """Tombstones of deleted subscriptions, by name."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}

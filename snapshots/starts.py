@@ -22,22 +22,22 @@ from snapshots.ack_vector import AckVector
 from snapshots.position import BEFORE_ALL, Position
 
 AFTER_ALL: Final = Position((1 << 64) - 1, (1 << 63) - 1)
-"""Higher than every entry's position."""
+"""A position above every entry's."""
 
 
 class Start(NamedTuple):
     """Start of a subscription for one origin: the last entry before it. The lesser of two starts is the earlier one."""
 
     incarnation: int
-    """The incarnation of the topic at its origin; 0 is before each of them."""
+    """Incarnation of the topic at the origin; 0 comes before every real one."""
     position: Position
 
 
 FROM_THE_FIRST: Final = Start(0, BEFORE_ALL)
-"""The start before which nothing lies."""
+"""A start before which no message lies."""
 
 Starts = Mapping[str, Start]
-"""By origin, where a subscription begins. It says nothing of an origin that it does not name."""
+"""Start of a subscription by origin. About an origin that is not named nothing is known."""
 
 
 def merged(one: Starts, other: Starts) -> dict[str, Start]:
@@ -71,7 +71,7 @@ def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Po
 
 
 def is_anything_before(starts: Starts) -> bool:
-    """Return whether any message can lie before the start."""
+    """Return whether messages can lie before the start of at least one origin."""
     return any(start.position > BEFORE_ALL for start in starts.values())
 
 

@@ -46,7 +46,7 @@ WATCHED_TOPICS_MAX: Final = 5_000
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 ASKED_AT_ONCE: Final = 16
-"""Topics whose consumers the brokers are asked for together."""
+"""Topics for whose consumers the brokers are asked at the same time."""
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 

@@ -35,8 +35,7 @@ class BrokerCursor:
     @property
     def first_open(self) -> Position:
         """Return the position right after the mark-delete position, in the same ledger. An entry need not exist
-        there.
-        """
+        there."""
         return Position(self.mark_delete.ledger, self.mark_delete.entry + 1)
 
     def among(self, positions: PositionSet) -> PositionSet:

@@ -30,10 +30,11 @@ class Engines(NamedTuple):
 
     generation: int
     open: PositionSet
-    """Its messages that are not acknowledged. The mark-delete position says less: it passes over markers, too."""
+    """Messages that are not acknowledged. The mark-delete position alone does not tell: markers lie below and above
+    it."""
     starts: Starts
     entries: int
-    """:attr:`EntryMap.changes`."""
+    """Value of :attr:`EntryMap.changes` when the state was read."""
 
 
 class _Translated(NamedTuple):
@@ -51,7 +52,8 @@ class EngineSide:
         self._topic = topic
         self._entries = entries
         self._translated: dict[str, _Translated] = {}
-        """Kept by name, as mostly only the brokers' side has changed when a subscription is compared."""
+        """Cached translations by subscription name. Mostly only the brokers' state has changed since the last
+        comparison."""
 
     def engines(self, subscription: Subscription) -> Engines:
         """Return the present state of ``subscription`` in the engine, in positions of the engine's log."""
@@ -75,8 +77,7 @@ class EngineSide:
 
     def open_at_brokers(self, name: str, engines: Engines) -> PositionSet:
         """Return the broker's positions of the entries that are open in the engine; entries that the brokers lack are
-        left out.
-        """
+        left out."""
         translated = self._translated.get(name)
         if translated is None or translated.engines != engines:
             opened = self._entries.to_broker(engines.open)

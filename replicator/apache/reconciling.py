@@ -38,7 +38,7 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start
 
 NOT_TOLD: Final = 0
-"""The generation of a subscription whose start at the broker the engine has not been told."""
+"""Stands for the generation of a subscription whose start at the broker is not merged into the engine yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,18 @@ class Seen:
     generation: int
     broker: BrokerCursor
     load: str = ""
-    """Which loading of the topic at a broker that was."""
+    """Names the loading of the topic at a broker in which the state was seen."""
     start: Position = BEFORE_ALL
-    """The broker's cursor passed over all up to here without an acknowledgement: it was made there, or the worker put
-    it there."""
+    """The broker's cursor passed over all entries up to this position without an acknowledgement, because it was
+    created at this position, or the worker moved it there."""
     starts: Mapping[str, Start] = field(default_factory=dict)
-    """The starts, by origin, that the broker's cursor follows: the worker passed over what lies before them."""
+    """Starts by origin that the broker's cursor follows: the worker passed over the entries before them."""
     returning: Position | None = None
-    """The entry to which the worker was about to put the broker's cursor back; None if it was not."""
+    """The entry to which the worker was about to move the broker's cursor back, or None."""
 
     def passes_over(self) -> tuple[Position, Mapping[str, Start], Position | None]:
         """Return ``start``, ``starts`` and ``returning``. A change of them is stored before the worker acknowledges
-        at the broker.
-        """
+        at the broker."""
         return self.start, self.starts, self.returning
 
 
@@ -73,7 +72,7 @@ class InEngine:
     """The entries that are acknowledged or lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
-    """The open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
+    """Open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +113,13 @@ class ResetAtBroker:
 @dataclass(frozen=True, slots=True)
 class ResetInEngine:
     """Decision: begin a new generation in the engine from the broker's cursor, which a seek or reset at the broker
-    moved back.
-    """
+    moved back."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutBackAtBroker:
     """Decision: move the broker's cursor back to the entry at ``first``, because another cluster has an earlier
-    start.
-    """
+    start."""
 
     first: Position
 
@@ -139,7 +136,7 @@ class Merge:
     in_engine: PositionSet = field(default_factory=PositionSet)
     at_broker: PositionSet = field(default_factory=PositionSet)
     start: Position = BEFORE_ALL
-    """:attr:`Seen.start`, from now on."""
+    """New value of :attr:`Seen.start`."""
 
 
 Decision = (
@@ -204,8 +201,7 @@ def reconcile(
 
 def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
     """Return the entries that are open in the engine and that the broker's cursor may have passed over
-    unacknowledged.
-    """
+    unacknowledged."""
     found = engine.open.copy()
     found.discard_after(seen.start)
     found.update(engine.uncovered)

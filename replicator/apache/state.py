@@ -120,8 +120,7 @@ class SubscriptionStates:
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
         """Load the stored state. ``has_read`` tells whether the engine has all entries of the brokers up to a
-        position.
-        """
+        position."""
         self._fence = fence
         self._settings = settings
         self._applying = Applying(connector, admin, cluster, topic.name, fence)
@@ -135,7 +134,7 @@ class SubscriptionStates:
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
         self._shown: dict[str, _Shown] = {}
-        """Kept as mostly only the engine's side has changed when a subscription is compared."""
+        """Cached cursors of the brokers. Mostly only the engine's state has changed since the last comparison."""
         self._last_entries: Mapping[int, int] = {}
         """With which what is shown was read."""
         self._put_back: dict[str, BrokerCursor] = {}
@@ -229,7 +228,7 @@ class SubscriptionStates:
             return "the brokers do not have it as it is"
         engine = self._side.in_engine(name, self._side.engines(subscription), seen, seen.broker.mark_delete)
         if passed_over := len(seen.broker.among(uncovered(seen, engine))):
-            return f"the brokers have passed over {passed_over} entries that an earlier start elsewhere opens"
+            return f"the brokers' cursor has passed {passed_over} entries that lie after the earlier start of another cluster"
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
@@ -435,7 +434,12 @@ class SubscriptionStates:
         """
         name, first = subscription.name, seen.returning
         assert first is not None
-        log.info("subscription has an earlier start", topic=self._topic.name, subscription=name, first=str(first))
+        log.info(
+            "another cluster has an earlier start: the broker's cursor is put back",
+            topic=self._topic.name,
+            subscription=name,
+            first=str(first),
+        )
         noted = dict(self._seen)
         self._seen[name] = seen
         await self._note(noted)
@@ -484,7 +488,7 @@ class SubscriptionStates:
         """
         passed = min(position, internals.last)
         if passed > internals.gone and not await self._has_read(passed, internals):
-            raise BridgeError(f"it starts at {position} of the brokers, and not all up to there is read yet")
+            raise BridgeError(f"its start is {position} of the brokers, and not all up to there is read yet")
         return self._side.starts_below(position)
 
     def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:

@@ -63,7 +63,7 @@ class Admission:
         self.clients_elsewhere: EngineError | None = None
         """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
         self.use_elsewhere: UseElsewhere | None = None
-        """Asked before a subscription is deleted without force; whoever runs the worker sets it."""
+        """Asks other clusters before an unforced deletion of a subscription. The code that runs the worker sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.finishing: asyncio.Event | None = None

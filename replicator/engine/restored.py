@@ -60,8 +60,8 @@ def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
     """
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
-            f"data directory {data} was restored from backup {mark.backup}, and the others were not asked for "
-            f"what {cluster} lost by that: once its log goes on, it has no place there any more. Run "
+            f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked "
+            f"for the messages that {cluster} lost: once new ones are stored, there is no room for these. Run "
             f"`replicator backup reclaim -f FILE --cluster {cluster}` first"
         )
 

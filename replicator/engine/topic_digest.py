@@ -35,13 +35,13 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 DIGEST_FORM: Final = 1
-"""Raised whenever a digest covers something else than before."""
+"""Must be raised whenever a digest covers something else than before."""
 DIGEST_BYTES: Final = 16
 _BLOCK: Final = struct.Struct("<QQIIHQ")
 _CHANGE: Final = struct.Struct("<QQB")
 _PART: Final = struct.Struct("<QQBI")
 _IN_PART: Final = 2
-"""Tells a part from a change, which has 0 or 1 in that place."""
+"""Marks an acknowledged part of a batch in a hash. A run's begin or end has 1 or 0 in this place."""
 
 OriginKey = tuple[str, int]
 """An origin and its incarnation."""
@@ -70,7 +70,7 @@ class OriginDigest:
     digest: str
     messages: int
     places: tuple[tuple[Position, Position], ...]
-    """The first and the last message: its origin position, and where it lies here. Empty if there are only markers."""
+    """Origin position and local position of the first and the last message; empty if there are only markers."""
 
     @property
     def key(self) -> OriginKey:
@@ -83,11 +83,12 @@ class TopicDigest:
 
     origins: tuple[OriginDigest, ...] = ()
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By replicated subscription a digest for each of ``origins``; empty where nothing is acknowledged."""
+    """By replicated subscription, one digest for each of ``origins``; an empty text if nothing is acknowledged."""
     reached: Mapping[Position, tuple[Position | None, ...]] = field(default_factory=dict)
-    """By local position that was asked for, the last message of each of ``origins`` up to there; None for none."""
+    """By local position that was asked for, the last message of each of ``origins`` up to it, or None if there is
+    none."""
     markers: Mapping[int, int] = field(default_factory=dict)
-    """How many markers there are of each type, this cluster's own included."""
+    """Number of markers by type, including this cluster's own."""
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class LogDigester:
         if origin is None:
             origin = self._origins[key] = _Origin()
         elif origin.last is not None and header.origin_first <= origin.last:
-            raise NoDigest(f"{header.origin} {header.origin_first} stands after {origin.last}")
+            raise NoDigest(f"entry {header.origin_first} of origin {header.origin} stands after entry {origin.last}")
         origin.last = header.origin_last
         origin.digest.update(
             _BLOCK.pack(
@@ -178,8 +179,7 @@ class LogDigester:
 
     def _answer_before(self, first: Position) -> None:
         """Record the last message of each origin for every asked position below ``first``, the first entry of the
-        next block.
-        """
+        next block."""
         while self._asked and self._asked[-1] < first:
             self._reached[self._asked.pop()] = self._messages_so_far()
 
@@ -200,8 +200,7 @@ def _places(
 
 class _Subscription:
     """Hashes of one subscription's acknowledgements: for each origin, where runs of acknowledged messages begin and
-    end.
-    """
+    end."""
 
     def __init__(self, acknowledged: Acknowledged) -> None:
         self.name = acknowledged.name

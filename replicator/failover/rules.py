@@ -43,12 +43,12 @@ class Rules:
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
     tenants: frozenset[str] | None = None
-    """None where the worker is of a version that does not say it; the next three then are None too."""
+    """None if the worker's version does not send it. Then the next three fields are None, too."""
     namespaces: frozenset[str] | None = None
     namespaces_by_use: bool | None = None
-    """Whether who uses a topic makes its namespace."""
+    """Whether the first use of a topic creates its namespace."""
     defaults: Mapping[str, Any] | None = None
-    """Policies of topics for which nobody has set any, by name: from the topology file."""
+    """Policies from the topology file, by name, for topics that have none of their own."""
     elsewhere: bool = False
     """Whether clients are connected to brokers beside the worker, which hold them to rules of their own."""
 
@@ -76,8 +76,7 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of :class:`Rules` that workers of earlier versions do not send; empty for an answer of such a
-    worker.
-    """
+    worker."""
     if "namespaces" not in answer:
         return {}
     return {

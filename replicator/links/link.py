@@ -411,8 +411,7 @@ class Link:
 
     def behind(self, limit: int) -> list[Behind]:
         """Return the topics of this link that are furthest behind. See
-        :func:`~replicator.links.status.topics_behind`.
-        """
+        :func:`~replicator.links.status.topics_behind`."""
         return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:

@@ -22,8 +22,7 @@ LAGS_MAX: Final = 1_000
 
 def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
     """Return the age of the oldest block that the destination has not confirmed, by the source's clock; 0 if there is
-    none.
-    """
+    none."""
     behind = (name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last)
     oldest_ms = now_ms
     for name in islice(behind, LAGS_MAX):

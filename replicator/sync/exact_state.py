@@ -43,8 +43,7 @@ from snapshots.starts import Starts
 
 class Merges(Protocol):
     """Interface that merges into a subscription what other clusters tell. Methods tell whether they changed it; none
-    saves.
-    """
+    saves."""
 
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
@@ -82,9 +81,10 @@ class ExactState:
         self._origins = origins
         self._exact = exact
         self._ahead: dict[str, frozenset[str]] = {}
-        """By subscription, the origins whose messages before its start may still come."""
+        """By subscription, the origins from which messages before the start may still come."""
         self._placed: dict[str, tuple[Starts, Mapping[str, Position]]] = {}
-        """By subscription, a start before which nothing can come any more, and where it lies in each origin."""
+        """By subscription, starts before which no message can come any more, with the last position before each
+        start."""
 
     # Telling.
 
@@ -220,8 +220,7 @@ class ExactState:
 
     def _place_start(self, subscription: Replicated) -> bool:
         """Count the entries before the start as consumed here, without announcing that. Return whether anything
-        changed.
-        """
+        changed."""
         state, name = subscription.cursor.state, subscription.name
         placed = self._placed.get(name)
         if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):

@@ -32,8 +32,7 @@ class Shared:
 
     def peers(self, topic: Topic) -> frozenset[str]:
         """Return the clusters that receive the markers of ``topic``. A policy of its namespace may exclude some
-        peers.
-        """
+        peers."""
         peers = self.routes.peers(topic.name)
         clusters = topic.namespace.policies.replication_clusters
         return peers if clusters is None else peers & frozenset(clusters)

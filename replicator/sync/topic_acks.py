@@ -266,8 +266,7 @@ class TopicAcks:
 
     def between(self, origin: str, after: Position, upto: Position, *, above: Position) -> PositionSet:
         """Return the local positions of the entries of ``origin`` in ``(after, upto]``, restricted to those above
-        ``above``.
-        """
+        ``above``."""
         if origin != self._cluster:
             high_water = self._high_water(origin)
             table = None if high_water is None else self._table(origin, high_water.incarnation)

@@ -35,13 +35,13 @@ from replicator.running.timeouts import timeout_at
 from replicator.security.asking import worker_session, worker_url
 
 ROUTE: Final = "/replication/v1/subscription-use"
-"""``POST``: a :class:`UseQuestion`, answered by a :class:`UseAnswer`."""
+"""``POST`` takes a :class:`UseQuestion`, and answers with a :class:`UseAnswer`."""
 TOPICS_MAX: Final = 1_000
-"""In one question. The topics of a larger one are asked for one part after the other, within the same time."""
+"""Topics in one question. More topics are asked for in several questions, one after another, within the same time."""
 QUESTIONS_AT_ONCE_MAX: Final = 16
-"""To one cluster. A question that waits for its turn loses the time of its own limit."""
+"""Questions under way to one cluster. The time limit of a question also runs while it waits for its turn."""
 TOPICS_A_TURN: Final = 100
-"""Links of so many topics are looked up in one turn of the event loop."""
+"""Topics whose peers are looked up in one turn of the event loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ class UseQuestion:
             ):
                 check_subscription_name(subscription)
                 return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
-        raise ValueError(f"a question has a subscription, and topics: a list of at most {TOPICS_MAX} names")
+        raise ValueError(f"malformed question: expected a subscription, and a list of at most {TOPICS_MAX} topic names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class UseAnswer:
                 isinstance(topic, str) and type(count) is int and count > 0 for topic, count in consumers.items()
             ):
                 return cls(cluster, consumers)
-        raise ValueError("an answer has a cluster, and consumers: numbers by topic")
+        raise ValueError("malformed answer: expected a cluster, and numbers of consumers by topic")
 
 
 class UseElsewhere:
@@ -110,14 +110,12 @@ class UseElsewhere:
 
     def change(self, addresses: Mapping[str, str], timeout_ms: int) -> None:
         """Replace the workers' addresses, and the time to wait for answers. With a ``timeout_ms`` of 0 nobody is
-        asked.
-        """
+        asked."""
         self._addresses, self._seconds = dict(addresses), timeout_ms / 1000
 
     async def stop(self) -> None:
         """Cancel all questions, and close the connections. Call this after everything that may wait for an answer has
-        ended.
-        """
+        ended."""
         for task in list(self._asking.values()):
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
@@ -184,7 +182,7 @@ class UseElsewhere:
             await asyncio.gather(*tasks, return_exceptions=True)
         if silent:
             log.warning(
-                "a subscription is deleted though not all clusters say whether it is in use there",
+                "a subscription is deleted, but some clusters did not tell whether consumers use it",
                 subscription=question.subscription,
                 topic=question.topics[0],
                 silent=silent,
@@ -204,8 +202,7 @@ class UseElsewhere:
         self, cluster: str, subscription: str, topics: Sequence[str], deadline: float
     ) -> tuple[str, Mapping[str, int] | str]:
         """Return the cluster with its consumers by topic, or with the reason why it gave no valid answer by
-        ``deadline``.
-        """
+        ``deadline``."""
         turns = self._turns.setdefault(cluster, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
         try:
             async with timeout_at(deadline), turns:
@@ -227,7 +224,7 @@ class UseElsewhere:
         async with self._session.post(url, json=question.to_json()) as response:
             body = await response.json()
         if response.status == 404:
-            raise ValueError("its worker is of a release that does not answer this")
+            raise ValueError("its worker is of an earlier release, which cannot answer")
         if response.status != 200:
             raise ValueError(f"status {response.status}: {body}"[:300])
         return UseAnswer.from_json(body)

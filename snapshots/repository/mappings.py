@@ -49,8 +49,7 @@ class Mappings(Rows):
 
     async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
         """Return the mappings of ``topics``, by topic, ordered by peer and local position. A topic without any is
-        left out.
-        """
+        left out."""
         row = SnapshotMappingRow
         query = select(
             row.topic, row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry

@@ -27,7 +27,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
 CHUNKS_PASSED_MAX: Final = 1_000
-"""Chunks at the end of a log that one question looks at: some milliseconds. Past it a chunk counts as a message."""
+"""Chunks at the end of a log that one search looks at; they take some milliseconds. Beyond that a chunk counts as a
+message."""
 
 
 class LastMessage(NamedTuple):
@@ -36,10 +37,10 @@ class LastMessage(NamedTuple):
     position: Position
     """BEFORE_ALL if there is no message."""
     batch_index: int = NO_BATCH
-    """-1 for a message that is an entry of its own."""
+    """NO_BATCH for a message that is no part of a batch."""
     mark_delete: Position | None = None
-    """The last message that is consumed with all before it. If there is none, a place before every message. None where
-    nobody asked for it, or a broker does not say it."""
+    """The last message that is consumed together with all before it, or a position before every message if there is
+    none. None if the caller did not ask, or a broker does not tell it."""
 
 
 class CompactedEntries(Protocol):

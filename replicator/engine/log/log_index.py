@@ -194,8 +194,7 @@ class LogIndex:
 
     def ledgers_back(self) -> Iterator[tuple[int, int, int]]:
         """Yield each ledger with its first and its last entry in the log, both inclusive, from the newest ledger to
-        the oldest.
-        """
+        the oldest."""
         for at in reversed(range(len(self._ledgers))):
             yield self._ledgers[at], self._first[at], self._last[at]
 

@@ -54,7 +54,7 @@ MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 """What a step of compaction puts into the table where segments are off now: 2 MiB, or one block that has more."""
 
 SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
-"""A message is taken only where there is room for this."""
+"""Room that the smallest append needs. Without it no message is stored."""
 
 APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
@@ -116,14 +116,15 @@ class TableRoom:
         """The disk gave none when it was asked last, whatever it says that it has: others were quicker, or a quota is
         used up."""
         self._refused: dict[bool, int] = {}
-        """The largest that was refused and not taken since, of appends and of all else."""
+        """Bytes of the largest request that was refused and would not fit since: of appends (True), and of all else
+        (False)."""
 
     def close(self) -> None:
         self._file.close()
 
     def take(self, used: int, need: int, *, appends: bool) -> str | None:
-        """Room for a transaction that may make the file ``need`` bytes larger than the ``used`` ones; returns why it is
-        refused, if it is."""
+        """Get room for a transaction that may write ``need`` bytes after the ``used`` ones. Return why there is none,
+        or None."""
         if appends or self._behind(used) < need + RESERVE_BYTES:
             disk = self._fill_reserve(used, need, self._disk())
             if not appends and self._behind(used) < need and self._allocate(used + need, disk, STEP_BYTES):

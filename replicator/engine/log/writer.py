@@ -80,8 +80,8 @@ QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
 OPENINGS_MAX: Final = 16
-"""How often one group is given up to open entries of it. One time is the rule; a decision may lead to another entry.
-Entries that are not open then count as different."""
+"""How often one group is rolled back to decompress entries. Once is usual, but a decision may lead to other entries.
+Beyond that, entries that are not decompressed count as different."""
 COMPACTION_PAUSE_SECONDS: Final = 1 / 16
 """After a step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most. After a
 larger block it is longer."""
@@ -120,7 +120,7 @@ class Writer:
         map_size = int(store.env.info()["map_size"])
         self.disk_room = TableRoom(store.data_file, map_size, store.table_bytes, store.free_pages_bytes)
         self._beyond_limit: int | None = None
-        """Bytes of what was refused last because the store has reached its limit."""
+        """Bytes of the last append that was refused because the store had reached its limit; None if none was."""
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
         self._thread.start()
 
@@ -133,15 +133,13 @@ class Writer:
 
     def disk_status(self) -> dict[str, Any]:
         """Return the free bytes of the disk and of the reserve. ``full`` says why a full disk refuses messages, or is
-        None.
-        """
+        None."""
         status = self.disk_room.status()
         return {**status, "full": status["full"] or self._store.segments.full()}
 
     def beyond_limit(self) -> str | None:
         """Return why the store's limit ``store.size_max`` refuses messages, or None if the size refused last would
-        fit now.
-        """
+        fit now."""
         refused = self._beyond_limit
         return None if refused is None or self._store.has_room(refused) else self._limit_reached()
 

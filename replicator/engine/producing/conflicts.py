@@ -19,13 +19,14 @@ import structlog
 from replicator.engine.log.requests import AppendedBlock
 
 ACTIVE_MS: Final = 5 * 60 * 1000
-"""How long a name counts as active in two clusters after that was last seen."""
+"""For this time after a name was last seen in two clusters, it counts as shared."""
 CLOCKS_DIFFER_MS_MAX: Final = 5_000
-"""By how much the clocks of two clusters may differ: a message must be so much younger than the connection here."""
+"""Assumed difference between the clocks of two clusters. Only messages that are younger than the connection by more
+than this show that a name is shared."""
 NAMES_MAX: Final = 1_000
-"""Names that are kept; of more the ones that were seen longest ago go."""
+"""Names that are kept in memory. Beyond that, the name that was seen longest ago is dropped."""
 NAMES_TOLD_MAX: Final = 10
-"""Names in one answer."""
+"""Names in the worker's status."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,18 +62,18 @@ class ProducerConflicts:
     def __init__(self, wall_clock_ms: Callable[[], int]) -> None:
         self._now_ms = wall_clock_ms
         self._names: dict[SharedName, int] = {}
-        """When each was seen last, in that order."""
+        """Shared names and when each was last seen, the longest ago first."""
         self._reused: dict[SharedName, int] = {}
-        """Names whose ids were used twice, in the same way."""
+        """Names whose sequence ids were used twice, and when each was last seen, the longest ago first."""
         self.other_content = 0
-        """Messages with ids of others and other content, since the worker started."""
+        """Messages, since the worker started, that reuse sequence ids of another cluster's messages with other
+        content."""
         self.hidden_differing = 0
         """Entries that an earlier version hid as duplicates though their content differs; found at the start."""
 
     def on_committed(self, topic: ProducedTopic, blocks: Sequence[AppendedBlock]) -> None:
         """Record each producer name of copied blocks under which a producer is connected to this cluster at the same
-        time.
-        """
+        time."""
         for block in blocks:
             for name in block.connected:
                 since = topic.producers.connected_since(name)
@@ -90,14 +91,13 @@ class ProducerConflicts:
             name = SharedName("" if topic is None else topic.name, producer, origin)
             if self._is_news(self._reused, name):
                 log.warning(
-                    "messages have ids of others from another cluster, and other content: all are delivered",
+                    "messages reuse sequence ids of another cluster's messages with other content: all are delivered",
                     **name._asdict(),
                 )
 
     def shared_names(self) -> list[SharedName]:
         """Return the names that were in use in two clusters in the last :data:`ACTIVE_MS`, the most recently seen
-        first.
-        """
+        first."""
         after = self._now_ms() - ACTIVE_MS
         for name in [name for name, at_ms in self._names.items() if at_ms < after]:
             del self._names[name]
@@ -116,7 +116,7 @@ class ProducerConflicts:
     def _note(self, name: SharedName) -> None:
         if self._is_news(self._names, name):
             log.warning(
-                "a producer's name is active in two clusters: give each producer a name of its own", **name._asdict()
+                "producers of two clusters use one name at once: give each producer a name of its own", **name._asdict()
             )
 
     def _is_news(self, kept: dict[SharedName, int], name: SharedName) -> bool:

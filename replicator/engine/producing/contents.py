@@ -27,18 +27,17 @@ from replicator.engine.log.entry import decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 
 OPENED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Uncompressed bytes of the entries that one group commit opens. It takes some tenths of a second, in which nothing is
-confirmed; a producer that sends again has a few megabytes on its way."""
+"""Uncompressed bytes of the entries that one group commit decompresses. That takes some tenths of a second, in which
+nothing is confirmed. A producer that sends again has only a few megabytes under way."""
 OPENED_MESSAGES_KEPT_MAX: Final = 100_000
-"""Digests of messages that stay for the next groups, some 200 bytes each: who sends again sends neighbours."""
+"""Digests of messages in the cache, some 200 bytes each. A producer that sends again sends neighbouring entries."""
 
 _DIGEST_BYTES: Final = 16
 
 
 class ContentsNeeded(Exception):
     """Raised at the end of a transaction that must be rolled back, because entries must be decompressed for
-    comparison.
-    """
+    comparison."""
 
 
 class MessageContent(NamedTuple):
@@ -49,7 +48,7 @@ class MessageContent(NamedTuple):
 
 
 Opened = tuple[MessageContent, ...] | None
-"""The messages of an entry in their order; None for an entry that cannot be opened."""
+"""Messages of an entry, in their order; None for an entry that cannot be decompressed."""
 
 
 def compare_stored(one: Buffer, other: Buffer) -> bool | None:
@@ -109,8 +108,7 @@ def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened
 
 def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool:
     """Return whether two entries hold the same messages. Decompress them if needed, so never call this in a
-    transaction.
-    """
+    transaction."""
     if (stored := compare_stored(one, other)) is not None:
         return stored
     opened, _ = open_entry(one, bytes_max)
@@ -131,11 +129,12 @@ class Contents:
         self._opened: OrderedDict[bytes, Opened] = OrderedDict()
         self._messages = 0
         self._not_opened: list[bytes] = []
-        """Those of the group of now: the next group may have room for them."""
+        """Entries of the current group that could not be decompressed. The next group may have room for them."""
         self.closed = False
-        """Whether nothing more is opened for the group: what is not open differs from everything."""
+        """Whether no more entries are decompressed for this group. Then an entry that the cache lacks counts as
+        different."""
         self.wanted: dict[bytes, bytes] = {}
-        """Entries that are to be opened, by the digest of their bytes."""
+        """Entries that are to be decompressed, by the digest of their bytes."""
 
     @property
     def wanted_bytes(self) -> int:

@@ -51,15 +51,14 @@ _NO_UUID: Final = bytes(8)
 
 class Copied(NamedTuple):
     """Result of looking for a sent entry among the copies from other clusters: are all (``whole``) or some messages
-    here?
-    """
+    here?"""
 
     whole: bool = False
     part: bool = False
     chunk: int = NONE_YET
-    """The highest chunk that is here of a message that is incomplete here."""
+    """The highest copied chunk of a message that is incomplete here, or -1."""
     other_chunk: bool = False
-    """Whether the copies have other content in the place of this chunk, which is not the first one."""
+    """Whether the copied message has other content than this chunk, which is not the first one, in its place."""
 
 
 _NOT_COPIED: Final = Copied()
@@ -74,8 +73,7 @@ class Copies(Protocol):
 
     def of(self, index: int, sent: Numbered) -> Copied:
         """Return how much of a sent entry was copied from other clusters. ``index`` is its place among the sent
-        entries.
-        """
+        entries."""
         ...
 
 
@@ -262,9 +260,9 @@ class SequenceTable:
             return False
         if copied.other_chunk:
             raise NotAllowedError(
-                f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, and the topic has "
-                "another message of that id from another cluster that begins with the same chunk: send it under "
-                "another id"
+                f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, but the topic has "
+                "another message with this sequence id, copied from another cluster, that begins with the same chunk: "
+                "send the message under another sequence id"
             )
         if copied.part:
             raise NotAllowedError(

@@ -63,8 +63,8 @@ BLOCKS_PARSED_MAX: Final = 4
 """Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
 HIGHEST_KEPT_MAX: Final = 10_000
 CHUNKS_COMPARED_MAX: Final = 16
-"""The chunks of one message, 80 MB as clients cut them: a transaction reads them. A larger message that came by two
-ways is delivered twice."""
+"""Chunks of one message that a transaction reads and compares: 80 MB as clients cut them. A larger message that came
+by two ways is delivered twice."""
 
 _DIGEST_BYTES: Final = 16
 _ROW_KEY_TAIL = struct.Struct(">QQQ")
@@ -101,7 +101,7 @@ class _Entries:
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     ordered: bool = True
-    """Whether ids only grow, which is the rule."""
+    """Whether sequence ids ascend, which is usual."""
 
     def add(self, numbered: Numbered, index: int) -> None:
         if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
@@ -135,7 +135,8 @@ class Comparing:
     contents: Contents
     views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
     other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """Messages that have the ids of others and not their content, by topic, producer and origin of the others."""
+    """Messages that reuse sequence ids of other messages with other content, counted by topic id, producer, and
+    origin of the other messages."""
 
     def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
         """Count messages that have sequence ids of messages from ``origin``, but other content."""
@@ -145,8 +146,7 @@ class Comparing:
     @property
     def wants(self) -> bool:
         """Return whether entries must be decompressed first. Then the transaction is rolled back, and its decisions
-        are void.
-        """
+        are void."""
         return bool(self.contents.wanted)
 
 
@@ -374,8 +374,7 @@ class SequenceIndex:
         comparing: Comparing,
     ) -> Copied:
         """Return how much of ``entry``, which a producer sends to this cluster, was already copied from other
-        clusters.
-        """
+        clusters."""
         others = [
             origin
             for origin in origins
@@ -533,8 +532,7 @@ class SequenceIndex:
         self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
     ) -> dict[str, dict[int, _Place]]:
         """Return the chunks from ``origin`` with the sequence id and the number of chunks of ``of``, by uuid and
-        chunk number.
-        """
+        chunk number."""
         found: dict[str, dict[int, _Place]] = {}
         rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
         for parsed, block in self._blocks(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):

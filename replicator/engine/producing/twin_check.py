@@ -33,7 +33,7 @@ from replicator.engine.producing.sequence_index import TwinRow, get_twin, load_t
 from snapshots.position import BEFORE_ALL, Position
 
 COMPARED_BY: Final = "twins_compared"
-"""The row of ``meta`` that names the version which looked at the store's twins last."""
+"""Row of the table ``meta`` with the version that last compared the twins of the store."""
 POSITIONS_LOGGED_MAX: Final = 20
 _BLOCKS_KEPT: Final = 8
 _RULE: Final = f"{__version__}, 1"

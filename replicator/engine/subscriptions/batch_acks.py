@@ -84,8 +84,7 @@ class BatchAcks(MutableMapping[Position, BitMap]):
 
     def between(self, ledger: int, first: int, last: int) -> Iterator[tuple[int, BitMap]]:
         """Yield the entry ids from ``first`` to ``last``, both inclusive, that have acknowledged indexes, with these
-        indexes.
-        """
+        indexes."""
         at = bisect_left(self._order, (ledger, first >> BATCH_CHUNK_SHIFT))
         while at < len(self._order) and self._order[at] <= (ledger, last >> BATCH_CHUNK_SHIFT):
             for entry, indexes in self.chunk(self._order[at]):

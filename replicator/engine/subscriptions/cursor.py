@@ -49,7 +49,7 @@ class Cursor:
         self._follow_all_twins()
         self.advance()
         self._uncovered: PositionSet | None = None
-        """Entries that are to be delivered because the start moved back, and were not yet."""
+        """Entries that became unconsumed because the start moved back, and that no consumer has received since."""
         if state.rewound is not None:
             uncovered = log.messages_after(state.mark_delete, state.individually_deleted)
             uncovered.discard_above(state.rewound)
@@ -212,8 +212,7 @@ class Cursor:
 
     def delivered(self, positions: Iterable[Position]) -> None:
         """Note that consumers received the entries at ``positions``: an uncovered entry among them is uncovered no
-        more.
-        """
+        more."""
         if self._uncovered is not None:
             for position in positions:
                 self._uncovered.discard(position)

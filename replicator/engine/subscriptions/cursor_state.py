@@ -63,13 +63,14 @@ class CursorState:
     """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
 
     unclaimed: Mapping[str, Position] | None = None
-    """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
-    in it, and others may have them. None if there are none."""
+    """By origin, the position up to which entries count as consumed only because they were trimmed. Nobody consumed
+    them in this generation, and other clusters may have them. None if there are none."""
     starts: Starts = field(default_factory=dict)
-    """By origin, where this generation begins; nobody consumed what lies before. A generation that a seek began, and a
-    cursor that an earlier version stored, have none: all up to ``mark_delete`` counts as consumed."""
+    """Starts of this generation by origin; nobody consumed the messages before them. A generation that a seek began
+    has none, and neither has a cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
     rewound: Position | None = field(default=None, compare=False)
-    """Up to here entries may be unconsumed because the start moved back, though consumers got later ones."""
+    """Because the start moved back, entries up to this position may be unconsumed, though consumers received later
+    ones."""
 
     def __post_init__(self) -> None:
         if self.replicated and self.unannounced is None:

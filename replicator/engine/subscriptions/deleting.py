@@ -69,8 +69,7 @@ async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force
 
 async def _check_unused_elsewhere(topic: SubscribedTopic, name: str, topics: Sequence[str]) -> None:
     """Raise :class:`SubscriptionBusy` if another cluster has consumers of subscription ``name``. Asking may take
-    seconds.
-    """
+    seconds."""
     if topic.admission.use_elsewhere is not None:
         await topic.admission.use_elsewhere.check_unused(name, topics)
 
@@ -113,8 +112,7 @@ class SubscriptionDeleting:
 
     def check_unused_here(self, by: EngineConsumer | None = None) -> None:
         """Raise :class:`SubscriptionBusy` if a consumer other than ``by`` is connected to the subscription in this
-        cluster.
-        """
+        cluster."""
         subscription = self._subscription
         if others := sum(consumer is not by for consumer in subscription.consumers.values()):
             raise SubscriptionBusy(

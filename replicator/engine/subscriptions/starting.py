@@ -24,7 +24,7 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, Start, Starts, merged
 
 StoredExtent = tuple[str, int, Position, Position, int]
-"""Origin, its incarnation, its first position there and here, and the entries."""
+"""Origin, its incarnation, first origin position, first local position, and number of entries."""
 
 
 class StartedTopic(Protocol):
@@ -84,19 +84,19 @@ class Starting:
 
     def __init__(self) -> None:
         self.brought: Callable[[str], Collection[str]] = _nobody
-        """The clusters whose messages links bring into a topic. The subscription sync knows them."""
+        """Returns the clusters whose messages links bring into a topic. The subscription sync sets it."""
         self.merge: Callable[[str, StartedSubscription, Starts], bool] = _alone
-        """Merge the start of a topic's subscription that somebody made beside the engine, at brokers.
+        """Merges the start of a subscription that somebody made at the brokers beside the engine.
 
-        Return whether anything changed; the caller saves it. The subscription sync does it, and tells other clusters.
+        Returns whether anything changed; then the caller saves the subscription. The subscription sync replaces this
+        function by one that also tells other clusters.
         """
 
     def at(
         self, topic: StartedTopic, store: ExtentTables, position: Position, *, read_compacted: bool = False
     ) -> dict[str, Start]:
         """Return, by origin, the start of a subscription whose cursor is put at ``position``: later messages lie
-        after the start.
-        """
+        after the start."""
         others = {origin: each for origin, each in topic.origins.high_waters().items() if origin != topic.cluster}
         starts = dict.fromkeys((topic.cluster, *self.brought(topic.name), *others), FROM_THE_FIRST)
         if not read_compacted:

@@ -370,8 +370,7 @@ class Subscription:
 
     def last_position(self) -> Position:
         """Return the position of the last entry that consumers of this subscription can receive, or BEFORE_ALL for
-        none.
-        """
+        none."""
         return last_position(self.topic.log, compacted=self.cursor.state.read_compacted)
 
     def backlog_messages(self) -> int:

@@ -63,8 +63,7 @@ class Tombstones(Mapping[str, int]):
 
     def unless_in_use(self, name: str) -> bool:
         """Return whether the deletion of ``name`` was not forced, so that a cluster with consumers keeps the
-        subscription.
-        """
+        subscription."""
         return self._unless_in_use is not None and name in self._unless_in_use
 
     def writes(self, name: str, generation: int, *, unless_in_use: bool) -> list[RowWrite]:
@@ -83,8 +82,7 @@ class Tombstones(Mapping[str, int]):
 
     def removal(self, name: str) -> list[RowWrite]:
         """Return the rows that delete the tombstone of ``name``; empty if there is none. Call :meth:`forget` once
-        stored.
-        """
+        stored."""
         return [(TOMBSTONES, self._key(name), None)] if name in self._generations else []
 
     def forget(self, name: str) -> None:

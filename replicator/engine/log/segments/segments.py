@@ -59,9 +59,10 @@ class Lacking:
 
     size: int
     capacity: int
-    """Bytes of the segment that was wanted; 0 where a write into one failed."""
+    """Bytes of the segment that was to be made; 0 if a write into an existing segment failed."""
     denied: bool
-    """The disk gave no room although it says that it has enough: a quota is used up, or others were quicker."""
+    """Whether the disk refused although it reports enough room: a quota is used up, or other processes took the room
+    first."""
 
 
 class Segments:
@@ -89,7 +90,7 @@ class Segments:
         self._deleted: Future[None] | None = None
         """The last file that is deleted; those before it went before."""
         self._lacking: Lacking | None = None
-        """The newest body that was refused. None once one of its size was taken, or would be."""
+        """The last body for which the disk had no room. None once a body of that size was stored, or would fit."""
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
@@ -234,7 +235,7 @@ class Segments:
     def _full(self, lacking: Lacking) -> str:
         disk = self._disk()
         return (
-            f"the disk below {self._directory} is full for large messages, as one of {lacking.size} bytes was "
+            f"the disk below {self._directory} is full for large messages: one of {lacking.size} bytes was refused "
             f"({disk.free} of {disk.total} bytes are free): make room on it, or trim topics"
         )
 

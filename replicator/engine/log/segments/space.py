@@ -146,8 +146,7 @@ class SegmentSpace:
 
     def takes(self, size: int) -> bool:
         """Return whether a body of ``size`` bytes fits into the open segment or a free one, without making a new
-        segment.
-        """
+        segment."""
         return self.has_room(size) or self.reuse(size) is not None
 
     def _unread(self) -> Iterator[Segment]:

@@ -52,8 +52,7 @@ class ManyActiveDispatcher(Dispatcher):
     @abstractmethod
     def rewind(self, positions: PositionSet) -> None:
         """Deliver the entries at ``positions``, though the log was read past them. They counted as consumed until
-        now.
-        """
+        now."""
 
     def set_limits(self, limits: UnackedLimits) -> None:
         """The policies changed."""
