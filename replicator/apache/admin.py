@@ -45,7 +45,7 @@ _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"
 
 
 class _Unreachable(Exception):
-    """A host was sent nothing."""
+    """No request was sent, because the host could not be reached."""
 
 
 class _Broken(Exception):
@@ -130,7 +130,7 @@ class BrokerAdmin(ClosedAtExit):
         await self._session.close()
 
     def limited(self) -> str:
-        """That the brokers limit requests, and how long nothing is asked; empty if they do not."""
+        """Return that the brokers limit the worker's requests, and for how long; empty if they do not."""
         return self._turns.status()
 
     @property
@@ -156,7 +156,7 @@ class BrokerAdmin(ClosedAtExit):
         return [str(name) for name in await self._ask("GET", f"persistent/{quote(namespace)}/partitioned")]
 
     async def partitions(self, topic: str) -> int:
-        """How many the topic has; 0 if it is not partitioned or not there."""
+        """Return the number of partitions of ``topic``; 0 if it is not partitioned, or does not exist."""
         try:
             answer = await self._ask("GET", f"{_path(topic)}/partitions")
         except AdminFailed as error:
@@ -220,11 +220,11 @@ class BrokerAdmin(ClosedAtExit):
         return True
 
     async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
-        """What is shown of a subscription; None if there is none."""
+        """Return what the brokers show of a subscription, or None if there is none."""
         return (await self.subscriptions(topic)).get(name)
 
     async def subscriptions(self, topic: str) -> dict[str, SubscriptionShown]:
-        """By name, what is shown of each."""
+        """Return what the brokers show of each subscription, by name."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
@@ -232,7 +232,7 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def producers(self, topic: str) -> list[str]:
-        """The names of those that are connected."""
+        """Return the names of the connected producers."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [str(each.get("producerName")) for each in answer.get("publishers", ())]
 
@@ -248,7 +248,8 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def unacknowledged(self, topic: str) -> dict[str, ConsumersShown]:
-        """By subscription, what its consumers hold; only those that have consumers."""
+        """Return, by subscription, the messages that its consumers hold. Subscriptions without consumers are left
+        out."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: ConsumersShown(int(shown.get("unackedMessages", 0)), int(shown.get("msgBacklog", 0)))
@@ -257,7 +258,7 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
-        """The names of those that last; a reader's does not."""
+        """Return the names of the durable subscriptions. That of a reader is not durable."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [name for name, shown in answer.get("subscriptions", {}).items() if shown.get("isDurable", True)]
 

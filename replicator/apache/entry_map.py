@@ -22,7 +22,7 @@ from snapshots.position_set import PositionSet
 
 
 class _Both(NamedTuple):
-    """What lies on both sides beyond a position of the brokers; kept, as the subscriptions of a topic ask in turn."""
+    """Cache of the entries after a position of the brokers that lie on both sides. All subscriptions of a topic use it."""
 
     changes: int
     beyond: Position
@@ -30,7 +30,10 @@ class _Both(NamedTuple):
 
 
 class EntryMap:
-    """The tables of one topic. ``broker_origin`` is what the brokers' own messages are called here."""
+    """Positions of one topic's entries at the brokers and in the engine's log.
+
+    ``broker_origin`` names the origin of messages that were published at the brokers.
+    """
 
     def __init__(self, broker_origin: str) -> None:
         self.broker_origin = broker_origin
@@ -39,9 +42,9 @@ class EntryMap:
         self._published: dict[str, ExtentTable] = {}
         """By origin: origin position to position at the brokers."""
         self._incarnations: dict[str, int] = {}
-        """Of those origins."""
+        """Incarnation of each origin in ``_published``."""
         self.changes = 0
-        """A number that is another one after each change of what lies on both sides."""
+        """A number that changes whenever the set of entries on both sides may change."""
         self._both = _Both(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
@@ -124,13 +127,13 @@ class EntryMap:
         return self.copied_to(origin, self.published_through(origin))
 
     def copied_to(self, origin: str, position: Position) -> Position:
-        """Where an entry of an origin lies in the engine's log; before all if it does not, or not any more."""
+        """Return the position of an origin's entry in the engine's log, or BEFORE_ALL if the entry is not there."""
         copied = self._copied.get(origin)
         local = None if copied is None else copied.to_local(position)
         return BEFORE_ALL if local is None else local
 
     def to_broker(self, local: PositionSet) -> PositionSet:
-        """Where entries of the engine's log lie at the brokers, those that do."""
+        """Return the broker's positions of entries of the engine's log. Entries that the brokers lack are left out."""
         found = PositionSet()
         for origin, copied in self._copied.items():
             there = copied.to_origin_set(local)
@@ -141,7 +144,8 @@ class EntryMap:
         return found
 
     def to_local(self, at_broker: PositionSet) -> PositionSet:
-        """Where entries at the brokers lie in the engine's log, those that do."""
+        """Return the positions in the engine's log of entries at the brokers. Entries that the log lacks are left
+        out."""
         found = PositionSet()
         for origin, copied in self._copied.items():
             if origin == self.broker_origin:
@@ -186,7 +190,7 @@ class EntryMap:
         return found
 
     def beyond(self, mark_delete: Position) -> PositionSet:
-        """All entries beyond a position of the brokers that lie on both sides, as positions of the brokers."""
+        """Return all entries after ``mark_delete`` that lie on both sides; all positions are those of the brokers."""
         if self._both.changes != self.changes or mark_delete < self._both.beyond:
             self._both = _Both(self.changes, mark_delete, self._on_both_sides(mark_delete))
         return self._both.at_brokers.after(mark_delete)

@@ -148,7 +148,7 @@ class SubscriptionStates:
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
 
     async def compare(self) -> bool:
-        """Compare all once, and carry out what follows. Returns whether anything was to be done.
+        """Compare all subscriptions once, and act on the differences. Return whether anything was to be done.
 
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
         """
@@ -201,8 +201,10 @@ class SubscriptionStates:
         return seen
 
     def missing_at_brokers(self) -> frozenset[str]:
-        """The subscriptions of the engine that were never seen at the brokers. Messages that are published before they
-        are made could be deleted before anybody gets them there."""
+        """Return the subscriptions of the engine that were never seen at the brokers.
+
+        Brokers may delete messages that are published before the subscription is created there.
+        """
         found = self._topic.subscriptions.items()
         return frozenset(
             name for name, each in found if each.replicated and self.bridged(name) and name not in self._seen
@@ -212,12 +214,12 @@ class SubscriptionStates:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
 
     def knows(self, subscription: Subscription) -> bool:
-        """Whether the engine's subscription is as it was when nothing was to be done."""
+        """Return whether the engine's subscription has not changed since a comparison found nothing to do."""
         idle = self._idle.get(subscription.name)
         return idle is not None and idle.state.engines == self._side.engines(subscription)
 
     def lags(self, name: str) -> str:
-        """What of a subscription of the engine the brokers are not known to have; empty if nothing."""
+        """Return in words how the brokers may lag behind the engine's subscription ``name``; empty if they do not."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None or not self.bridged(name):
             return ""
@@ -228,7 +230,7 @@ class SubscriptionStates:
             return "the brokers do not have it as it is"
         engine = self._side.in_engine(name, self._side.engines(subscription), seen, seen.broker.mark_delete)
         if passed_over := len(seen.broker.among(uncovered(seen, engine))):
-            return f"the brokers' cursor has passed {passed_over} entries that lie after the earlier start of another cluster"
+            return f"the brokers' cursor has passed {passed_over} entries after an earlier start of another cluster"
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 

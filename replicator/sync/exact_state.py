@@ -66,7 +66,10 @@ class Replicated(Protocol):
 
 
 class ExactState:
-    """Tells and merges. ``origins`` gives every origin of which something is or was here."""
+    """Tells and merges the exact states of one topic's subscriptions.
+
+    ``origins`` returns every origin of which entries are or were here.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,8 @@ class ExactState:
     # Telling.
 
     def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
-        """What of a subscription is unannounced, or all of it; see :class:`~snapshots.announcing.AckSource`."""
+        """Return what is unannounced of a subscription, or its whole state. See
+        :class:`~snapshots.announcing.AckSource`."""
         unannounced = subscription.cursor.state.take_unannounced()
         if whole or unannounced.whole:
             return self.whole(subscription), True
@@ -100,7 +104,7 @@ class ExactState:
         return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """All that is known to be acknowledged, of messages that are not here as well."""
+        """Return all known acknowledgements of a subscription, including those of messages that are not here."""
         state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
         vector.merge(self.pending.of(name, state.generation))
@@ -114,7 +118,8 @@ class ExactState:
     # Merging.
 
     def merge_update(self, subscription: Replicated, update: ApplyUpdate, *, relay: bool) -> bool:
-        """Take over what another cluster announces; ``relay`` passes it on. Returns whether anything changed."""
+        """Merge what another cluster announces. With ``relay``, note it as unannounced, too. Return whether anything
+        changed."""
         cursor = subscription.cursor
         if update.generation < cursor.generation:
             return False
@@ -153,15 +158,16 @@ class ExactState:
         self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
-        """What a subscription does not claim that begins here because another cluster says so: what is trimmed."""
+        """Return, by origin, up to where entries are trimmed here. A subscription that another cluster made leaves
+        them out of what it tells as acknowledged."""
         return {} if read_compacted else self.acks.trimmed_through(self._origins())
 
     def messages_came(self, subscription: Replicated, *, relay: bool) -> bool:
-        """Messages have come that may have been acknowledged elsewhere. Returns whether anything changed."""
+        """Merge acknowledgements that waited for messages that have come now. Return whether anything changed."""
         return self._merge(subscription, AckVector(), relay=relay)
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
-        """The subscriptions that wait for messages of these origins."""
+        """Return the names of the subscriptions that wait for messages of ``origins``."""
         names = dict.fromkeys(self.pending.waiting_for(origins))
         names.update((name, None) for name, ahead in self._ahead.items() if not ahead.isdisjoint(origins))
         return list(names)

@@ -22,13 +22,13 @@ GROWTH_BYTES: Final = 16 * 1024 * 1024
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that the disk has no room left, or a quota is used up."""
+    """Return whether ``error`` says that the disk has no room left, or that a quota is used up."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """Of a small disk, shares stand in place of the amounts above."""
+    """Free and total bytes of a disk, and how much must stay free. On a small disk that is a share of its size."""
 
     free: int
     total: int

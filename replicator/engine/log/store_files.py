@@ -115,7 +115,7 @@ def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
 
 
 def check_there(path: Path) -> None:
-    """Raises :class:`StoreUnusable` where there is no store yet: who only looks at one must not make it."""
+    """Raise :class:`StoreUnusable` if ``path`` has no store. A command that only reads a store must not create one."""
     if not (path / LOG / "data.mdb").exists():
         raise StoreUnusable(
             f"{path} has no store (no {LOG}/data.mdb): is it the right directory, and its disk mounted?"
@@ -141,7 +141,7 @@ def lock_directory(path: Path) -> IO[bytes]:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a process holds that directory. Nothing is made or changed."""
+    """Return whether a process holds the data directory ``path``. Nothing is created or changed."""
     try:
         with (path / "worker.lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -210,7 +210,8 @@ def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict
 
 
 def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes | None:
-    """One row, without making anything; None if there is no such table or row. Raises :class:`StoreUnusable`."""
+    """Return one row, or None if the table or the row does not exist. Nothing is created. Raises
+    :class:`StoreUnusable`."""
     try:
         database = env.open_db(table.encode(), create=False)
         with env.begin(db=database) as txn:
