@@ -22,7 +22,8 @@ from snapshots.position_set import PositionSet
 
 
 class _Both(NamedTuple):
-    """Cache of the entries after a position of the brokers that lie on both sides. All subscriptions of a topic use it."""
+    """Cache of the entries after a position of the brokers that lie on both sides. All subscriptions of a topic use
+    it."""
 
     changes: int
     beyond: Position

@@ -72,7 +72,7 @@ log = structlog.get_logger(__name__)
 
 
 class _State(NamedTuple):
-    """All that a decision follows from, beside what was seen before."""
+    """State of a subscription on both sides; together with :class:`Seen` it decides what to do."""
 
     at_broker: tuple[str, str]
     load: str
@@ -88,7 +88,7 @@ class _Idle(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What a broker shows of a subscription, and what that says."""
+    """Cursor that a broker shows of a subscription, as text and parsed."""
 
     text: tuple[str, str]
     cursor: BrokerCursor
@@ -350,9 +350,12 @@ class SubscriptionStates:
     # Carrying it out.
 
     async def _finish_merges(self, merges: Sequence[_Merged], internals: TopicInternals) -> bool:
-        """What all of them have acknowledged in the engine is durable with one commit or two, and links tell it in one
-        update; what they lack at the brokers is acknowledged there beside each other. Returns whether anything was done
-        of one that did not fail: who fails is not compared more often for that."""
+        """Save what was acknowledged in the engine, and acknowledge at the brokers what they lack. Return whether
+        anything was done.
+
+        All subscriptions are saved with one or two commits, so that links tell them in one update. A subscription
+        that fails does not count as something done, so it is not compared more often.
+        """
         worked = False
         changed = [each for each in merges if each.merge.in_engine]
         results = await asyncio.gather(*(each.subscription.saved() for each in changed), return_exceptions=True)
@@ -494,7 +497,7 @@ class SubscriptionStates:
         return self._side.starts_below(position)
 
     def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
-        """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""
+        """Return the cursor of a subscription at the broker, or None if there is none. Raises :class:`BridgeError`."""
         shown = internals.cursors.get(name)
         if shown is None:
             return None
@@ -512,5 +515,5 @@ def _with(cursor: BrokerCursor, acknowledged: Iterable[Position]) -> BrokerCurso
 
 
 def _text(shown: Mapping[str, Any]) -> tuple[str, str]:
-    """What a broker shows of a cursor."""
+    """Return the cursor that a broker shows, as text that can be compared."""
     return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])

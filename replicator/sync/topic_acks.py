@@ -47,7 +47,7 @@ from snapshots.position_set import PositionSet
 
 @dataclass(slots=True)
 class Placed:
-    """A vector in positions of this cluster, and what of it is not here yet."""
+    """Acknowledgements in local positions. ``rest`` has the acknowledgements of messages that are not here yet."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -55,10 +55,11 @@ class Placed:
 
 
 class TopicAcks:
-    """The extents of one topic in ``cluster``, and what can be said by them.
+    """Translates one topic's acknowledgements between positions of ``cluster`` and identities, with the topic's
+    extents.
 
-    ``high_water`` gives how far each other origin is here; ``left_out`` the ranges of an origin that its link left out;
-    ``trimmed_ends`` by origin the last entry of each of its ledgers that was trimmed here.
+    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its
+    link left out. ``trimmed_ends`` returns, by origin, the last entry of each of its ledgers that was trimmed here.
     """
 
     def __init__(

@@ -72,8 +72,9 @@ __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Write
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bounds the memory and the time of one transaction."""
 GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what producers publish. A producer keeps so much on its way unconfirmed, and no more: were all of it one group, it
-would stand still while that is written, and the writer while the next comes in. Links keep more on their way."""
+"""Bytes of producers' entries in one group. A producer keeps so much unconfirmed under way, and no more. If all of it
+were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
+keep more under way."""
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
@@ -111,12 +112,12 @@ class Writer:
         self._entrance = asyncio.Lock()
         self._last_id = int(store.meta("last_id") or 0)
         self.failed: str | None = None
-        """Why no request is taken any more."""
+        """Why no request is taken any more; None while requests are taken."""
         self._broken = False
         self._contents = Contents()
         self.commits = 0
         self.latencies = Latencies()
-        """Of all of the worker: whoever does something has the writer at hand."""
+        """Histograms of the whole worker. They are here because every part of the worker has the writer at hand."""
         map_size = int(store.env.info()["map_size"])
         self.disk_room = TableRoom(store.data_file, map_size, store.table_bytes, store.free_pages_bytes)
         self._beyond_limit: int | None = None

@@ -58,9 +58,9 @@ from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_LOOKED_AT_MAX: Final = 8
-"""For one id. One is the rule; more only where ids of one producer do not grow."""
+"""Rows that a look-up of one id reads. One is usual; there are more only if the ids of a producer do not ascend."""
 BLOCKS_PARSED_MAX: Final = 4
-"""Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
+"""Blocks kept for the next look-up, up to 3 MB each. A producer that sends again sends neighbouring entries."""
 HIGHEST_KEPT_MAX: Final = 10_000
 CHUNKS_COMPARED_MAX: Final = 16
 """Chunks of one message that a transaction reads and compares: 80 MB as clients cut them. A larger message that came
@@ -79,7 +79,7 @@ Pair = tuple[Position, Position]
 
 
 class Identity(NamedTuple):
-    """What two entries must share to be one message."""
+    """Ids and size of an entry. Two entries must share them to hold the same messages."""
 
     numbered: Numbered
     batch_size: int
@@ -87,7 +87,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """The entries of a block, by producer and first id, in order."""
+    """The entries of a block, by producer and first id, and by producer, in the order of the block."""
 
     by_id: dict[tuple[str, int], list[tuple[Identity, int]]] = field(default_factory=dict)
     by_producer: dict[str, _Entries] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Comparing:
 
 
 def numbered_of(entry: Buffer) -> Numbered | None:
-    """What deduplication looks at in a stored entry; None for one that it cannot tell apart from others."""
+    """Return the part of a stored entry that deduplication looks at, or None if the entry has no usable ids."""
     try:
         _, _, size = _FRAME.unpack_from(entry)
         metadata = MessageMetadata.FromString(bytes(entry[_FRAME.size : _FRAME.size + size]))
@@ -167,7 +167,7 @@ def numbered_of(entry: Buffer) -> Numbered | None:
 
 
 def load_twins(store: Any, topic_id: int) -> list[Pair]:
-    """The twins of a topic, each with the one before it."""
+    """Return the pairs of neighbours in the chains of twins of a topic, the earlier entry first."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: list[Pair] = []
     with store.env.begin(db=store.tables["twins"]) as txn:
@@ -183,7 +183,7 @@ def load_twins(store: Any, topic_id: int) -> list[Pair]:
 
 
 def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
-    """Forget what lies in one block, which is deleted; returns how many rows that were."""
+    """Delete the rows of a block that is being deleted. Return how many rows that were."""
     key = BLOCK_KEY.pack(topic_id, *first)
     stored = txn.get(key, b"", db=tables["numbered_blocks"])
     txn.delete(key, db=tables["numbered_blocks"])
@@ -250,9 +250,9 @@ def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
 
 
 class SequenceIndex:
-    """The index of one topic, on the writer's thread; what it is asked is answered within a transaction.
+    """The index of one topic's sequence ids. Only the writer's thread uses it, within a transaction.
 
-    When a transaction fails, it is thrown away: the next one is made from what is stored.
+    If a transaction fails, the index is thrown away, and the next one is loaded from the store.
     """
 
     __slots__ = ("_body", "_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
@@ -265,7 +265,7 @@ class SequenceIndex:
         cluster: str,
         body: Callable[[BlockRow], Buffer],
     ) -> None:
-        """``body`` gives the bytes of a block that is stored."""
+        """Load the index. ``body`` returns the bytes of a stored block."""
         self._body = body
         self._topic_id = topic_id
         self._own = cluster
@@ -277,7 +277,7 @@ class SequenceIndex:
         self._twins = _count(txn, tables["twins"], topic_id)
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Deduplication is on or off from here on in the log."""
+        """Turn deduplication on or off from this place of the log on."""
         if on is self.on:
             return
         self.on = on
@@ -293,7 +293,8 @@ class SequenceIndex:
         first: Position,
         entries: Iterable[Numbered | None],
     ) -> dict[str, int]:
-        """A block of ``entries`` is committed at ``first``; returns each producer's highest id of what is complete."""
+        """Write the rows of a block of ``entries`` that begins at ``first``. Return each producer's highest complete
+        id."""
         ranges: dict[str, tuple[int, int, int]] = {}
         for entry in entries:
             if entry is None:
@@ -328,9 +329,10 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """Which entries of a copied block, about to be committed at ``first``, are here by another way; also writes it.
+        """Find and write the twins of a copied block, which is about to be committed at ``first``. Return their
+        pairs.
 
-        ``numbered`` are their ids; ``origins`` all that the topic has messages of.
+        ``numbered`` are the ids of the block's entries. ``origins`` are all origins of which the topic has messages.
         """
         pairs: list[Pair] = []
         header = new.header
@@ -452,7 +454,7 @@ class SequenceIndex:
     # Looking up.
 
     def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> int:
-        """No higher id of that producer is here from that origin."""
+        """Return an id that no entry of the producer from this origin exceeds."""
         known = self._highest.get((origin, producer))
         if known is None:
             rows = self._rows(txn, tables, self._digest(origin, producer), 2**64 - 1)
