@@ -1,7 +1,7 @@
 """The cursor of one subscription at a broker, as the broker's internal statistics show it. Sans-IO.
 
-A cursor is a mark-delete position, all up to which is acknowledged, and ranges beyond it. What the broker does not show
-is which messages of a batch are acknowledged: a batch is acknowledged here when all of it is.
+A cursor is a mark-delete position, up to which everything is acknowledged, and acknowledged ranges after it. The
+broker does not show which messages of a batch are acknowledged: a batch counts only when all of it is.
 """
 
 from __future__ import annotations

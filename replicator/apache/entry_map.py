@@ -1,13 +1,13 @@
-"""Where the entries of one topic lie at the brokers, and where in the engine's log. Pure.
+"""The positions of one topic's entries at the brokers and in the engine's log. Pure.
 
-Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides, so that each origin has one ascending
+Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides. So each origin has one ascending
 table on each side.
 
-1. What producers published at the brokers is of the brokers' own origin: its origin positions *are* those of the
-   brokers, and the extents of the engine's log say where it lies here.
-2. What links brought here, and the bridge published, has an origin elsewhere. The extents say from where it lies
-   here, and ``published`` where it lies at the brokers. It has a place on both sides if both know it.
-3. So what lies on both sides is translated one to one, and back.
+1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions *are* those of
+   the brokers, and the extents of the engine's log tell their local positions.
+2. Entries that links brought, and the bridge published, have another origin. The extents tell their positions in the
+   engine's log, and ``published`` tells their positions at the brokers.
+3. An entry that both tables know is translated one to one, in both directions.
 """
 
 from __future__ import annotations

@@ -1,29 +1,29 @@
-"""What is to be done so that a subscription at a broker and the same one in the engine say the same. Pure.
+"""Decisions that bring a subscription at a broker and in the engine into agreement. Pure.
 
 Invariants (DESIGN §3): 5, nothing is acknowledged on one side that was not on the other, and a start acknowledges
-nothing; 6, within a generation both sides only grow, and a seek on either side starts the next one, which wins over
-what the other side still has.
+nothing; 6, within a generation both sides only grow, and a seek on either side starts the next generation, which
+wins.
 
-All positions here are those of the broker. What the broker alone has (entries that the engine has not read yet) and
-what the engine alone has (entries that are not published yet) is in neither set, and waits until it is in both.
+All positions in this module are those of the broker. An entry that only one side has (the engine has not read it, or
+it is not published yet) is in neither set, and waits until both sides have it.
 
-1. A cursor that is seen for the first time has its start where it stands. That is noted before anything else is done.
-   Then the engine gets the subscription with that start, or learns that the brokers' one starts there.
-2. A side that lacks the subscription gets it, if it never had it. If it had it, it was deleted there, and is deleted on
-   the other side too.
-3. The engine is in a higher generation than the one that was last in step: another cluster put the subscription
-   elsewhere. The broker's is reset, to the first message that is not acknowledged.
-4. The broker's cursor lacks what was seen in it before: an application, or an operator, put it back. The engine starts
-   a new generation with what the broker has. Not so if the topic was loaded anew meanwhile: a broker that was killed
-   has lost its last acknowledgements, and gets them again.
-5. The broker's cursor has passed over messages that nobody acknowledged: they lay before its start, and another cluster
-   has an earlier one. The broker's cursor is put back to them, once, and gets again what is acknowledged.
-   The intention is noted first. So a cursor that is found put back after a crash is not taken for a seek (4).
-6. Else each side gets what the other one has. Where the broker's cursor starts, and what the worker passed over there
-   because it lies before a start, is no acknowledgement.
+1. When a cursor is seen for the first time, its position becomes the start. The start is stored before anything else.
+   Then the engine gets the subscription with that start, or merges it into the subscription that it has.
+2. A side that lacks the subscription gets it, if it never had it. If it had it, the subscription was deleted there,
+   and is deleted on the other side too.
+3. If the engine is in a higher generation than at the last comparison, another cluster moved the subscription. The
+   broker's cursor is reset to the first unacknowledged message.
+4. If the broker's cursor lacks acknowledgements that it had, an application or an operator moved it back. The engine
+   starts a new generation from the broker's state. An exception is a topic that was loaded anew meanwhile: a broker
+   that was killed has lost its last acknowledgements, and gets them again.
+5. If the broker's cursor has passed messages that nobody acknowledged, they lay before its start, and another cluster
+   has an earlier one. The broker's cursor is moved back to them, once, and gets the acknowledgements again. The
+   intention is stored first, so that a cursor moved back before a crash is not taken for a seek (step 4).
+6. Otherwise each side gets the acknowledgements of the other. Messages before the broker's start, and messages that
+   the worker passed over because of a start, are not acknowledged.
 
-A cursor that is put *forward* after it was seen looks as if all before had been acknowledged, and is told so (invariant
-5 allows it).
+A cursor that is moved *forward* after it was seen looks as if everything before had been acknowledged, and is told so
+(invariant 5 allows it).
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The subscriptions of one topic: keeping those at the brokers and those in the engine in step.
+"""Synchronisation of one topic's subscriptions between the brokers and the engine.
 
-What is to be done is decided in :mod:`replicator.apache.reconciling`; here it is asked for and carried out. From the
-engine's subscriptions everything else follows: links carry their markers, other clusters merge them.
+Decisions are made in :mod:`replicator.apache.reconciling`, and carried out here. Everything else follows from the
+engine's subscriptions: links carry their markers, and other clusters merge them.
 
-1. One request shows the cursors of all subscriptions of the topic, and those of readers, which are left out
-   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are put into the brokers'
-   positions, as far as their messages lie on both sides.
-2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
-   the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
-   the subscription is noted at once: it may be deleted on the other side before the next comparison.
-3. All subscriptions that differ are merged together: how it is done at the brokers says
-   :mod:`replicator.apache.applying`. What one of them is refused is no matter of the others.
-4. Where both sides are as they were when nothing was to be done, nothing is: most are, whenever they are compared.
-5. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
-   ranges one after the other, and may be asked in between.
-6. Where a cursor stood when it was first seen is told to the engine once all up to there is read: only then it is known
-   which messages lie before the start.
+1. One request shows the cursors of all subscriptions of the topic. Those of readers are left out
+   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are translated to the
+   brokers' positions, as far as both sides have the messages.
+2. Each difference is carried out, and the common state is stored (:mod:`replicator.apache.seen`). Acknowledgements at
+   the brokers are stored as soon as the broker has confirmed them. A side that just got the subscription is stored at
+   once, because the subscription may be deleted on the other side before the next comparison.
+3. All subscriptions that differ are merged together; :mod:`replicator.apache.applying` tells how that is done at the
+   brokers. A failure of one subscription does not affect the others.
+4. If both sides are as they were when nothing was to be done, nothing is done. That is the usual case.
+5. A cursor that seems to have been moved back is read twice: a broker changes its mark-delete position and its ranges
+   one after the other, and may be asked in between.
+6. The position of a cursor that is seen for the first time is told to the engine once the engine has read all entries
+   up to it: only then it is known which messages lie before the start.
 """
 
 from __future__ import annotations

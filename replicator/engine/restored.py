@@ -1,8 +1,8 @@
-"""The mark of a store that was restored from a backup: from which, and what became of what it lost.
+"""The mark of a store that was restored from a backup: which backup, and what became of the messages that it lacked.
 
-A store that bears an unsettled mark is not served: its log may be behind what other clusters have of it. Once it went
-on, what it lost could not be put back (invariants 3 and 10), and a failover that it does not know of would be passed
-over.
+A store with an unsettled mark is not served: other clusters may have messages of its log that it lost. Once new ones
+are stored, the lost ones could not be put back (invariants 3 and 10). A failover that the store does not know of
+would be ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Where two clusters treat the same clients differently, and so would surprise them after a switch. Pure.
+"""Differences between the rules of two clusters that would surprise clients after a switch. Pure.
 
-Links carry messages, acknowledgements, partitions and schemas; permissions and policies they do not. So these are
-compared before a switch, while there is time: what a worker answers as its rules (:func:`rules_of` reads them) is laid
-beside that of the other.
+Links carry messages, acknowledgements, partitions and schemas, but neither permissions nor policies. So these are
+compared before a switch, while there is time. :func:`rules_of` reads the rules that a worker answers.
 
-Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions count
-for topics of the source alone: the target may have topics of its own.
+Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions are
+compared only for topics of the source: the target may have topics of its own.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def differences(source: Rules, target: Rules) -> list[str]:
-    """What a client of ``source`` would find otherwise at ``target``, each in a sentence."""
+    """Return, each as a sentence, what clients of ``source`` would find different at ``target``."""
     found = [
         *_of_namespaces(source, target),
         *_of_roles(source, target),

@@ -1,25 +1,27 @@
-"""The exact state of one topic's subscriptions: what of it is announced, and how what others announce is merged (DESIGN
+"""The exact state of one topic's subscriptions: what of it is announced, and how announcements are merged (DESIGN
 4.4). Pure.
 
-It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks` for what identities mean here:
+The module serves invariants 5 and 6. :class:`~replicator.sync.topic_acks.TopicAcks` tells what identities mean here:
 
-1. An update of a generation that is past says nothing.
-2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
-   stays, with the start there, and is told: whoever put the subscription elsewhere did not know of them. From a cluster
-   that tells no exact state, a newer generation starts at its mark-delete position.
-3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
-4. When messages come, what waits is placed again, before a consumer gets them.
-5. What is said of messages that were trimmed here before the generation began, or that lie before the start, means
-   nothing here, but others may have them. It is kept, and told on as it came. So is, where it is to be told on at all,
-   what is said of messages that a link left out.
+1. An update of a past generation is ignored.
+2. A newer generation starts over. Its first update is whole. For origins that it does not name, acknowledgements and
+   starts stay, and are told: the cluster that moved the subscription did not know these origins. From a cluster that
+   tells no exact state, a newer generation starts at its mark-delete position.
+3. Acknowledgements of an update are merged with those that wait, and translated to local positions. Acknowledgements
+   of messages that are not here yet wait, durably.
+4. When messages come, the waiting acknowledgements are translated again, before a consumer gets the messages.
+5. Acknowledgements of messages that were trimmed here before the generation began, or that lie before the start, mean
+   nothing here, but other clusters may have the messages. They are kept, and told on as they came. If this cluster
+   relays, acknowledgements of messages that a link left out are treated in the same way.
 
-Where the subscription starts (DESIGN 4.7) is merged first:
+The start of the subscription (DESIGN 4.7) is merged first:
 
-6. The earlier start of each origin counts. What lies between it and the one that was is not consumed any more, unless
-   somebody acknowledged it; what of it is trimmed here cannot be delivered here, and is not claimed.
-7. Entries before the start count as consumed here, and nobody is told so. Those that come later do so when they come.
-8. A cursor of an earlier version has no start. It takes the one that others tell, and keeps what it has acknowledged.
-9. A mark-delete position from elsewhere says nothing if the starts that came with it are later than those that count.
+6. The earlier start of each origin counts. Messages between the new start and the old one become unconsumed, unless
+   somebody acknowledged them. Trimmed ones among them cannot be delivered here, and are not claimed.
+7. Entries before the start count as consumed here, and no cluster is told so. That also holds for entries that come
+   later.
+8. A cursor of an earlier version has no start. It takes the start that others tell, and keeps its acknowledgements.
+9. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count.
 """
 
 from __future__ import annotations

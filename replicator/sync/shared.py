@@ -1,4 +1,4 @@
-"""What the syncs of all topics of one worker share: the engine, the routes, the paces, the index and the counters."""
+"""State that the syncs of all topics of one worker share: engine, routes, paces, index and counters."""
 
 from __future__ import annotations
 

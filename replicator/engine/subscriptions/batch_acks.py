@@ -1,8 +1,8 @@
-"""Which messages of which batches are acknowledged, for batches in which others are not. Pure.
+"""The acknowledged messages of batches that are acknowledged in part. Pure.
 
-A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry ids.
-A chunk is what the store writes as one row, and what is forgotten as a whole when the mark-delete position passes it,
-so that neither costs more with the number of batches that are open.
+A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry
+ids. A chunk is one row of the store. When the mark-delete position passes a chunk, it is forgotten as a whole. So
+neither saving nor forgetting costs more with the number of partly acknowledged batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the parts that change a subscription's cursor ask of the subscription."""
+"""Interfaces of a subscription for the parts that change its cursor."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ _UNLESS_IN_USE: Final = 1 << 63
 
 
 class Tombstones(Mapping[str, int]):
-    """The generations by subscription name, the oldest deletion first. Rows are written first, then noted here."""
+    """The generations of deleted subscriptions by name, the oldest deletion first. Store the rows before
+    :meth:`note`."""
 
     __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 
