@@ -62,23 +62,22 @@ class TopicInternals:
     """The internal statistics of one topic."""
 
     last: Position
-    """The last entry that is stored for good."""
+    """The last entry that is durable."""
     pending: int
     """Entries that are being stored."""
     load: str
-    """Another one each time that a broker loads the topic."""
+    """A text that differs each time that a broker loads the topic."""
     cursors: Mapping[str, Mapping[str, Any]]
     last_entries: Mapping[int, int]
-    """By ledger, its last entry; also of the one that :attr:`last` is in, which may be deleted."""
+    """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
     ledgers: frozenset[int] = frozenset()
-    """Those that the topic has."""
+    """The ledgers that the topic has."""
     entries: int = 1
-    """That are stored: 0 where all were deleted, though there is a last one."""
+    """Number of stored entries; 0 if all were deleted, even though ``last`` names one."""
 
     @property
     def gone(self) -> Position:
-        """Return the place before the first entry of the oldest ledger; the brokers have deleted every entry before
-        it.
+        """Return the place before the oldest ledger's first entry; the brokers have deleted every earlier entry.
 
         Return BEFORE_ALL if the topic has no ledger.
         """
@@ -175,11 +174,11 @@ class BrokerAdmin(ClosedAtExit):
         await self._make(f"{_path(topic)}/partitions", partitions, method="POST")
 
     async def create_topic(self, topic: str) -> None:
-        """Make a topic without partitions, unless it is there."""
+        """Create a topic without partitions, unless it exists."""
         await self._make(_path(topic))
 
     async def delete_topic(self, topic: str) -> bool:
-        """Delete a topic without partitions, whoever is connected to it; false if it is not there."""
+        """Delete a topic without partitions, even with clients connected. Return False if it does not exist."""
         try:
             await self._ask("DELETE", f"{_path(topic)}?force=true")
         except AdminFailed as error:
@@ -281,7 +280,7 @@ class BrokerAdmin(ClosedAtExit):
                 raise
 
     async def reset_subscription(self, topic: str, subscription: str, first: Position) -> None:
-        """Put it so that the entry at ``first`` comes next."""
+        """Move the cursor of a subscription so that the entry at ``first`` comes next."""
         path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
         await self._ask("POST", path, _place(first))
 
@@ -300,7 +299,7 @@ class BrokerAdmin(ClosedAtExit):
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:
-        """Those of the answer; none where there is no such thing."""
+        """Return the headers of the answer; empty if nothing exists at ``path``."""
         try:
             return (await self._request("GET", path, None)).headers
         except AdminFailed as error:
@@ -429,7 +428,7 @@ def _place(first: Position) -> dict[str, Any]:
 
 
 def _partition_index(topic: str) -> int:
-    """What brokers take for the index of a topic's partition; -1 for one that is none, as ``t-partition-01`` is."""
+    """Return the index that brokers see in a partition's name; -1 for other topics, such as ``t-partition-01``."""
     name = parse_topic(topic)
     return name.partition if name.local.endswith(f"-{name.partition}") else -1
 

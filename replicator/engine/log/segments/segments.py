@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class NoRoom(Exception):
-    """The disk takes no more. No error of a single request: the whole transaction is tried with less."""
+    """The disk has no room. The transaction as a whole is tried again with fewer requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ class Segments:
     # Writing.
 
     def put(self, body: Buffer) -> Place:
-        """Where it will lie. Raises :class:`NoRoom` where no segment can be made, and :class:`OSError`."""
+        """Take a body, and return where it will lie. Raises :class:`NoRoom` if no segment can be made, and
+        :class:`OSError`."""
         size = len(body)
         span = self._span
         if span is None or span.room < size:
@@ -167,7 +168,7 @@ class Segments:
         self._make_ahead()
 
     def roll_back(self) -> None:
-        """The transaction failed."""
+        """Forget the bodies of the transaction, which failed."""
         while self._on_their_way:
             self._on_their_way.popleft().exception()
         self._touch_no_more()
@@ -305,7 +306,7 @@ class Segments:
             files.delete(path)
 
     def wait_for_deleted(self) -> None:
-        """Returns when the files of all segments that are of no use are gone."""
+        """Wait until the files of all unused segments are deleted."""
         if self._deleted is not None:
             self._deleted.result()
 
@@ -360,7 +361,7 @@ class Segments:
         return self.read(place, head, ahead=False)
 
     def status(self) -> dict[str, Any]:
-        """What the segments hold, in bytes."""
+        """Return the bytes that the segments hold, by kind."""
         segments = list(self.space.segments.values())
         total = sum(each.capacity for each in segments)
         live = sum(each.live for each in segments)
