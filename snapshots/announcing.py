@@ -380,7 +380,7 @@ class UpdateAnnouncer:
         self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
-        """Announce the whole state, because another cluster told something without knowing what is here."""
+        """Announce the whole state, because another cluster's announcement shows that the cluster does not know it."""
         subscription = self._subscriptions.get(name)
         if subscription is not None:
             if self._acks is None:

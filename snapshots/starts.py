@@ -41,7 +41,8 @@ Starts = Mapping[str, Start]
 
 
 def merged(one: Starts, other: Starts) -> dict[str, Start]:
-    """Return, by origin, the earlier of both starts. An origin that only one side names keeps its start."""
+    """Return, by origin, the earlier start of ``one`` and ``other``. An origin that only one of them names keeps its
+    start."""
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)

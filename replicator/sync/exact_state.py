@@ -70,7 +70,7 @@ class Replicated(Protocol):
 class ExactState:
     """Tells and merges the exact states of one topic's subscriptions.
 
-    ``origins`` returns every origin of which entries are or were here.
+    ``origins`` returns every origin whose entries the log has or had.
     """
 
     def __init__(
@@ -106,7 +106,8 @@ class ExactState:
         return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """Return all known acknowledgements of a subscription, including those of messages that are not here."""
+        """Return all known acknowledgements of a subscription, including those of messages that the log does not
+        have."""
         state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
         vector.merge(self.pending.of(name, state.generation))
@@ -160,8 +161,11 @@ class ExactState:
         self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
-        """Return, by origin, up to where entries are trimmed here. A subscription that another cluster made leaves
-        them out of what it tells as acknowledged."""
+        """Return, by origin, up to where entries are trimmed in this cluster; empty if the subscription reads
+        compacted.
+
+        A subscription that another cluster made does not tell these entries as acknowledged.
+        """
         return {} if read_compacted else self.acks.trimmed_through(self._origins())
 
     def messages_came(self, subscription: Replicated, *, relay: bool) -> bool:
@@ -227,8 +231,10 @@ class ExactState:
         return True
 
     def _place_start(self, subscription: Replicated) -> bool:
-        """Count the entries before the start as consumed here, without announcing that. Return whether anything
-        changed."""
+        """Count the entries before the start as consumed in this cluster, without announcing that.
+
+        Return whether anything changed.
+        """
         state, name = subscription.cursor.state, subscription.name
         placed = self._placed.get(name)
         if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):

@@ -47,7 +47,7 @@ from snapshots.position_set import PositionSet
 
 @dataclass(slots=True)
 class Placed:
-    """Acknowledgements in local positions. ``rest`` has the acknowledgements of messages that are not here yet."""
+    """Acknowledgements in local positions. ``rest`` has the acknowledgements of messages that have not come yet."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class Placed:
 
 
 class TopicAcks:
-    """Translates one topic's acknowledgements between positions of ``cluster`` and identities, with the topic's
+    """Translates one topic's acknowledgements between local positions in ``cluster`` and identities, by the topic's
     extents.
 
     ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its
-    link left out. ``trimmed_ends`` returns, by origin, the last entry of each of its ledgers that was trimmed here.
+    link left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TopicAcks:
         return is_here or _ended_at(self._trimmed_ends().get(origin, ()), position)
 
     def origins(self) -> list[str]:
-        """Return the other clusters of which entries are in the log."""
+        """Return the other clusters whose entries the log has."""
         return [origin for origin in self._tables if self._high_water(origin) is not None]
 
     # ---- out of the cursor ------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class TopicAcks:
     def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
         """Return the whole state as identities, as far as this cluster can vouch for it.
 
-        ``origins`` names every origin of which entries were ever here.
+        ``origins`` names every origin whose entries the log has or had.
         """
         trimmed_ends = self._trimmed_ends()
         upto = state.mark_delete
@@ -146,8 +146,7 @@ class TopicAcks:
         return vector
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
-        """Return, by origin, the position up to which its entries are trimmed here. See
-        :attr:`CursorState.unclaimed`."""
+        """Return, by origin, up to where its entries are trimmed in this cluster. See :attr:`CursorState.unclaimed`."""
         trimmed = self._log.trimmed
         if trimmed == BEFORE_ALL:
             return {}
@@ -236,8 +235,8 @@ class TopicAcks:
     # ---- into the cursor --------------------------------------------------------------------------------
 
     def place(self, vector: AckVector, above: Position) -> Placed:
-        """Return the local positions of the messages in ``vector``, and the part of it whose messages are not here
-        yet.
+        """Return the local positions of the messages in ``vector``, and apart from them what is about messages yet to
+        come.
 
         Ranges are restricted to positions above ``above``, because everything below is consumed.
         """
@@ -295,7 +294,7 @@ class TopicAcks:
         return {**{origin: each.incarnation for origin, each in origins.items()}, self._cluster: self._incarnation}
 
     def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:
-        """Return the acknowledgements in ``vector`` up to ``ends``, by origin, both inclusive.
+        """Return the acknowledgements in ``vector`` up to the origin's position in ``ends``, inclusive.
 
         Acknowledgements of an incarnation that this cluster does not have are left out.
         """
@@ -311,7 +310,7 @@ class TopicAcks:
         return found
 
     def of_missing(self, vector: AckVector) -> AckVector:
-        """Return the acknowledgements in ``vector`` of messages that links left out here.
+        """Return the acknowledgements in ``vector`` of messages that links did not bring to this cluster.
 
         Acknowledgements of an incarnation that this cluster does not have are left out.
         """

@@ -92,8 +92,8 @@ class UpdateApplier:
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
         """Delete a subscription because another cluster deleted it.
 
-        If that deletion was not forced and consumers use the subscription here, keep it in the next generation
-        instead.
+        If that deletion was not forced and consumers use the subscription in this cluster, keep it in the next
+        generation.
         """
         name, sparing = update.subscription, update.unless_in_use
         living = self._topic.subscriptions.get(name)

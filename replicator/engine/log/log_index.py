@@ -141,7 +141,7 @@ class LogIndex:
         return bool(self.twins)
 
     def link_twins(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
-        """Link pairs of twins, the earlier entry first. Return the pairs of which both entries are still in the log."""
+        """Link pairs of twins, the earlier entry first. Return the pairs whose earlier entry is not trimmed."""
         pairs = [pair for pair in found if pair[0] > self.trimmed]  # else the later one is all that is left of it
         if pairs and self.twins is None:
             self.twins = TwinLinks()

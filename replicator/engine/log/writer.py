@@ -117,7 +117,8 @@ class Writer:
         self._contents = Contents()
         self.commits = 0
         self.latencies = Latencies()
-        """Histograms of the whole worker. They are here because every part of the worker has the writer at hand."""
+        """Histograms of the whole worker. The writer has them because every part of the worker has the writer at
+        hand."""
         map_size = int(store.env.info()["map_size"])
         self.disk_room = TableRoom(store.data_file, map_size, store.table_bytes, store.free_pages_bytes)
         self._beyond_limit: int | None = None

@@ -50,13 +50,13 @@ _NO_UUID: Final = bytes(8)
 
 
 class Copied(NamedTuple):
-    """Result of looking for a sent entry among the copies from other clusters: are all (``whole``) or some messages
-    here?"""
+    """How much of a sent entry is in the log as copies from other clusters: all messages (``whole``), or some
+    (``part``)."""
 
     whole: bool = False
     part: bool = False
     chunk: int = NONE_YET
-    """The highest copied chunk of a message that is incomplete here, or -1."""
+    """The highest copied chunk of a message whose last chunk has not come, or -1."""
     other_chunk: bool = False
     """Whether the copied message has other content than this chunk, which is not the first one, in its place."""
 
@@ -139,7 +139,7 @@ class SequenceTable:
         return NONE_YET if row is None else row.highest
 
     def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
-        """Return for each entry whether to store it; False for a duplicate of an entry sent here, or of a copy.
+        """Return for each entry whether to store it. False means a duplicate of an earlier entry, or of a copy.
 
         Raises :class:`NotAllowedError` for an entry that may be neither stored nor dropped, and :class:`BlockCorrupt`
         if a copy cannot be read. Then nothing has changed.
@@ -244,7 +244,8 @@ class SequenceTable:
     def _decides_alone(self, entry: Numbered) -> bool:
         """Return whether the table decides about ``entry`` without a look at copies from other clusters.
 
-        It does if the entry was sent here before, or is a chunk of a message that has earlier chunks here.
+        It does if a producer sent the entry to this cluster before, or if ``entry`` is a chunk that follows stored
+        chunks.
         """
         row = self._rows.get(entry.producer)
         if row is None:
@@ -318,8 +319,10 @@ class SequenceTable:
 
 
 def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
-    """Return the row once this chunk is stored, or None if the chunk is here. Raises :class:`NotAllowedError` for a
-    gap."""
+    """Return the row once the chunk ``entry`` is stored, or None if the topic has that chunk.
+
+    Raises :class:`NotAllowedError` if a chunk before it is missing.
+    """
     here = max(row.chunk, copied) if _is_open(row, entry) else copied
     if entry.chunk <= here:
         return None

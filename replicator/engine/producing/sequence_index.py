@@ -422,14 +422,13 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """Return how much of a sent chunk was copied from other clusters. No chunk of its message was sent here
-        before.
+        """Return how much of a sent chunk is in the log as a copy. This cluster has no sent chunk of its message.
 
-        1. A chunk is a duplicate if it equals that of a message whose last chunk is here, too.
+        1. A chunk is a duplicate if it equals that of a copied message that is complete.
         2. A chunk is also a duplicate if it equals that of an incomplete message with the same uuid. Later chunks
            continue that message.
-        3. Otherwise the chunk belongs to a new message. Its first chunk is stored; a later chunk has no first chunk
-           here.
+        3. Otherwise the chunk belongs to a new message. If it is the first chunk, it is stored; if not, the first
+           chunk is missing.
         """
         goes_on = NONE_YET
         other = False

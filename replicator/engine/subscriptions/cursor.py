@@ -96,8 +96,11 @@ class Cursor:
         return self._log.clamp(position)
 
     def acked_indexes(self, position: Position) -> BitMap | None:
-        """Return the indexes of a batch that are not to be delivered, because they are acknowledged or not here; None
-        for none."""
+        """Return the indexes of a batch that are not delivered, because they are acknowledged or a link left them
+        out.
+
+        Return None if there are none.
+        """
         batch_acks = self._state.batch_acks
         acked = batch_acks.get(position) if batch_acks else None  # asked for every entry that is sent
         return acked if self._log.parts is None else self._with_absent(position, acked)

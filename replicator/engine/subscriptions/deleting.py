@@ -123,9 +123,9 @@ class SubscriptionDeleting:
     async def delete(self, by: EngineConsumer | None = None, *, force: bool = False, ask: bool = True) -> None:
         """Delete the subscription and its state. A replicated one leaves a tombstone of the next generation.
 
-        Raises :class:`SubscriptionBusy` if a consumer other than ``by`` is connected here or in another cluster. With
-        ``force``, consumers are disconnected instead. Without ``ask``, other clusters are not asked beforehand, but
-        each keeps the subscription if consumers use it there.
+        Raises :class:`SubscriptionBusy` if a consumer other than ``by`` is connected, in any cluster. With ``force``,
+        consumers are disconnected instead. Without ``ask``, other clusters are not asked beforehand, but each keeps
+        the subscription if consumers use it there.
         """
         if not force:
             self.check_unused_here(by)

@@ -166,14 +166,15 @@ class GroupDeduplication:
                 self._copied_table(txn, tail).clear()
 
     def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
-        """Return the table of highest sequence ids that producers sent here. It joins this transaction."""
+        """Return the table of highest sequence ids that producers sent to this cluster. The table joins this
+        transaction."""
         if tail.sequences is None:
             rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
             tail.sequences = SequenceTable(rows, connected=tail.connected)
         return self._join("sequences", tail, tail.sequences)
 
     def _copied_table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
-        """Return the table of highest sequence ids of copied entries, trimmed ones included. It joins this
+        """Return the table of highest sequence ids of copied entries, even trimmed ones. The table joins this
         transaction."""
         if tail.copied is None:
             rows = load_sequences(txn, self._dbs["copied_sequences"], tail.topic_id) if tail.indexed else ()

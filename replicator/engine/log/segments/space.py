@@ -210,8 +210,7 @@ class SegmentSpace:
 
     def note_gone(self, segment: Segment) -> None:
         """Note that the file of a segment was deleted while it was in use. Nothing more is written there; its bodies
-        move first.
-        """
+        move first."""
         segment.capacity, segment.gone, segment.stuck, segment.damaged_upto = 0, True, False, -1
 
     def begin_pass(self, *, quiet_only: bool, pressure: float = 0.0) -> None:
