@@ -40,33 +40,36 @@ from snapshots.starts import Starts
 UPDATES_PER_MARKER_MAX: Final = 1000
 """Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
 PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
-"""A subscription's properties that are more than this are not announced; who makes it does without."""
+"""Larger properties of a subscription are not announced. Clusters that create the subscription do so without them."""
 _PROPERTY_BYTES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a cluster needs to make a subscription that it does not have."""
+    """Settings with which another cluster creates a subscription that it does not have."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
 
     def size_bytes(self) -> int:
-        """About what it takes in a marker."""
+        """Return about how many bytes the properties take in a marker."""
         return sum(len(key.encode()) + len(value.encode()) + _PROPERTY_BYTES for key, value in self.properties.items())
 
 
 class AckSource(Protocol):
-    """Where the exact state comes from; it keeps what is not announced yet."""
+    """Interface of the source of exact states, which keeps acknowledgements until they are announced."""
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
-        """What was acknowledged since the last call, or all that is; whether it is all. It then counts as announced."""
+        """Return what was acknowledged since the last call, or the whole state, and whether it is whole.
+
+        The returned acknowledgements count as announced.
+        """
 
     def describe(self, name: str) -> Description: ...
 
 
 class _Buried(NamedTuple):
-    """The tombstone of a deleted subscription."""
+    """Tombstone of a deleted subscription. ``unless_in_use`` tells that the deletion was not forced."""
 
     generation: int = 0
     unless_in_use: bool = False
@@ -96,9 +99,11 @@ def _unknown(subscription: str) -> Starts:
 
 
 class UpdateAnnouncer:
-    """Announces and hears for one topic in cluster ``local``. ``mapped`` finds, for a peer and a claim here, how far
-    the peer's copy may move; ``acks`` is None where only mark-delete positions travel. ``starts`` says where a
-    subscription begins."""
+    """Announces and hears updates of one topic's subscriptions, for the cluster ``local``.
+
+    ``mapped`` returns, for a peer and a local position, how far the peer's copy of a subscription may move. ``acks``
+    is None if only mark-delete positions travel. ``starts`` returns the start of a subscription by origin.
+    """
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class UpdateAnnouncer:
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
         self._buried: dict[str, _Buried] = {}
-        """Tombstones of deleted subscriptions."""
+        """Tombstones of deleted subscriptions, by name."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}
@@ -180,7 +185,7 @@ class UpdateAnnouncer:
     def on_subscription_deleted(
         self, name: str, generation: int | None, now_ms: int, *, announced: bool, unless_in_use: bool = False
     ) -> None:
-        """See :meth:`SnapshotController.on_subscription_deleted`."""
+        """Note that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
         if generation is not None:
@@ -225,7 +230,7 @@ class UpdateAnnouncer:
     # ---- announcing -------------------------------------------------------------------------------------
 
     def announce(self, now_ms: int) -> list[WriteUpdate]:
-        """Markers for all that is noted."""
+        """Return markers for all noted changes."""
         markers: list[WriteUpdate] = []
         updates: list[SubscriptionUpdate] = []
         room = PART_BYTES_TARGET
@@ -245,11 +250,11 @@ class UpdateAnnouncer:
         return markers
 
     def on_written(self, now_ms: int) -> None:
-        """One of the markers stands in the log, or was refused."""
+        """Note that a marker was written to the log, or was refused."""
         self._pace.ended(now_ms)
 
     def _updates(self, name: str, now_ms: int) -> Iterable[tuple[SubscriptionUpdate, int]]:
-        """What there is to announce of one subscription, each part with about its size in bytes."""
+        """Yield the updates of one subscription, each with its approximate size in bytes."""
         subscription = self._subscriptions.get(name)
         if subscription is None:
             if (buried := self._buried.get(name)) is not None:
@@ -302,7 +307,8 @@ class UpdateAnnouncer:
         return vector, whole
 
     def _news(self, subscription: _Subscription) -> dict[str, Position]:
-        """For each peer the position that its copy of the subscription may move to, where that is new to the peer."""
+        """Return, by peer, the position to which its copy of the subscription may move, if the peer was not told so
+        before."""
         news: dict[str, Position] = {}
         for peer in self._peers:
             position = self._mapped(peer, subscription.claim)
@@ -326,7 +332,7 @@ class UpdateAnnouncer:
     # ---- hearing ----------------------------------------------------------------------------------------
 
     def on_updates(self, marker: SubscriptionsUpdate, origin: str, lac: Position, now_ms: int) -> list[ApplyUpdate]:
-        """What ``origin`` announces, as actions; ``lac`` is that of the log here."""
+        """Return what ``origin`` announces, as actions. ``lac`` is the LAC of the local log."""
         return [
             action for update in marker.updates if (action := self._on_update(update, origin, lac, now_ms)) is not None
         ]
@@ -370,11 +376,11 @@ class UpdateAnnouncer:
         )
 
     def owe_whole(self, name: str, now_ms: int) -> None:
-        """The whole state is to be announced."""
+        """Note that the whole state of subscription ``name`` is to be announced."""
         self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
-        """Whoever announced that has not heard of what is here."""
+        """Announce the whole state, because another cluster's announcement shows that the cluster does not know it."""
         subscription = self._subscriptions.get(name)
         if subscription is not None:
             if self._acks is None:

@@ -187,10 +187,11 @@ class SnapshotController:
         self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced, claims=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
-        """The mark-delete position moved; ``local`` unless only an applied update moved it. It moves back only
-        where the start of the subscription does.
+        """Note the new mark-delete position of subscription ``name``.
 
-        A higher generation starts over, a lower one is ignored, and so is a subscription that is not replicated.
+        ``local`` is False if only an update of another cluster moved it. The position moves back only together with
+        the start of the subscription. A higher ``generation`` starts over. A lower one is ignored, and so is a
+        subscription that is not replicated.
         """
         self.updates.on_mark_delete(name, mark_delete, generation, now_ms, local=local)
 
@@ -209,8 +210,9 @@ class SnapshotController:
     ) -> None:
         """Note that a subscription is gone, or is no longer replicated.
 
-        A ``generation`` is that of its tombstone: the others are to delete it too, with ``unless_in_use`` only where no
-        consumers use it. ``announced``: they were told.
+        ``generation`` is that of its tombstone, or None. With a tombstone, other clusters are told to delete the
+        subscription, unless ``announced`` says that they were told. With ``unless_in_use``, a cluster with consumers
+        keeps the subscription.
         """
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
 

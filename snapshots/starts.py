@@ -1,13 +1,14 @@
-"""Starts of subscriptions, by origin, apart from what is acknowledged (DESIGN 4.7). Pure.
+"""Starts of subscriptions, by origin, kept apart from acknowledgements (DESIGN 4.7). Pure.
 
-Invariant (DESIGN §3): 5. A message that lies before the start was not consumed by anybody, so no claim may cover it.
+Invariant (DESIGN §3): 5. Nobody consumed a message that lies before the start, so no cluster may tell the message as
+acknowledged.
 
-1. The cluster where somebody makes a subscription names each origin that it has or receives, and the last entry before
-   the start. It names no other origin: a spoke says nothing of another spoke's messages.
-2. Where several clusters made the subscription, the earlier start counts, origin by origin. An origin that only one of
-   them names starts there; of an origin that nobody names, every message counts.
-3. A start in an older incarnation is earlier than each one in a newer incarnation. It was made before the newer
-   incarnation had a message, so all of them count.
+1. The cluster where a subscription is made names each origin that it has or receives, with the last entry before the
+   start. It names no other origin: a spoke says nothing about another spoke's messages.
+2. If several clusters made the subscription, the earlier start counts, origin by origin. If only one cluster names an
+   origin, its start counts. If no cluster names an origin, all messages of the origin lie after the start.
+3. A start in an older incarnation is earlier than every start in a newer incarnation. It was made before the newer
+   incarnation had a message, so all messages of the newer incarnation lie after it.
 
 Merging takes the lesser of two values, so it is commutative, associative and idempotent (invariant 6).
 """
@@ -21,26 +22,27 @@ from snapshots.ack_vector import AckVector
 from snapshots.position import BEFORE_ALL, Position
 
 AFTER_ALL: Final = Position((1 << 64) - 1, (1 << 63) - 1)
-"""Higher than every entry's position."""
+"""A position above every entry's."""
 
 
 class Start(NamedTuple):
-    """The last entry of an origin that lies before the start. The lesser of two is the earlier one."""
+    """Start of a subscription for one origin: the last entry before it. The lesser of two starts is the earlier one."""
 
     incarnation: int
-    """The incarnation of the topic at its origin; 0 is before each of them."""
+    """Incarnation of the topic at the origin; 0 comes before every real one."""
     position: Position
 
 
 FROM_THE_FIRST: Final = Start(0, BEFORE_ALL)
-"""The start before which nothing lies."""
+"""A start before which no message lies."""
 
 Starts = Mapping[str, Start]
-"""By origin, where a subscription begins. It says nothing of an origin that it does not name."""
+"""Start of a subscription by origin. About an origin that is not named nothing is known."""
 
 
 def merged(one: Starts, other: Starts) -> dict[str, Start]:
-    """Return the earlier start of each origin."""
+    """Return, by origin, the earlier start of ``one`` and ``other``. An origin that only one of them names keeps its
+    start."""
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)
@@ -49,7 +51,10 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
 
 
 def end_before(starts: Starts, origin: str, incarnation: int) -> Position:
-    """Return the position up to which that incarnation of an origin lies before the start."""
+    """Return the last position of ``origin`` before the start, in the topic's ``incarnation`` there.
+
+    Return BEFORE_ALL if no message lies before the start, and AFTER_ALL if all messages do.
+    """
     start = starts.get(origin, FROM_THE_FIRST)
     if start.incarnation == incarnation:
         return start.position
@@ -57,23 +62,27 @@ def end_before(starts: Starts, origin: str, incarnation: int) -> Position:
 
 
 def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Position]:
-    """Return, by origin, the position up to which entries lie before the start; leave out origins without any."""
+    """Return, by origin, the last position before the start. An origin is left out if nothing of it lies before the
+    start.
+
+    ``incarnations`` names the origins, and the incarnation of the topic at each of them.
+    """
     ends = {origin: end_before(starts, origin, incarnation) for origin, incarnation in incarnations.items()}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}
 
 
 def is_anything_before(starts: Starts) -> bool:
-    """Return whether any message can lie before the start."""
+    """Return whether messages can lie before the start of at least one origin."""
     return any(start.position > BEFORE_ALL for start in starts.values())
 
 
 def as_data(starts: Starts) -> dict[str, list[object]]:
-    """Return the starts for JSON."""
+    """Return the starts in a form for JSON; :func:`from_data` reads it."""
     return {origin: [str(start.incarnation), str(start.position)] for origin, start in sorted(starts.items())}
 
 
 def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
-    """Read what :func:`as_data` made."""
+    """Return the starts that :func:`as_data` encoded."""
     return {
         str(origin): Start(int(str(incarnation)), Position.parse(str(position)))
         for origin, (incarnation, position) in data.items()
@@ -81,7 +90,7 @@ def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
 
 
 def cut(vector: AckVector, starts: Starts) -> None:
-    """Take out of ``vector`` what lies before the start."""
+    """Remove from ``vector`` the acknowledgements of messages before the start."""
     for origin, acks in vector.origins.items():
         end = end_before(starts, origin, acks.incarnation)
         if end > BEFORE_ALL:

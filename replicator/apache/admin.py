@@ -45,7 +45,7 @@ _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"
 
 
 class _Unreachable(Exception):
-    """A host was sent nothing."""
+    """No request was sent, because the host could not be reached."""
 
 
 class _Broken(Exception):
@@ -62,22 +62,25 @@ class TopicInternals:
     """The internal statistics of one topic."""
 
     last: Position
-    """The last entry that is stored for good."""
+    """The last entry that is durable."""
     pending: int
     """Entries that are being stored."""
     load: str
-    """Another one each time that a broker loads the topic."""
+    """A text that differs each time that a broker loads the topic."""
     cursors: Mapping[str, Mapping[str, Any]]
     last_entries: Mapping[int, int]
-    """By ledger, its last entry; also of the one that :attr:`last` is in, which may be deleted."""
+    """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
     ledgers: frozenset[int] = frozenset()
-    """Those that the topic has."""
+    """The ledgers that the topic has."""
     entries: int = 1
-    """That are stored: 0 where all were deleted, though there is a last one."""
+    """Number of stored entries; 0 if all were deleted, even though ``last`` names one."""
 
     @property
     def gone(self) -> Position:
-        """The position up to which the brokers have deleted everything."""
+        """Return the place before the oldest ledger's first entry; the brokers have deleted every earlier entry.
+
+        Return BEFORE_ALL if the topic has no ledger.
+        """
         return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
 
 
@@ -126,7 +129,7 @@ class BrokerAdmin(ClosedAtExit):
         await self._session.close()
 
     def limited(self) -> str:
-        """That the brokers limit requests, and how long nothing is asked; empty if they do not."""
+        """Return that the brokers limit the worker's requests, and for how long; empty if they do not."""
         return self._turns.status()
 
     @property
@@ -152,7 +155,7 @@ class BrokerAdmin(ClosedAtExit):
         return [str(name) for name in await self._ask("GET", f"persistent/{quote(namespace)}/partitioned")]
 
     async def partitions(self, topic: str) -> int:
-        """How many the topic has; 0 if it is not partitioned or not there."""
+        """Return the number of partitions of ``topic``; 0 if it is not partitioned, or does not exist."""
         try:
             answer = await self._ask("GET", f"{_path(topic)}/partitions")
         except AdminFailed as error:
@@ -171,11 +174,11 @@ class BrokerAdmin(ClosedAtExit):
         await self._make(f"{_path(topic)}/partitions", partitions, method="POST")
 
     async def create_topic(self, topic: str) -> None:
-        """Make a topic without partitions, unless it is there."""
+        """Create a topic without partitions, unless it exists."""
         await self._make(_path(topic))
 
     async def delete_topic(self, topic: str) -> bool:
-        """Delete a topic without partitions, whoever is connected to it; false if it is not there."""
+        """Delete a topic without partitions, even with clients connected. Return False if it does not exist."""
         try:
             await self._ask("DELETE", f"{_path(topic)}?force=true")
         except AdminFailed as error:
@@ -216,11 +219,11 @@ class BrokerAdmin(ClosedAtExit):
         return True
 
     async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
-        """What is shown of a subscription; None if there is none."""
+        """Return what the brokers show of a subscription, or None if there is none."""
         return (await self.subscriptions(topic)).get(name)
 
     async def subscriptions(self, topic: str) -> dict[str, SubscriptionShown]:
-        """By name, what is shown of each."""
+        """Return what the brokers show of each subscription, by name."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
@@ -228,12 +231,15 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def producers(self, topic: str) -> list[str]:
-        """The names of those that are connected."""
+        """Return the names of the connected producers."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [str(each.get("producerName")) for each in answer.get("publishers", ())]
 
     async def consumers(self, topic: str) -> dict[str, int]:
-        """Return how many consumers of applications are connected, by subscription."""
+        """Return, by subscription, how many consumers of applications are connected to ``topic``.
+
+        The worker's own consumers do not count. Raises :class:`AdminFailed`.
+        """
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: sum(not str(each.get("consumerName")).startswith(RESERVED) for each in shown.get("consumers") or ())
@@ -241,7 +247,8 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def unacknowledged(self, topic: str) -> dict[str, ConsumersShown]:
-        """By subscription, what its consumers hold; only those that have consumers."""
+        """Return, by subscription, the messages that its consumers hold. Subscriptions without consumers are left
+        out."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: ConsumersShown(int(shown.get("unackedMessages", 0)), int(shown.get("msgBacklog", 0)))
@@ -250,7 +257,7 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
-        """The names of those that last; a reader's does not."""
+        """Return the names of the durable subscriptions. That of a reader is not durable."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [name for name, shown in answer.get("subscriptions", {}).items() if shown.get("isDurable", True)]
 
@@ -273,7 +280,7 @@ class BrokerAdmin(ClosedAtExit):
                 raise
 
     async def reset_subscription(self, topic: str, subscription: str, first: Position) -> None:
-        """Put it so that the entry at ``first`` comes next."""
+        """Move the cursor of a subscription so that the entry at ``first`` comes next."""
         path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
         await self._ask("POST", path, _place(first))
 
@@ -292,7 +299,7 @@ class BrokerAdmin(ClosedAtExit):
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:
-        """Those of the answer; none where there is no such thing."""
+        """Return the headers of the answer; empty if nothing exists at ``path``."""
         try:
             return (await self._request("GET", path, None)).headers
         except AdminFailed as error:
@@ -301,7 +308,11 @@ class BrokerAdmin(ClosedAtExit):
             raise
 
     async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> bool:
-        """Return whether it was made; False if it is there already."""
+        """Send a request that makes something. Return True if the brokers made it, False if it exists already (status
+        409).
+
+        Raises :class:`AdminFailed` for every other failure.
+        """
         try:
             await self._ask(method, path, body)
         except AdminFailed as error:
@@ -417,7 +428,7 @@ def _place(first: Position) -> dict[str, Any]:
 
 
 def _partition_index(topic: str) -> int:
-    """What brokers take for the index of a topic's partition; -1 for one that is none, as ``t-partition-01`` is."""
+    """Return the index that brokers see in a partition's name; -1 for other topics, such as ``t-partition-01``."""
     name = parse_topic(topic)
     return name.partition if name.local.endswith(f"-{name.partition}") else -1
 

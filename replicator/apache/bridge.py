@@ -46,7 +46,7 @@ WATCHED_TOPICS_MAX: Final = 5_000
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 ASKED_AT_ONCE: Final = 16
-"""Topics whose consumers the brokers are asked for together."""
+"""Topics for whose consumers the brokers are asked at the same time."""
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 
@@ -122,10 +122,10 @@ class ApacheBridge(TopicListener[Topic]):
         }
 
     async def consumers_at_brokers(self, subscription: str, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return how many consumers of applications a subscription has at the brokers, by topic.
+        """Return, by topic, how many consumers of applications ``subscription`` has at the brokers.
 
-        Topics that are not bridged are left out, and all after the first ones with consumers. Raises
-        :class:`BridgeError`.
+        Topics are asked in groups, and the search ends with the first group that has consumers. Topics without
+        consumers are left out, and so are topics and subscriptions that are not bridged. Raises :class:`BridgeError`.
         """
         bridged = [topic for topic in topics if topic in self._topics]
         if not self._settings.bridges_subscription(subscription):

@@ -1,7 +1,7 @@
 """The cursor of one subscription at a broker, as the broker's internal statistics show it. Sans-IO.
 
-A cursor is a mark-delete position, all up to which is acknowledged, and ranges beyond it. What the broker does not show
-is which messages of a batch are acknowledged: a batch is acknowledged here when all of it is.
+A cursor is a mark-delete position, up to which everything is acknowledged, and acknowledged ranges after it. The
+broker does not show which messages of a batch are acknowledged: a batch counts only when all of it is.
 """
 
 from __future__ import annotations
@@ -16,44 +16,47 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 RANGES_MAX: Final = 100_000
-"""Of one cursor. A broker keeps 10,000 of them durably, by its default."""
+"""Ranges of acknowledged entries of one cursor. By its default a broker keeps 10,000 of them durably."""
 _POSITION = re.compile(r"(\d{1,19}):(-1|\d{1,10})")
 _RANGE = re.compile(r"\((\d{1,19}):(-1|\d{1,10})\.\.(\d{1,19}):(-1|\d{1,10})\]")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCursor:
-    """What is acknowledged at the broker."""
+    """Acknowledgements of one subscription at the broker."""
 
     mark_delete: Position
     beyond: PositionSet = field(default_factory=PositionSet)
-    """Whole entries beyond it."""
+    """Whole entries after the mark-delete position that are acknowledged."""
 
     def __contains__(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.beyond
 
     @property
     def first_open(self) -> Position:
-        """The first place that is not acknowledged, in the ledger of the mark-delete position."""
+        """Return the position right after the mark-delete position, in the same ledger. An entry need not exist
+        there."""
         return Position(self.mark_delete.ledger, self.mark_delete.entry + 1)
 
     def among(self, positions: PositionSet) -> PositionSet:
-        """Those of ``positions`` that are acknowledged."""
+        """Return the entries of ``positions`` that are acknowledged."""
         below = positions.copy()
         below.discard_after(self.mark_delete)
         below.update(positions.common(self.beyond))
         return below
 
     def not_among(self, positions: PositionSet) -> PositionSet:
-        """Those of ``positions`` that are not."""
+        """Return the entries of ``positions`` that are not acknowledged."""
         left = positions.copy()
         left.discard_through(self.mark_delete)
         left.difference_update(self.beyond)
         return left
 
     def reaches(self, positions: PositionSet, last_entries: Mapping[int, int]) -> Position:
-        """Up to where all would be acknowledged if ``positions`` were, too. ``last_entries`` has the last entry of each
-        of the topic's ledgers."""
+        """Return the mark-delete position that the cursor would have if ``positions`` were acknowledged, too.
+
+        ``last_entries`` has the last entry of each ledger of the topic.
+        """
         acknowledged = self.beyond.copy()
         acknowledged.update(positions)
         ledgers = sorted(ledger for ledger, last in last_entries.items() if last >= 0)
@@ -70,7 +73,7 @@ class BrokerCursor:
             at = acknowledged.run_end(following)
 
     def lacks(self, earlier: BrokerCursor) -> bool:
-        """Whether something was acknowledged ``earlier`` that is not any more."""
+        """Return whether an entry was acknowledged in the ``earlier`` cursor and is not any more."""
         return self.mark_delete < earlier.mark_delete or bool(self.not_among(earlier.beyond))
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class BrokerCursor:
 
 
 def parse_position(text: str) -> Position:
-    """Of ``ledger:entry``; raises :class:`BridgeError`."""
+    """Return the position in the text ``ledger:entry``. Raises :class:`BridgeError` for any other text."""
     found = _POSITION.fullmatch(text)
     if found is None:
         raise BridgeError(f"the broker shows {text[:80]!r} where a position was expected")
@@ -96,14 +99,21 @@ def parse_position(text: str) -> Position:
 
 
 def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> BrokerCursor:
-    """Of an item of ``cursors`` in a topic's internal statistics; ``last_entries`` are the last entries of the topic's
-    ledgers, where a range may end that goes on in another one. Raises :class:`BridgeError`."""
+    """Return the cursor in an item of ``cursors`` in a topic's internal statistics.
+
+    ``last_entries`` has the last entry of each ledger of the topic: a range that spans ledgers ends and begins there.
+    Raises :class:`BridgeError`.
+    """
     beyond = parse_ranges(str(shown["individuallyDeletedMessages"]), last_entries)
     return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)
 
 
 def parse_ranges(ranges: str, last_entries: Mapping[int, int]) -> PositionSet:
-    """Of ``[(3:10..3:12],…]``: a range is without its first position, and with its last. See :func:`parse_cursor`."""
+    """Return the entries in ranges like ``[(3:10..3:12],…]``: the first position is exclusive, the last one
+    inclusive.
+
+    See :func:`parse_cursor`.
+    """
     beyond = PositionSet()
     for count, match in enumerate(_RANGE.finditer(ranges)):
         if count >= RANGES_MAX:

@@ -1,12 +1,13 @@
-"""The engine's side of the subscriptions of one topic, in the positions of the brokers.
+"""The engine's state of one topic's subscriptions, translated to positions of the brokers.
 
-Invariant (DESIGN §3): 5. What lies before a subscription's start is neither open nor acknowledged by anybody.
+Invariant (DESIGN §3): 5. A message before a subscription's start is neither open nor acknowledged by anybody.
 
-1. An entry of the engine's log has a place at the brokers if the map of entries knows it on both sides.
-2. Open is what is not acknowledged and does not lie before the start. The engine passes over what lies before it, but
-   may do so a moment after it has got the entry, or the start.
-3. Where a broker's cursor starts becomes a start by origin: of each origin the last entry that lies at or below it.
-   Whatever the brokers do not have yet comes after the start.
+1. An entry can be translated if :class:`EntryMap` knows its position in the engine's log and its position at the
+   brokers.
+2. An entry is open if it is not acknowledged and lies after the start. The engine counts entries before the start as
+   consumed, but may do so a moment after it has received the entry or the start.
+3. The position of a broker's cursor is translated to a start for each origin: the last entry of the origin at or
+   below that position. Entries that the brokers do not have yet lie after the start.
 """
 
 from __future__ import annotations
@@ -25,41 +26,47 @@ from snapshots.starts import FROM_THE_FIRST, Start, Starts, ends_before
 
 
 class Engines(NamedTuple):
-    """The state of a subscription in the engine from which a decision follows."""
+    """State of one subscription in the engine, in positions of the engine's log."""
 
     generation: int
     open: PositionSet
-    """Its messages that are not acknowledged. The mark-delete position says less: it passes over markers, too."""
+    """Messages that are not acknowledged. The mark-delete position alone does not tell: markers lie below and above
+    it."""
     starts: Starts
     entries: int
-    """:attr:`EntryMap.changes`."""
+    """Value of :attr:`EntryMap.changes` when the state was read."""
 
 
 class _Translated(NamedTuple):
-    """The open entries of a subscription in the engine, as positions of the brokers."""
+    """Open entries of one subscription in ``open``, as positions of the brokers, and the state that they come from."""
 
     engines: Engines
     open: PositionSet
 
 
 class EngineSide:
-    """The subscriptions that the engine has of one topic."""
+    """Translates the engine's state of one topic's subscriptions to positions of the brokers."""
 
     def __init__(self, store: Store, topic: Topic, entries: EntryMap) -> None:
         self._store = store
         self._topic = topic
         self._entries = entries
         self._translated: dict[str, _Translated] = {}
-        """Kept by name, as mostly only the brokers' side has changed when a subscription is compared."""
+        """Cached translations by subscription name. Mostly only the brokers' state has changed since the last
+        comparison."""
 
     def engines(self, subscription: Subscription) -> Engines:
-        """Return the present state of a subscription."""
+        """Return the present state of ``subscription`` in the engine, in positions of the engine's log."""
         state = subscription.cursor.state
         opened = self._topic.log.messages_after(state.mark_delete, state.individually_deleted)
         return Engines(state.generation, opened, dict(state.starts), self._entries.changes)
 
     def in_engine(self, name: str, engines: Engines, seen: Seen | None, beyond: Position) -> InEngine:
-        """Translate a state. Acknowledged entries count only where they lie ``beyond`` a position of the brokers."""
+        """Translate the state ``engines`` of subscription ``name`` to positions of the brokers.
+
+        Acknowledged entries at or below ``beyond``, a position of the brokers, are left out. ``seen`` is the state of
+        the last comparison, or None.
+        """
         opened = self.open_at_brokers(name, engines)
         acknowledged = self._entries.beyond(beyond).copy()
         acknowledged.difference_update(opened)
@@ -69,7 +76,8 @@ class EngineSide:
         return InEngine(engines.generation, acknowledged, opened, uncovered)
 
     def open_at_brokers(self, name: str, engines: Engines) -> PositionSet:
-        """Return where the open entries lie at the brokers, those that do."""
+        """Return the broker's positions of the entries that are open in the engine; entries that the brokers lack are
+        left out."""
         translated = self._translated.get(name)
         if translated is None or translated.engines != engines:
             opened = self._entries.to_broker(engines.open)
@@ -79,17 +87,18 @@ class EngineSide:
         return translated.open
 
     def first_open(self, subscription: Subscription) -> Position | None:
-        """Return the first entry at the brokers that is open in the engine.
+        """Return the broker's position of the first entry that is open in the engine.
 
-        It is the last one there if none is open, and None if nothing lies on both sides.
+        Return the last entry that both the engine and the brokers have if none is open, and None if they share no
+        entry.
         """
         opened = self.open_at_brokers(subscription.name, self.engines(subscription))
         return opened.first() or self._entries.beyond(BEFORE_ALL).last()
 
     def starts_below(self, position: Position) -> dict[str, Start]:
-        """Return, by origin, where a subscription starts whose cursor has its start at a position of the brokers.
+        """Return, by origin, the start of a subscription whose cursor at the broker began at ``position``.
 
-        All up to there must have been read.
+        The engine must have read all entries of the brokers up to ``position``, inclusive.
         """
         ends = self._entries.ends_at(position)
         starts = self._topic.starting.at(self._topic, self._store, BEFORE_ALL)
@@ -99,10 +108,10 @@ class EngineSide:
         return starts
 
     def keep(self, names: Set[str]) -> None:
-        """Forget what is kept of subscriptions other than these."""
+        """Drop the cached translations of all subscriptions except ``names``."""
         for name in self._translated.keys() - names:
             del self._translated[name]
 
     def _incarnations(self) -> dict[str, int]:
-        """Return, by origin, the life of the topic there that is here."""
+        """Return, by origin, the incarnation of the topic at the origin whose entries the engine has."""
         return {origin: each.incarnation for origin, each in self._topic.origins.high_waters().items()}

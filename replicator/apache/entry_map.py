@@ -1,13 +1,13 @@
-"""Where the entries of one topic lie at the brokers, and where in the engine's log. Pure.
+"""The positions of one topic's entries at the brokers and in the engine's log. Pure.
 
-Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides, so that each origin has one ascending
+Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides. So each origin has one ascending
 table on each side.
 
-1. What producers published at the brokers is of the brokers' own origin: its origin positions *are* those of the
-   brokers, and the extents of the engine's log say where it lies here.
-2. What links brought here, and the bridge published, has an origin elsewhere. The extents say from where it lies
-   here, and ``published`` where it lies at the brokers. It has a place on both sides if both know it.
-3. So what lies on both sides is translated one to one, and back.
+1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions *are* those of
+   the brokers, and the extents of the engine's log tell their local positions.
+2. Entries that links brought, and the bridge published, have another origin. The extents tell their positions in the
+   engine's log, and ``published`` tells their positions at the brokers.
+3. An entry that both tables know is translated one to one, in both directions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from snapshots.position_set import PositionSet
 
 
 class _Both(NamedTuple):
-    """What lies on both sides beyond a position of the brokers; kept, as the subscriptions of a topic ask in turn."""
+    """Cache of the entries after a position of the brokers that lie on both sides. All subscriptions of a topic use
+    it."""
 
     changes: int
     beyond: Position
@@ -30,7 +31,10 @@ class _Both(NamedTuple):
 
 
 class EntryMap:
-    """The tables of one topic. ``broker_origin`` is what the brokers' own messages are called here."""
+    """Positions of one topic's entries at the brokers and in the engine's log.
+
+    ``broker_origin`` names the origin of messages that were published at the brokers.
+    """
 
     def __init__(self, broker_origin: str) -> None:
         self.broker_origin = broker_origin
@@ -39,9 +43,9 @@ class EntryMap:
         self._published: dict[str, ExtentTable] = {}
         """By origin: origin position to position at the brokers."""
         self._incarnations: dict[str, int] = {}
-        """Of those origins."""
+        """Incarnation of each origin in ``_published``."""
         self.changes = 0
-        """A number that is another one after each change of what lies on both sides."""
+        """A number that changes whenever the set of entries on both sides may change."""
         self._both = _Both(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
@@ -124,13 +128,13 @@ class EntryMap:
         return self.copied_to(origin, self.published_through(origin))
 
     def copied_to(self, origin: str, position: Position) -> Position:
-        """Where an entry of an origin lies in the engine's log; before all if it does not, or not any more."""
+        """Return the position of an origin's entry in the engine's log, or BEFORE_ALL if the entry is not there."""
         copied = self._copied.get(origin)
         local = None if copied is None else copied.to_local(position)
         return BEFORE_ALL if local is None else local
 
     def to_broker(self, local: PositionSet) -> PositionSet:
-        """Where entries of the engine's log lie at the brokers, those that do."""
+        """Return the broker's positions of entries of the engine's log. Entries that the brokers lack are left out."""
         found = PositionSet()
         for origin, copied in self._copied.items():
             there = copied.to_origin_set(local)
@@ -141,7 +145,8 @@ class EntryMap:
         return found
 
     def to_local(self, at_broker: PositionSet) -> PositionSet:
-        """Where entries at the brokers lie in the engine's log, those that do."""
+        """Return the positions in the engine's log of entries at the brokers. Entries that the log lacks are left
+        out."""
         found = PositionSet()
         for origin, copied in self._copied.items():
             if origin == self.broker_origin:
@@ -151,7 +156,10 @@ class EntryMap:
         return found
 
     def ends_at(self, position: Position) -> dict[str, Position]:
-        """Return, by origin, the last entry that lies at or below a position of the brokers; not of origins without."""
+        """Return, by origin, the origin position of its last entry at or below ``position`` of the brokers.
+
+        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself.
+        """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)
         if own is not None and own.first is not None and own.first.origin_first <= position:
@@ -164,7 +172,11 @@ class EntryMap:
         return ends
 
     def up_to(self, at_brokers: PositionSet, ends: Mapping[str, Position]) -> PositionSet:
-        """Return those of the entries at the brokers that lie at or before the end of their origin in ``ends``."""
+        """Return the entries of ``at_brokers`` whose origin position is at or below the end of their origin in
+        ``ends``.
+
+        Entries of an origin that ``ends`` lacks are left out. The result has positions of the brokers.
+        """
         found = PositionSet()
         own = at_brokers.copy() if self.broker_origin in ends else PositionSet()
         for origin, table in self._published.items():
@@ -179,7 +191,7 @@ class EntryMap:
         return found
 
     def beyond(self, mark_delete: Position) -> PositionSet:
-        """All entries beyond a position of the brokers that lie on both sides, as positions of the brokers."""
+        """Return all entries after ``mark_delete`` that lie on both sides; all positions are those of the brokers."""
         if self._both.changes != self.changes or mark_delete < self._both.beyond:
             self._both = _Both(self.changes, mark_delete, self._on_both_sides(mark_delete))
         return self._both.at_brokers.after(mark_delete)

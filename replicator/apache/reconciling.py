@@ -1,29 +1,29 @@
-"""What is to be done so that a subscription at a broker and the same one in the engine say the same. Pure.
+"""Decisions that bring a subscription at a broker and in the engine into agreement. Pure.
 
 Invariants (DESIGN §3): 5, nothing is acknowledged on one side that was not on the other, and a start acknowledges
-nothing; 6, within a generation both sides only grow, and a seek on either side starts the next one, which wins over
-what the other side still has.
+nothing; 6, within a generation both sides only grow, and a seek on either side starts the next generation, which
+wins.
 
-All positions here are those of the broker. What the broker alone has (entries that the engine has not read yet) and
-what the engine alone has (entries that are not published yet) is in neither set, and waits until it is in both.
+All positions in this module are those of the broker. An entry that only one side has (the engine has not read it, or
+it is not published yet) is in neither set, and waits until both sides have it.
 
-1. A cursor that is seen for the first time has its start where it stands. That is noted before anything else is done.
-   Then the engine gets the subscription with that start, or learns that the brokers' one starts there.
-2. A side that lacks the subscription gets it, if it never had it. If it had it, it was deleted there, and is deleted on
-   the other side too.
-3. The engine is in a higher generation than the one that was last in step: another cluster put the subscription
-   elsewhere. The broker's is reset, to the first message that is not acknowledged.
-4. The broker's cursor lacks what was seen in it before: an application, or an operator, put it back. The engine starts
-   a new generation with what the broker has. Not so if the topic was loaded anew meanwhile: a broker that was killed
-   has lost its last acknowledgements, and gets them again.
-5. The broker's cursor has passed over messages that nobody acknowledged: they lay before its start, and another cluster
-   has an earlier one. The broker's cursor is put back to them, once, and gets again what is acknowledged.
-   The intention is noted first. So a cursor that is found put back after a crash is not taken for a seek (4).
-6. Else each side gets what the other one has. Where the broker's cursor starts, and what the worker passed over there
-   because it lies before a start, is no acknowledgement.
+1. When a cursor is seen for the first time, its position becomes the start. The start is stored before anything else.
+   Then the engine gets the subscription with that start, or merges it into the subscription that it has.
+2. A side that lacks the subscription gets it, if it never had it. If it had it, the subscription was deleted there,
+   and is deleted on the other side too.
+3. If the engine is in a higher generation than at the last comparison, another cluster moved the subscription. The
+   broker's cursor is reset to the first unacknowledged message.
+4. If the broker's cursor lacks acknowledgements that it had, an application or an operator moved it back. The engine
+   starts a new generation from the broker's state. An exception is a topic that was loaded anew meanwhile: a broker
+   that was killed has lost its last acknowledgements, and gets them again.
+5. If the broker's cursor has passed messages that nobody acknowledged, they lay before its start, and another cluster
+   has an earlier one. The broker's cursor is moved back to them, once, and gets the acknowledgements again. The
+   intention is stored first, so that a cursor moved back before a crash is not taken for a seek (step 4).
+6. Otherwise each side gets the acknowledgements of the other. Messages before the broker's start, and messages that
+   the worker passed over because of a start, are not acknowledged.
 
-A cursor that is put *forward* after it was seen looks as if all before had been acknowledged, and is told so (invariant
-5 allows it).
+A cursor that is moved *forward* after it was seen looks as if everything before had been acknowledged, and is told so
+(invariant 5 allows it).
 """
 
 from __future__ import annotations
@@ -38,102 +38,105 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start
 
 NOT_TOLD: Final = 0
-"""The generation of a subscription whose start at the broker the engine has not been told."""
+"""Stands for the generation of a subscription whose start at the broker is not merged into the engine yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Both sides as they were when they were last compared."""
+    """State of one subscription in the engine and at the broker when both were last compared."""
 
     generation: int
     broker: BrokerCursor
     load: str = ""
-    """Which loading of the topic at a broker that was."""
+    """Names the loading of the topic at a broker in which the state was seen."""
     start: Position = BEFORE_ALL
-    """The broker's cursor passed over all up to here without an acknowledgement: it was made there, or the worker put
-    it there."""
+    """The broker's cursor passed over all entries up to this position without an acknowledgement, because it was
+    created at this position, or the worker moved it there."""
     starts: Mapping[str, Start] = field(default_factory=dict)
-    """The starts, by origin, that the broker's cursor follows: the worker passed over what lies before them."""
+    """Starts by origin that the broker's cursor follows: the worker passed over the entries before them."""
     returning: Position | None = None
-    """The entry to which the worker was about to put the broker's cursor back; None if it was not."""
+    """The entry to which the worker was about to move the broker's cursor back, or None."""
 
     def passes_over(self) -> tuple[Position, Mapping[str, Start], Position | None]:
-        """Return what must be stored before the worker acknowledges at the broker."""
+        """Return ``start``, ``starts`` and ``returning``. A change of them is stored before the worker acknowledges
+        at the broker."""
         return self.start, self.starts, self.returning
 
 
 @dataclass(frozen=True, slots=True)
 class InEngine:
-    """The engine's subscription, of messages that the broker has as well."""
+    """State of the engine's subscription, restricted to entries that the broker has too, in positions of the broker."""
 
     generation: int
     acknowledged: PositionSet
     """The entries that are acknowledged or lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
-    """The open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
+    """Open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteStart:
-    """The broker's subscription is seen for the first time: note where it starts."""
+    """Decision for a broker's subscription that is seen for the first time: store where its cursor starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateInEngine:
-    """Make it in the engine, with the start that was noted, and with nothing acknowledged."""
+    """Decision: create the subscription in the engine with the stored start, and with nothing acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartInEngine:
-    """Tell the engine, which has it from another cluster, the start that was noted."""
+    """Decision: merge the stored start into the engine's subscription, which came from another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateAtBroker:
-    """Make it at the broker, so that the first message that is not acknowledged comes first."""
+    """Decision: create the subscription at the broker, at the first message that is open in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteInEngine:
-    """It was deleted at the broker."""
+    """Decision: delete the subscription in the engine, because it was deleted at the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteAtBroker:
-    """It was deleted in another cluster."""
+    """Decision: delete the subscription at the broker, because it was deleted in another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetAtBroker:
-    """It was put elsewhere in another cluster."""
+    """Decision: reset the broker's cursor, because a seek or reset in another cluster moved the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetInEngine:
-    """It was put back at the broker: begin a generation in which the broker's state is all that is acknowledged."""
+    """Decision: begin a new generation in the engine from the broker's cursor, which a seek or reset at the broker
+    moved back."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutBackAtBroker:
-    """Another cluster has an earlier start: put the broker's cursor back to the entry at ``first``."""
+    """Decision: move the broker's cursor back to the entry at ``first``, because another cluster has an earlier
+    start."""
 
     first: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """It is gone on both sides."""
+    """Decision: drop the stored state of a subscription that neither the engine nor the broker has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Acknowledge on each side what the other one has."""
+    """Decision: acknowledge the entries ``in_engine`` in the engine, and the entries ``at_broker`` at the broker."""
 
     in_engine: PositionSet = field(default_factory=PositionSet)
     at_broker: PositionSet = field(default_factory=PositionSet)
     start: Position = BEFORE_ALL
-    """:attr:`Seen.start`, from now on."""
+    """New value of :attr:`Seen.start`."""
 
 
 Decision = (
@@ -159,9 +162,11 @@ def reconcile(
     load: str = "",
     gone: Position = BEFORE_ALL,
 ) -> Decision:
-    """Decide what to do about one subscription.
+    """Decide the next step that brings one subscription in the engine and at the broker into agreement.
 
-    ``load`` names the present loading of the topic at a broker. The broker has deleted all entries up to ``gone``.
+    ``seen`` is None if the subscription was never compared. ``broker`` or ``engine`` is None if the subscription does
+    not exist there. ``load`` names the present loading of the topic at a broker. The broker has deleted all entries
+    up to ``gone``.
     """
     told = seen is not None and seen.generation != NOT_TOLD
     if broker is None:
@@ -195,7 +200,8 @@ def reconcile(
 
 
 def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
-    """Return the open entries that the broker's cursor may have passed over without an acknowledgement."""
+    """Return the entries that are open in the engine and that the broker's cursor may have passed over
+    unacknowledged."""
     found = engine.open.copy()
     found.discard_after(seen.start)
     found.update(engine.uncovered)
@@ -203,18 +209,21 @@ def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
 
 
 def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -> PositionSet:
-    """Return the entries that are open in the engine and acknowledged at the broker, by consumers there."""
+    """Return the entries that consumers acknowledged at the broker and that are open in the engine.
+
+    Entries that the broker's cursor may only have passed over are left out.
+    """
     found = broker.among(engine.open)
     found.difference_update(uncovered(seen, engine))
     return found
 
 
 def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
-    """Return ``seen`` as it is once the worker has put the cursor back, if the broker shows that it has.
+    """Return ``seen`` with ``returning`` settled: None, and the cursor put back if the broker shows that it was.
 
-    The worker may have been killed in between. A cursor behind its start was put back, as nothing else moves it there
-    but a seek, which means the same for what lies before it. After another loading of the topic nobody can tell. Then
-    it counts as not put back, which repeats messages at worst.
+    The worker may have been killed after it stored ``returning`` and put the cursor back. A cursor before its start
+    shows that, because only a seek could have moved it there too. A seek means the same for the messages before the
+    start. If the topic was loaded anew since, the cursor counts as not put back: at worst that repeats messages.
     """
     if seen.returning is None:
         return seen
@@ -225,5 +234,5 @@ def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
 
 
 def before(position: Position) -> Position:
-    """Return the place before an entry in its ledger."""
+    """Return the position one entry before ``position`` in the same ledger; its entry is -1 before the first entry."""
     return Position(position.ledger, position.entry - 1)

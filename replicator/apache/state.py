@@ -1,21 +1,21 @@
-"""The subscriptions of one topic: keeping those at the brokers and those in the engine in step.
+"""Synchronisation of one topic's subscriptions between the brokers and the engine.
 
-What is to be done is decided in :mod:`replicator.apache.reconciling`; here it is asked for and carried out. From the
-engine's subscriptions everything else follows: links carry their markers, other clusters merge them.
+Decisions are made in :mod:`replicator.apache.reconciling`, and carried out here. Everything else follows from the
+engine's subscriptions: links carry their markers, and other clusters merge them.
 
-1. One request shows the cursors of all subscriptions of the topic, and those of readers, which are left out
-   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are put into the brokers'
-   positions, as far as their messages lie on both sides.
-2. Each difference is carried out, and what both sides have is noted in the store (:mod:`replicator.apache.seen`): on
-   the brokers' side with what was acknowledged there, as soon as the broker has confirmed that. A side that just got
-   the subscription is noted at once: it may be deleted on the other side before the next comparison.
-3. All subscriptions that differ are merged together: how it is done at the brokers says
-   :mod:`replicator.apache.applying`. What one of them is refused is no matter of the others.
-4. Where both sides are as they were when nothing was to be done, nothing is: most are, whenever they are compared.
-5. A cursor that seems to have been put back is looked at twice: a broker changes its mark-delete position and its
-   ranges one after the other, and may be asked in between.
-6. Where a cursor stood when it was first seen is told to the engine once all up to there is read: only then it is known
-   which messages lie before the start.
+1. One request shows the cursors of all subscriptions of the topic. Those of readers are left out
+   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are translated to the
+   brokers' positions, as far as both sides have the messages.
+2. Each difference is carried out, and the common state is stored (:mod:`replicator.apache.seen`). Acknowledgements at
+   the brokers are stored as soon as the broker has confirmed them. A side that just got the subscription is stored at
+   once, because the subscription may be deleted on the other side before the next comparison.
+3. All subscriptions that differ are merged together; :mod:`replicator.apache.applying` tells how that is done at the
+   brokers. A failure of one subscription does not affect the others.
+4. If both sides are as they were when nothing was to be done, nothing is done. That is the usual case.
+5. A cursor that seems to have been moved back is read twice: a broker changes its mark-delete position and its ranges
+   one after the other, and may be asked in between.
+6. The position of a cursor that is seen for the first time is told to the engine once the engine has read all entries
+   up to it: only then it is known which messages lie before the start.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ log = structlog.get_logger(__name__)
 
 
 class _State(NamedTuple):
-    """All that a decision follows from, beside what was seen before."""
+    """State of a subscription on both sides; together with :class:`Seen` it decides what to do."""
 
     at_broker: tuple[str, str]
     load: str
@@ -88,7 +88,7 @@ class _Idle(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What a broker shows of a subscription, and what that says."""
+    """Cursor that a broker shows of a subscription, as text and parsed."""
 
     text: tuple[str, str]
     cursor: BrokerCursor
@@ -105,7 +105,7 @@ class _Merged(NamedTuple):
 
 
 class SubscriptionStates:
-    """Those of one topic."""
+    """Keeps the subscriptions of one topic in step between the engine and the brokers."""
 
     def __init__(
         self,
@@ -119,7 +119,8 @@ class SubscriptionStates:
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
-        """``has_read`` says whether all up to a position of the brokers was read."""
+        """Load the stored state. ``has_read`` tells whether the engine has all entries of the brokers up to a
+        position."""
         self._fence = fence
         self._settings = settings
         self._applying = Applying(connector, admin, cluster, topic.name, fence)
@@ -133,7 +134,7 @@ class SubscriptionStates:
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
         self._shown: dict[str, _Shown] = {}
-        """Kept as mostly only the engine's side has changed when a subscription is compared."""
+        """Cached cursors of the brokers. Mostly only the engine's state has changed since the last comparison."""
         self._last_entries: Mapping[int, int] = {}
         """With which what is shown was read."""
         self._put_back: dict[str, BrokerCursor] = {}
@@ -147,7 +148,7 @@ class SubscriptionStates:
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
 
     async def compare(self) -> bool:
-        """Compare all once, and carry out what follows. Returns whether anything was to be done.
+        """Compare all subscriptions once, and act on the differences. Return whether anything was to be done.
 
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
         """
@@ -190,7 +191,7 @@ class SubscriptionStates:
         return worked
 
     async def _note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Store what is seen, as far as it is not ``noted``; return what is noted then."""
+        """Store the entries of ``self._seen`` that differ from ``noted``, and return a copy of ``self._seen``."""
         seen = dict(self._seen)
         changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
         if changed:
@@ -200,8 +201,10 @@ class SubscriptionStates:
         return seen
 
     def missing_at_brokers(self) -> frozenset[str]:
-        """The subscriptions of the engine that were never seen at the brokers. Messages that are published before they
-        are made could be deleted before anybody gets them there."""
+        """Return the subscriptions of the engine that were never seen at the brokers.
+
+        Brokers may delete messages that are published before the subscription is created there.
+        """
         found = self._topic.subscriptions.items()
         return frozenset(
             name for name, each in found if each.replicated and self.bridged(name) and name not in self._seen
@@ -211,12 +214,12 @@ class SubscriptionStates:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
 
     def knows(self, subscription: Subscription) -> bool:
-        """Whether the engine's subscription is as it was when nothing was to be done."""
+        """Return whether the engine's subscription has not changed since a comparison found nothing to do."""
         idle = self._idle.get(subscription.name)
         return idle is not None and idle.state.engines == self._side.engines(subscription)
 
     def lags(self, name: str) -> str:
-        """What of a subscription of the engine the brokers are not known to have; empty if nothing."""
+        """Return in words how the brokers may lag behind the engine's subscription ``name``; empty if they do not."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None or not self.bridged(name):
             return ""
@@ -227,7 +230,7 @@ class SubscriptionStates:
             return "the brokers do not have it as it is"
         engine = self._side.in_engine(name, self._side.engines(subscription), seen, seen.broker.mark_delete)
         if passed_over := len(seen.broker.among(uncovered(seen, engine))):
-            return f"the brokers have passed over {passed_over} entries that an earlier start elsewhere opens"
+            return f"the brokers' cursor has passed {passed_over} entries after an earlier start of another cluster"
         missing = len(seen.broker.not_among(engine.acknowledged))
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
@@ -347,9 +350,12 @@ class SubscriptionStates:
     # Carrying it out.
 
     async def _finish_merges(self, merges: Sequence[_Merged], internals: TopicInternals) -> bool:
-        """What all of them have acknowledged in the engine is durable with one commit or two, and links tell it in one
-        update; what they lack at the brokers is acknowledged there beside each other. Returns whether anything was done
-        of one that did not fail: who fails is not compared more often for that."""
+        """Save what was acknowledged in the engine, and acknowledge at the brokers what they lack. Return whether
+        anything was done.
+
+        All subscriptions are saved with one or two commits, so that links tell them in one update. A subscription
+        that fails does not count as something done, so it is not compared more often.
+        """
         worked = False
         changed = [each for each in merges if each.merge.in_engine]
         results = await asyncio.gather(*(each.subscription.saved() for each in changed), return_exceptions=True)
@@ -390,10 +396,11 @@ class SubscriptionStates:
         self.errors[name] = f"{type(error).__name__}: {error}"
 
     async def _delete_at_broker(self, name: str) -> None:
-        """Delete a subscription that another cluster deleted.
+        """Delete a subscription at the broker, because another cluster deleted it.
 
-        The broker refuses that while consumers are connected. If the deletion was not forced, the subscription is kept,
-        and the next comparison makes it in the engine again. It starts where the cursor at the broker stands then.
+        The broker refuses the deletion while consumers are connected. Then an unforced deletion ends without an
+        error: the broker keeps the subscription. The next comparison creates it again in the engine, with a start
+        where the broker's cursor stands at that time. Raises :class:`AdminFailed` for every other failure.
         """
         try:
             async with self._fence.lock:
@@ -425,14 +432,19 @@ class SubscriptionStates:
         self._seen[subscription.name] = Seen(state.generation, broker, internals.load, start=start, starts=state.starts)
 
     async def _put_back_at_broker(self, subscription: Subscription, seen: Seen, internals: TopicInternals) -> None:
-        """Put the cursor back to ``seen.returning``, and acknowledge again what is acknowledged beyond that.
+        """Move the broker's cursor back to ``seen.returning``, and repeat the acknowledgements after that entry.
 
-        The broker disconnects the subscription's consumers, which come back by themselves. Until the acknowledgements
-        are there again, it may repeat messages to them.
+        The broker disconnects the subscription's consumers, which reconnect by themselves. Until the acknowledgements
+        are repeated, the broker may deliver acknowledged messages to them again.
         """
         name, first = subscription.name, seen.returning
         assert first is not None
-        log.info("subscription has an earlier start", topic=self._topic.name, subscription=name, first=str(first))
+        log.info(
+            "another cluster has an earlier start: the broker's cursor is put back",
+            topic=self._topic.name,
+            subscription=name,
+            first=str(first),
+        )
         noted = dict(self._seen)
         self._seen[name] = seen
         await self._note(noted)
@@ -474,17 +486,18 @@ class SubscriptionStates:
         self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
 
     async def _starts(self, position: Position, internals: TopicInternals) -> dict[str, Start]:
-        """Return, by origin, the start of a subscription whose cursor stood at a position of the brokers.
+        """Return, by origin, the start of a subscription whose cursor began at ``position`` of the brokers.
 
-        Raises :class:`BridgeError` while not all up to there is read: it is not known yet which entries lie there.
+        Raises :class:`BridgeError` until the engine has read all entries of the brokers up to ``position``: before
+        that the origins of these entries are unknown.
         """
         passed = min(position, internals.last)
         if passed > internals.gone and not await self._has_read(passed, internals):
-            raise BridgeError(f"it starts at {position} of the brokers, and not all up to there is read yet")
+            raise BridgeError(f"its start is {position} of the brokers, and not all up to there is read yet")
         return self._side.starts_below(position)
 
     def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
-        """The cursor of a subscription, None if it has none there. Raises :class:`BridgeError`."""
+        """Return the cursor of a subscription at the broker, or None if there is none. Raises :class:`BridgeError`."""
         shown = internals.cursors.get(name)
         if shown is None:
             return None
@@ -495,12 +508,12 @@ class SubscriptionStates:
 
 
 def _with(cursor: BrokerCursor, acknowledged: Iterable[Position]) -> BrokerCursor:
-    """Return the cursor as it is once these entries are acknowledged, too."""
+    """Return ``cursor`` with the entries ``acknowledged`` added."""
     beyond = cursor.beyond.copy()
     beyond.update(PositionSet(acknowledged))
     return BrokerCursor(cursor.mark_delete, beyond)
 
 
 def _text(shown: Mapping[str, Any]) -> tuple[str, str]:
-    """What a broker shows of a cursor."""
+    """Return the cursor that a broker shows, as text that can be compared."""
     return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])

@@ -27,11 +27,13 @@ LOCAL: Final = "__local__"
 
 
 class UseElsewhere(Protocol):
-    """What this engine is told of the consumers that other clusters have."""
+    """Interface that asks other clusters whether consumers use a subscription there."""
 
     async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
-        """Raise :class:`SubscriptionBusy` if another cluster has consumers of the replicated subscription on one of the
-        topics. Clusters that do not answer in time count as having none."""
+        """Raise :class:`SubscriptionBusy` if another cluster has consumers of ``subscription`` on one of ``topics``.
+
+        A cluster that does not answer in time counts as having none.
+        """
 
 
 class Admission:
@@ -61,7 +63,7 @@ class Admission:
         self.clients_elsewhere: EngineError | None = None
         """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
         self.use_elsewhere: UseElsewhere | None = None
-        """Asked before a subscription is deleted without force; whoever runs the worker sets it."""
+        """Asks other clusters before an unforced deletion of a subscription. The code that runs the worker sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.finishing: asyncio.Event | None = None

@@ -201,7 +201,7 @@ class NotAllowedError(EngineError):
 
 
 class SubscriptionBusy(NotAllowedError):
-    """The subscription has consumers, here or in another cluster, and force was not given."""
+    """An unforced deletion of a subscription that has consumers, in this cluster or in another one."""
 
     status = 412
 

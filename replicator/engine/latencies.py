@@ -38,10 +38,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class Latencies:
-    """Of one worker. What goes between clusters is by the other one; there are as many as the topology has."""
+    """Histograms of one worker. Latencies between clusters are kept for each other cluster of the topology."""
 
     event_loop: Histogram = field(default_factory=Histogram)
-    """Of each beat of the watchdog, how much later than due the event loop turned."""
+    """How much later than planned the event loop turned, measured at each beat of the watchdog."""
     publish: Histogram = field(default_factory=Histogram)
     """Of each publish, from when it is handed to the writer until it is durable: that of the oldest of its commit."""
     acknowledge: Histogram = field(default_factory=Histogram)

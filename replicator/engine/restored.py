@@ -1,8 +1,8 @@
-"""The mark of a store that was restored from a backup: from which, and what became of what it lost.
+"""The mark of a store that was restored from a backup: which backup, and what became of the messages that it lacked.
 
-A store that bears an unsettled mark is not served: its log may be behind what other clusters have of it. Once it went
-on, what it lost could not be put back (invariants 3 and 10), and a failover that it does not know of would be passed
-over.
+A store with an unsettled mark is not served: other clusters may have messages of its log that it lost. Once new ones
+are stored, the lost ones could not be put back (invariants 3 and 10). A failover that the store does not know of
+would be ignored.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ class RestoredMark:
 
 
 def restored_mark(store: Store) -> RestoredMark | None:
-    """None for a store that was never restored."""
+    """Return the mark of the last restore of ``store``, or None if the store was never restored."""
     return mark_of(store.meta(MARK))
 
 
 def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
-    """Return the mark that a row of ``meta`` holds; None where there is none."""
+    """Return the mark that ``row`` of the table ``meta`` holds, or None if there is no row."""
     return None if row is None else RestoredMark(**{**row, "lost": tuple(row["lost"])})
 
 
 def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
-    """Raises :class:`StoreUnusable` for a store that was restored and has not taken back what others have of it."""
+    """Raise :class:`StoreUnusable` if the store was restored, and the other clusters were not asked for what it lost.
+
+    ``mark`` is the store's mark, or None if the store was never restored.
+    """
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
-            f"data directory {data} was restored from backup {mark.backup}, and the others were not asked for "
-            f"what {cluster} lost by that: once its log goes on, it has no place there any more. Run "
+            f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked "
+            f"for the messages that {cluster} lost: once new ones are stored, there is no room for these. Run "
             f"`replicator backup reclaim -f FILE --cluster {cluster}` first"
         )
 

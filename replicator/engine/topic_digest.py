@@ -1,19 +1,19 @@
-"""The digest of one topic: two clusters whose digests are equal agree on everything that verify compares. Pure.
+"""The digest of one topic: clusters with equal digests agree on everything that verify compares. Pure.
 
-Positions differ from cluster to cluster, so a digest speaks of messages by their origin, incarnation and origin
-position. It is made in one pass over the blocks of a log, in their order:
+Positions differ from cluster to cluster, so a digest names messages by origin, incarnation and origin position. It is
+computed in one pass over the blocks of a log, in their order:
 
 1. *Entries.* Each origin has a hash over its blocks: identity, number of entries and of messages, and both checksums,
-   which are computed anew. Blocks that clusters have cut elsewhere make unequal hashes: then entries are compared.
-2. *Order.* Entries of an origin must go up. A log in which they do not, or with an entry twice, has no digest.
-3. *Acknowledgements.* Each subscription has a hash for each origin over the messages at which "acknowledged" begins or
-   ends, and over the indexes of batches that are acknowledged in part. Over equal messages equal hashes mean that the
-   same ones are acknowledged, however ranges and mark-delete positions express it.
-4. *Mappings.* For each local position that was asked for: the last message of each origin up to there. A snapshot
+   which are computed anew. If clusters cut blocks differently, the hashes differ, and the entries are compared.
+2. *Order.* The entries of an origin must ascend. A log with an entry out of order, or twice, has no digest.
+3. *Acknowledgements.* Each subscription has a hash for each origin. It covers the messages at which an acknowledged
+   run begins or ends, and the acknowledged indexes of partly acknowledged batches. So if the messages are equal,
+   equal hashes mean equal acknowledgements, however ranges and mark-delete positions express them.
+4. *Mappings.* For each local position that was asked for: the last message of each origin up to it. A snapshot
    mapping is right if no origin is further at the peer's position than at the home's.
 
-A log that is damaged has no digest either. What verify compares newly has to become part of a digest, and raises
-:data:`DIGEST_FORM`: workers of different forms are compared by reading their logs.
+A damaged log has no digest either. If verify is to compare something new, add it to the digest and raise
+:data:`DIGEST_FORM`. Workers with different forms are compared by reading their logs.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 DIGEST_FORM: Final = 1
-"""Raised whenever a digest covers something else than before."""
+"""Must be raised whenever a digest covers something else than before."""
 DIGEST_BYTES: Final = 16
 _BLOCK: Final = struct.Struct("<QQIIHQ")
 _CHANGE: Final = struct.Struct("<QQB")
 _PART: Final = struct.Struct("<QQBI")
 _IN_PART: Final = 2
-"""Tells a part from a change, which has 0 or 1 in that place."""
+"""Marks an acknowledged part of a batch in a hash. A run's begin or end has 1 or 0 in this place."""
 
 OriginKey = tuple[str, int]
 """An origin and its incarnation."""
 
 
 class NoDigest(Exception):
-    """The log is damaged or out of order: its blocks have to be looked at one by one."""
+    """The log is damaged or out of order, so its blocks must be compared one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The acknowledgements of a replicated subscription, by positions of its own cluster; see ``CursorState``."""
+    """Acknowledgements of one replicated subscription, in positions of its own cluster; see ``CursorState``."""
 
     name: str
     mark_delete: Position
@@ -63,14 +63,14 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class OriginDigest:
-    """All that a log has of one origin and incarnation."""
+    """Digest of all blocks of one origin and incarnation in a log."""
 
     origin: str
     incarnation: int
     digest: str
     messages: int
     places: tuple[tuple[Position, Position], ...]
-    """The first and the last message: its origin position, and where it lies here. Empty if there are only markers."""
+    """Origin position and local position of the first and the last message; empty if there are only markers."""
 
     @property
     def key(self) -> OriginKey:
@@ -79,15 +79,16 @@ class OriginDigest:
 
 @dataclass(frozen=True, slots=True)
 class TopicDigest:
-    """One topic in one cluster."""
+    """Digest of one topic in one cluster: its entries, acknowledgements and markers."""
 
     origins: tuple[OriginDigest, ...] = ()
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By replicated subscription a digest for each of ``origins``; empty where nothing is acknowledged."""
+    """By replicated subscription, one digest for each of ``origins``; an empty text if nothing is acknowledged."""
     reached: Mapping[Position, tuple[Position | None, ...]] = field(default_factory=dict)
-    """By local position that was asked for, the last message of each of ``origins`` up to there; None for none."""
+    """By local position that was asked for, the last message of each of ``origins`` up to it, or None if there is
+    none."""
     markers: Mapping[int, int] = field(default_factory=dict)
-    """How many markers there are of each type, this cluster's own included."""
+    """Number of markers by type, including this cluster's own."""
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class _Origin:
 
 
 class LogDigester:
-    """Takes the blocks of a log in order; then has its digest."""
+    """Computes the digest of one topic from the blocks of its log, which it takes in order."""
 
     def __init__(self, subscriptions: Sequence[Acknowledged], positions: Sequence[Position] = ()) -> None:
         self._origins: dict[OriginKey, _Origin] = {}
@@ -110,7 +111,10 @@ class LogDigester:
         self._markers: dict[int, int] = {}
 
     def take(self, first: Position, block: Buffer) -> None:
-        """Add the block at local position ``first``. Raises :class:`NoDigest`."""
+        """Add the block whose first entry is at local position ``first``.
+
+        Raises :class:`NoDigest` if the block is damaged, or not in the order of its origin.
+        """
         try:
             header = verify_block(block)
             if header.kind is not BlockKind.MESSAGES:
@@ -125,7 +129,7 @@ class LogDigester:
         if origin is None:
             origin = self._origins[key] = _Origin()
         elif origin.last is not None and header.origin_first <= origin.last:
-            raise NoDigest(f"{header.origin} {header.origin_first} stands after {origin.last}")
+            raise NoDigest(f"entry {header.origin_first} of origin {header.origin} stands after entry {origin.last}")
         origin.last = header.origin_last
         origin.digest.update(
             _BLOCK.pack(
@@ -153,7 +157,7 @@ class LogDigester:
             subscription.take(key, header.origin_first, first, header.entries)
 
     def result(self) -> TopicDigest:
-        """The digest of all blocks that were taken."""
+        """Return the digest of all blocks taken so far. Take no more blocks afterwards."""
         while self._asked:
             self._reached[self._asked.pop()] = self._messages_so_far()
         keys = sorted(self._origins)
@@ -174,7 +178,8 @@ class LogDigester:
         )
 
     def _answer_before(self, first: Position) -> None:
-        """Answer for the asked positions that lie before the next block."""
+        """Record the last message of each origin for every asked position below ``first``, the first entry of the
+        next block."""
         while self._asked and self._asked[-1] < first:
             self._reached[self._asked.pop()] = self._messages_so_far()
 
@@ -194,7 +199,8 @@ def _places(
 
 
 class _Subscription:
-    """One subscription: what it acknowledged, as changes along the messages of each origin."""
+    """Hashes of one subscription's acknowledgements: for each origin, where runs of acknowledged messages begin and
+    end."""
 
     def __init__(self, acknowledged: Acknowledged) -> None:
         self.name = acknowledged.name
@@ -210,7 +216,7 @@ class _Subscription:
         return "" if found is None else str(found.hexdigest())
 
     def take(self, key: OriginKey, origin_first: Position, first: Position, entries: int) -> None:
-        """Go through the messages of one block."""
+        """Add the acknowledgements of one block of messages, whose first entry is at local position ``first``."""
         begins, ends = self._runs(first, entries)
         inside = self._inside.get(key, False)
         changes: list[tuple[int, bool]] = []
@@ -239,7 +245,7 @@ class _Subscription:
         return found
 
     def _runs(self, first: Position, entries: int) -> tuple[list[int], list[int]]:
-        """Return where runs of acknowledged entries begin and end in a block, counted from its first entry."""
+        """Return where runs of acknowledged entries begin (inclusive) and end (exclusive), as offsets in the block."""
         marked = self._marked(first, entries)
         if marked == entries or not self._deleted:
             return ([0], [marked]) if marked else ([], [])
@@ -257,13 +263,13 @@ class _Subscription:
         return [0, *begins], [marked, *ends]
 
     def _marked(self, first: Position, entries: int) -> int:
-        """How many entries at the start of a block the mark-delete position has passed."""
+        """Return how many entries from the start of a block on lie at or below the mark-delete position."""
         if self._mark.ledger == first.ledger:
             return min(max(self._mark.entry + 1 - first.entry, 0), entries)
         return entries if self._mark.ledger > first.ledger else 0
 
     def _parts_in(self, first: Position, entries: int) -> Iterator[tuple[int, list[int]]]:
-        """The entries of a block that are acknowledged in part only, with the indexes that are."""
+        """Yield the partly acknowledged batches of a block: the offset in the block, and the acknowledged indexes."""
         if not self._parts:
             return
         marked = self._marked(first, entries)

@@ -105,7 +105,11 @@ def _compare_digests(
 
 
 def _before_the_start(origin: str, begins: Mapping[str, Any], left: Any) -> list[Range]:
-    """Return what lies before the start at the source: nobody acknowledged it there."""
+    """Return the range of positions of ``origin`` before the subscription's start at the source, where nobody
+    acknowledged.
+
+    Return an empty list if nothing lies before the start.
+    """
     if not isinstance(left, Mapping):
         return []
     end = end_before(from_data(begins), origin, int(left["incarnation"]))

@@ -1,11 +1,10 @@
-"""Where two clusters treat the same clients differently, and so would surprise them after a switch. Pure.
+"""Differences between the rules of two clusters that would surprise clients after a switch. Pure.
 
-Links carry messages, acknowledgements, partitions and schemas; permissions and policies they do not. So these are
-compared before a switch, while there is time: what a worker answers as its rules (:func:`rules_of` reads them) is laid
-beside that of the other.
+Links carry messages, acknowledgements, partitions and schemas, but neither permissions nor policies. So these are
+compared before a switch, while there is time. :func:`rules_of` reads the rules that a worker answers.
 
-Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions count
-for topics of the source alone: the target may have topics of its own.
+Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions are
+compared only for topics of the source: the target may have topics of its own.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ class Rules:
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
     tenants: frozenset[str] | None = None
-    """None where the worker is of a version that does not say it; the next three then are None too."""
+    """None if the worker's version does not send it. Then the next three fields are None, too."""
     namespaces: frozenset[str] | None = None
     namespaces_by_use: bool | None = None
-    """Whether who uses a topic makes its namespace."""
+    """Whether the first use of a topic creates its namespace."""
     defaults: Mapping[str, Any] | None = None
-    """Policies of topics for which nobody has set any, by name: from the topology file."""
+    """Policies from the topology file, by name, for topics that have none of their own."""
     elsewhere: bool = False
     """Whether clients are connected to brokers beside the worker, which hold them to rules of their own."""
 
 
 def rules_of(answer: Mapping[str, Any]) -> Rules:
-    """From the JSON of ``GET /replication/v1/rules``; raises :class:`ValueError`."""
+    """Return the rules in the JSON answer of ``GET /replication/v1/rules``. Raises :class:`ValueError`."""
     try:
         return Rules(
             str(answer["cluster"]),
@@ -75,7 +74,8 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
 
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what workers of earlier versions do not say; empty for one of these."""
+    """Return the fields of :class:`Rules` that workers of earlier versions do not send; empty for an answer of such a
+    worker."""
     if "namespaces" not in answer:
         return {}
     return {
@@ -91,7 +91,7 @@ def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def differences(source: Rules, target: Rules) -> list[str]:
-    """What a client of ``source`` would find otherwise at ``target``, each in a sentence."""
+    """Return, each as a sentence, what clients of ``source`` would find different at ``target``."""
     found = [
         *_of_namespaces(source, target),
         *_of_roles(source, target),

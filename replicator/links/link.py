@@ -162,7 +162,8 @@ class Link:
         return self.planner.heard(carrier)
 
     def acknowledged(self) -> dict[str, Position]:
-        """By topic that the link can go on with, up to where the destination has what it is to have."""
+        """Return, by topic, up to where the destination has the log. Topics with which the link cannot go on are left
+        out."""
         copies = self._topics.copier.topics.items()
         return {name: copy.acknowledged for name, copy in copies if copy.gap is None}
 
@@ -402,15 +403,16 @@ class Link:
     # Figures.
 
     def backlog_entries(self) -> int:
-        """Entries that the destination has not confirmed, of any origin: an upper bound of what is to be copied."""
+        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy."""
         return self._topics.backlog_entries()
 
     def backlog_by_topic(self) -> dict[str, int]:
-        """The same by topic, of those that have one."""
+        """Return the backlog in entries of each topic that has one."""
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
 
     def behind(self, limit: int) -> list[Behind]:
-        """See :func:`~replicator.links.status.topics_behind`."""
+        """Return the topics of this link that are furthest behind. See
+        :func:`~replicator.links.status.topics_behind`."""
         return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ LAGS_MAX: Final = 1_000
 
 
 def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
-    """The age of the oldest block that the destination has not confirmed, by the source's clock; 0 if it has all."""
+    """Return the age of the oldest block that the destination has not confirmed, by the source's clock; 0 if there is
+    none."""
     behind = (name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last)
     oldest_ms = now_ms
     for name in islice(behind, LAGS_MAX):
@@ -33,9 +34,10 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
 
 
 def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: int, limit: int) -> list[Behind]:
-    """The topics with the largest backlogs and those with the greatest lags, ``limit`` of each, each topic once.
+    """Return the ``limit`` topics with the largest backlogs, and the ``limit`` ones with the greatest lags, without
+    doubles.
 
-    Lags are looked at where backlogs are largest: of :data:`LAGS_MAX` topics.
+    Lags are measured only for the :data:`LAGS_MAX` topics with the largest backlogs.
     """
     names = [name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last]
     backlogs = [(backlog, name) for name in names if (backlog := topics.backlog_of(name))]

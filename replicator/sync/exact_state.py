@@ -1,25 +1,27 @@
-"""The exact state of one topic's subscriptions: what of it is announced, and how what others announce is merged (DESIGN
+"""The exact state of one topic's subscriptions: what of it is announced, and how announcements are merged (DESIGN
 4.4). Pure.
 
-It serves invariants 5 and 6, with :class:`~replicator.sync.topic_acks.TopicAcks` for what identities mean here:
+The module serves invariants 5 and 6. :class:`~replicator.sync.topic_acks.TopicAcks` tells what identities mean here:
 
-1. An update of a generation that is past says nothing.
-2. A newer generation starts over. Its first update is whole, and what is acknowledged of origins that it does not name
-   stays, with the start there, and is told: whoever put the subscription elsewhere did not know of them. From a cluster
-   that tells no exact state, a newer generation starts at its mark-delete position.
-3. What an update acknowledges is merged with what waits, and placed. What is not here yet waits, durably.
-4. When messages come, what waits is placed again, before a consumer gets them.
-5. What is said of messages that were trimmed here before the generation began, or that lie before the start, means
-   nothing here, but others may have them. It is kept, and told on as it came. So is, where it is to be told on at all,
-   what is said of messages that a link left out.
+1. An update of a past generation is ignored.
+2. A newer generation starts over. Its first update is whole. For origins that it does not name, acknowledgements and
+   starts stay, and are told: the cluster that moved the subscription did not know these origins. From a cluster that
+   tells no exact state, a newer generation starts at its mark-delete position.
+3. Acknowledgements of an update are merged with those that wait, and translated to local positions. Acknowledgements
+   of messages that are not here yet wait, durably.
+4. When messages come, the waiting acknowledgements are translated again, before a consumer gets the messages.
+5. Acknowledgements of messages that were trimmed here before the generation began, or that lie before the start, mean
+   nothing here, but other clusters may have the messages. They are kept, and told on as they came. If this cluster
+   relays, acknowledgements of messages that a link left out are treated in the same way.
 
-Where the subscription starts (DESIGN 4.7) is merged first:
+The start of the subscription (DESIGN 4.7) is merged first:
 
-6. The earlier start of each origin counts. What lies between it and the one that was is not consumed any more, unless
-   somebody acknowledged it; what of it is trimmed here cannot be delivered here, and is not claimed.
-7. Entries before the start count as consumed here, and nobody is told so. Those that come later do so when they come.
-8. A cursor of an earlier version has no start. It takes the one that others tell, and keeps what it has acknowledged.
-9. A mark-delete position from elsewhere says nothing if the starts that came with it are later than those that count.
+6. The earlier start of each origin counts. Messages between the new start and the old one become unconsumed, unless
+   somebody acknowledged them. Trimmed ones among them cannot be delivered here, and are not claimed.
+7. Entries before the start count as consumed here, and no cluster is told so. That also holds for entries that come
+   later.
+8. A cursor of an earlier version has no start. It takes the start that others tell, and keeps its acknowledgements.
+9. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ from snapshots.starts import Starts
 
 
 class Merges(Protocol):
-    """What takes over into a subscription what others say of it. Methods say whether they changed it; none saves it."""
+    """Interface that merges into a subscription what other clusters tell. Methods tell whether they changed it; none
+    saves."""
 
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
@@ -52,7 +55,7 @@ class Merges(Protocol):
 
 
 class Replicated(Protocol):
-    """A subscription, as far as its exact state goes."""
+    """Interface of a replicated subscription for :class:`ExactState`."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +68,10 @@ class Replicated(Protocol):
 
 
 class ExactState:
-    """Tells and merges. ``origins`` gives every origin of which something is or was here."""
+    """Tells and merges the exact states of one topic's subscriptions.
+
+    ``origins`` returns every origin whose entries the log has or had.
+    """
 
     def __init__(
         self,
@@ -80,14 +86,16 @@ class ExactState:
         self._origins = origins
         self._exact = exact
         self._ahead: dict[str, frozenset[str]] = {}
-        """By subscription, the origins whose messages before its start may still come."""
+        """By subscription, the origins from which messages before the start may still come."""
         self._placed: dict[str, tuple[Starts, Mapping[str, Position]]] = {}
-        """By subscription, a start before which nothing can come any more, and where it lies in each origin."""
+        """By subscription, starts before which no message can come any more, with the last position before each
+        start."""
 
     # Telling.
 
     def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
-        """What of a subscription is unannounced, or all of it; see :class:`~snapshots.announcing.AckSource`."""
+        """Return what is unannounced of a subscription, or its whole state. See
+        :class:`~snapshots.announcing.AckSource`."""
         unannounced = subscription.cursor.state.take_unannounced()
         if whole or unannounced.whole:
             return self.whole(subscription), True
@@ -98,7 +106,8 @@ class ExactState:
         return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """All that is known to be acknowledged, of messages that are not here as well."""
+        """Return all known acknowledgements of a subscription, including those of messages that the log does not
+        have."""
         state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
         vector.merge(self.pending.of(name, state.generation))
@@ -112,7 +121,8 @@ class ExactState:
     # Merging.
 
     def merge_update(self, subscription: Replicated, update: ApplyUpdate, *, relay: bool) -> bool:
-        """Take over what another cluster announces; ``relay`` passes it on. Returns whether anything changed."""
+        """Merge what another cluster announces. With ``relay``, note it as unannounced, too. Return whether anything
+        changed."""
         cursor = subscription.cursor
         if update.generation < cursor.generation:
             return False
@@ -141,37 +151,44 @@ class ExactState:
         return changed
 
     def outlive(self, subscription: Replicated, generation: int) -> None:
-        """Keep the subscription, with what waits for messages, though another cluster deleted it in ``generation``."""
+        """Keep the subscription though another cluster deleted it in ``generation``. It gets the next generation.
+
+        Acknowledgements that wait for their messages are kept, too.
+        """
         name, before = subscription.name, subscription.cursor.generation
         waiting, heard = self.pending.of(name, before), self.pending.heard(name, before)
         subscription.merging.outlive(generation)
         self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
-        """What a subscription does not claim that begins here because another cluster says so: what is trimmed."""
+        """Return, by origin, up to where entries are trimmed in this cluster; empty if the subscription reads
+        compacted.
+
+        A subscription that another cluster made does not tell these entries as acknowledged.
+        """
         return {} if read_compacted else self.acks.trimmed_through(self._origins())
 
     def messages_came(self, subscription: Replicated, *, relay: bool) -> bool:
-        """Messages have come that may have been acknowledged elsewhere. Returns whether anything changed."""
+        """Merge acknowledgements that waited for messages that have come now. Return whether anything changed."""
         return self._merge(subscription, AckVector(), relay=relay)
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
-        """The subscriptions that wait for messages of these origins."""
+        """Return the names of the subscriptions that wait for messages of ``origins``."""
         names = dict.fromkeys(self.pending.waiting_for(origins))
         names.update((name, None) for name, ahead in self._ahead.items() if not ahead.isdisjoint(origins))
         return list(names)
 
     def forget(self, name: str) -> None:
-        """The subscription is gone."""
+        """Drop what is kept of the subscription ``name``, because it was deleted."""
         self._ahead.pop(name, None)
         self._placed.pop(name, None)
 
     # The start.
 
     def merge_start(self, subscription: Replicated, said: Starts) -> bool:
-        """Merge a start of this cluster, where somebody made the subscription as well. Return whether anything changed.
+        """Merge the starts ``said``, with which somebody also made the subscription at this cluster's brokers.
 
-        Other clusters are told the whole state then.
+        Return whether anything changed. If so, the whole state is noted as unannounced.
         """
         if not self._start(subscription, said):
             return False
@@ -183,7 +200,10 @@ class ExactState:
         return True
 
     def _start(self, subscription: Replicated, said: Starts) -> bool:
-        """Merge a start that another cluster tells. Returns whether anything changed."""
+        """Merge the starts ``said`` into those of the subscription. Return whether anything changed.
+
+        If the start of an origin moves back, unacknowledged entries after the new start count as unconsumed.
+        """
         state, name = subscription.cursor.state, subscription.name
         before, after = state.starts, starts.merged(state.starts, said)
         if after == before:
@@ -211,7 +231,10 @@ class ExactState:
         return True
 
     def _place_start(self, subscription: Replicated) -> bool:
-        """Count what lies before the start as consumed here, and say so to nobody. Returns whether anything changed."""
+        """Count the entries before the start as consumed in this cluster, without announcing that.
+
+        Return whether anything changed.
+        """
         state, name = subscription.cursor.state, subscription.name
         placed = self._placed.get(name)
         if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):
@@ -233,7 +256,10 @@ class ExactState:
         return bool(found) and subscription.merging.acks(found, {}, announce=False)
 
     def _counts(self, subscription: Replicated, said: Starts) -> bool:
-        """Return whether a mark-delete position counts that came with these starts."""
+        """Return whether a mark-delete position that comes with the starts ``said`` may be merged.
+
+        It may if none of these starts is later than the subscription's own start for the origin.
+        """
         mine = subscription.cursor.state.starts
         return all(start <= mine.get(origin, start) for origin, start in said.items())
 
@@ -256,7 +282,10 @@ class ExactState:
         return changed or is_news or started
 
     def _not_claimed(self, subscription: Replicated) -> Mapping[str, Position]:
-        """By origin, up to where the cursor claims nothing."""
+        """Return, by origin, the position up to which entries must not be told as acknowledged, inclusive.
+
+        These are entries before the start, and entries that were trimmed before anybody consumed them.
+        """
         state, placed = subscription.cursor.state, self._placed.get(subscription.name)
         ends = dict(state.unclaimed or {})
         if state.starts:

@@ -60,17 +60,17 @@ class SubscriptionSync:
 
     @property
     def settings(self) -> ControllerSettings:
-        """As the topology that holds now has them."""
+        """Return the paces of the present topology."""
         return self._shared.settings
 
     @property
     def counted(self) -> Counters:
-        """What went wrong, of all topics."""
+        """Return the counters of failures, summed over all topics."""
         return self._shared.counted
 
     @property
     def is_idle(self) -> bool:
-        """No topic has anything to do, now or at some time."""
+        """Return whether no topic has anything to do, now or later."""
         return all(sync.is_idle for sync in self._topics.values())
 
     def start(self) -> None:
@@ -109,19 +109,19 @@ class SubscriptionSync:
     # What may be asked.
 
     def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
-        """All mappings that are known, by topic, for an index that lost them."""
+        """Yield all known mappings with their topics, for an index that lost them."""
         for name, sync in self._topics.items():
             for peer in sync.controller.mapped_peers():
                 for mapping in sync.controller.mappings(peer):
                     yield name, mapping
 
     def mappings_of(self, topic_name: str, peer: str) -> list[SnapshotMapping]:
-        """The mappings of one topic and peer that are known, oldest first."""
+        """Return the known mappings of one topic and peer, oldest first."""
         sync = self._topics.get(topic_name)
         return [] if sync is None else list(sync.controller.mappings(peer))
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """The exact state of a subscription by identity, as it would be announced."""
+        """Return the exact state of a subscription by identity, as it would be announced."""
         return self._of(topic).whole(subscription)
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
@@ -129,11 +129,11 @@ class SubscriptionSync:
         return self._of(topic).unconsumed(subscription)
 
     def peers(self, topic: Topic) -> frozenset[str]:
-        """Return the clusters that hear what is told of the topic's subscriptions here."""
+        """Return the clusters that receive announcements about subscriptions of ``topic`` from this cluster."""
         return self._shared.peers(topic)
 
     def counters(self) -> dict[str, int]:
-        """Sums over the topics, since the worker started."""
+        """Return the sums of the counters over all topics, since the worker started."""
         totals = dict.fromkeys(ControllerStats.__slots__, 0)
         for sync in self._topics.values():
             for name in totals:

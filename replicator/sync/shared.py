@@ -1,4 +1,4 @@
-"""What the syncs of all topics of one worker share: the engine, the routes, the paces, the index and the counters."""
+"""State that the syncs of all topics of one worker share: engine, routes, paces, index and counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Shared:
     budget: UpdateBudget = field(default_factory=UpdateBudget)
 
     def peers(self, topic: Topic) -> frozenset[str]:
-        """Return the clusters that get the topic's markers: its namespace may say that it is copied to some only."""
+        """Return the clusters that receive the markers of ``topic``. A policy of its namespace may exclude some
+        peers."""
         peers = self.routes.peers(topic.name)
         clusters = topic.namespace.policies.replication_clusters
         return peers if clusters is None else peers & frozenset(clusters)

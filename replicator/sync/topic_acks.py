@@ -47,7 +47,7 @@ from snapshots.position_set import PositionSet
 
 @dataclass(slots=True)
 class Placed:
-    """A vector in positions of this cluster, and what of it is not here yet."""
+    """Acknowledgements in local positions. ``rest`` has the acknowledgements of messages that have not come yet."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -55,10 +55,11 @@ class Placed:
 
 
 class TopicAcks:
-    """The extents of one topic in ``cluster``, and what can be said by them.
+    """Translates one topic's acknowledgements between local positions in ``cluster`` and identities, by the topic's
+    extents.
 
-    ``high_water`` gives how far each other origin is here; ``left_out`` the ranges of an origin that its link left out;
-    ``trimmed_ends`` by origin the last entry of each of its ledgers that was trimmed here.
+    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its
+    link left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class TopicAcks:
     def copied(
         self, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
     ) -> None:
-        """Entries of another origin were appended here."""
+        """Record that entries of another origin were appended to the log."""
         table = self._tables.get(origin)
         if table is None or self._incarnations[origin] != incarnation:
             table = self._tables[origin] = ExtentTable()
@@ -92,12 +93,12 @@ class TopicAcks:
             table.append(origin_first, local_first, entries)
 
     def trim(self, through: Position) -> None:
-        """The log was trimmed up to there, some time ago."""
+        """Forget the extents up to ``through``, which were trimmed from the log some time ago."""
         for table in self._tables.values():
             table.trim(through)
 
     def holds(self, origin: str, position: Position) -> bool:
-        """Whether that entry of an origin, which the log is past, is or was here."""
+        """Return whether an entry of ``origin``, at or below its high-water mark, is or was in the log."""
         if origin == self._cluster:
             return position in self._log or _ended_at(self._log.trimmed_ends, position)
         table = self._tables.get(origin)
@@ -105,13 +106,16 @@ class TopicAcks:
         return is_here or _ended_at(self._trimmed_ends().get(origin, ()), position)
 
     def origins(self) -> list[str]:
-        """The other clusters of which something is here."""
+        """Return the other clusters whose entries the log has."""
         return [origin for origin in self._tables if self._high_water(origin) is not None]
 
     # ---- out of the cursor ------------------------------------------------------------------------------
 
     def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
-        """The whole state, as far as this cluster can vouch for it; ``origins`` are all of which something was here."""
+        """Return the whole state as identities, as far as this cluster can vouch for it.
+
+        ``origins`` names every origin whose entries the log has or had.
+        """
         trimmed_ends = self._trimmed_ends()
         upto = state.mark_delete
         own = without(self._own_ranges(upto), self._left_out(self._cluster))  # what a restore lost, and nobody had left
@@ -142,7 +146,7 @@ class TopicAcks:
         return vector
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
-        """By origin, the position up to which all of it that was here is trimmed; see :attr:`CursorState.unclaimed`."""
+        """Return, by origin, up to where its entries are trimmed in this cluster. See :attr:`CursorState.unclaimed`."""
         trimmed = self._log.trimmed
         if trimmed == BEFORE_ALL:
             return {}
@@ -150,7 +154,8 @@ class TopicAcks:
         return {self._cluster: trimmed, **{origin: self._reached(origin, each, trimmed) for origin, each in others}}
 
     def delta_of(self, unannounced: Unannounced, state: CursorState) -> tuple[AckVector, PositionSet]:
-        """What is unannounced, with the indexes that the cursor has of its batches; and what is too much for now."""
+        """Return unannounced acknowledgements as identities, and the positions that must wait for a later
+        announcement."""
         vector = AckVector()
         batches = {
             position: indexes
@@ -176,9 +181,11 @@ class TopicAcks:
         )
 
     def unconsumed(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
-        """By identity, what is here and not consumed: whole entries, and for parts of batches what *is* acknowledged.
+        """Return the identities of unconsumed entries in the log, and of partly acknowledged batches the
+        *acknowledged* indexes.
 
-        Two clusters that have the same messages of an origin agree on it exactly if their subscriptions do.
+        Two clusters with the same messages of an origin return equal results exactly if their subscriptions agree on
+        it.
         """
         left = self._log.messages_after(state.mark_delete, state.individually_deleted)
         vector = AckVector(
@@ -189,7 +196,7 @@ class TopicAcks:
         return vector
 
     def _reached(self, origin: str, high_water: HighWater, upto: Position) -> Position:
-        """The origin position up to which all that is here lies at or below ``upto``."""
+        """Return the highest origin position of ``origin`` that lies at or below the local position ``upto``."""
         table = self._table(origin, high_water.incarnation)
         reached = None if table is None else table.origin_through(upto)
         return high_water.position if reached is None else reached  # all of it is trimmed, so it lies below
@@ -228,7 +235,11 @@ class TopicAcks:
     # ---- into the cursor --------------------------------------------------------------------------------
 
     def place(self, vector: AckVector, above: Position) -> Placed:
-        """Where the messages of a vector lie here; ranges only ``above`` a position, as the rest is consumed anyway."""
+        """Return the local positions of the messages in ``vector``, and apart from them what is about messages yet to
+        come.
+
+        Ranges are restricted to positions above ``above``, because everything below is consumed.
+        """
         placed = Placed()
         for origin, acks in vector.origins.items():
             if origin == self._cluster:
@@ -250,9 +261,10 @@ class TopicAcks:
         return placed
 
     def before(self, ends: Mapping[str, Position], above: Position) -> PositionSet:
-        """Return the entries here that lie before a start, ``above`` a position; ``ends`` has the last one by origin.
+        """Return the local positions above ``above`` of entries before a start.
 
-        An entry is left out if its message came by another way too, and lies after the start there.
+        ``ends`` has, by origin, the last entry before the start. An entry is left out if it has a twin after the
+        start.
         """
         found = PositionSet()
         for origin, end in ends.items():
@@ -264,7 +276,8 @@ class TopicAcks:
         return found
 
     def between(self, origin: str, after: Position, upto: Position, *, above: Position) -> PositionSet:
-        """Return where the entries of an origin in ``(after, upto]`` lie here; only those ``above`` a position."""
+        """Return the local positions of the entries of ``origin`` in ``(after, upto]``, restricted to those above
+        ``above``."""
         if origin != self._cluster:
             high_water = self._high_water(origin)
             table = None if high_water is None else self._table(origin, high_water.incarnation)
@@ -277,11 +290,14 @@ class TopicAcks:
         return found
 
     def incarnations(self, origins: Mapping[str, HighWater]) -> dict[str, int]:
-        """Return the incarnation of each of ``origins``, and of this cluster."""
+        """Return, by origin, the incarnation of the topic at each of ``origins`` and at this cluster."""
         return {**{origin: each.incarnation for origin, each in origins.items()}, self._cluster: self._incarnation}
 
     def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:
-        """What a vector says of the origins' messages up to ``ends``, in the incarnations that are known here."""
+        """Return the acknowledgements in ``vector`` up to the origin's position in ``ends``, inclusive.
+
+        Acknowledgements of an incarnation that this cluster does not have are left out.
+        """
         found = AckVector()
         for origin, end in ends.items():
             acks = vector.origins.get(origin)
@@ -294,7 +310,10 @@ class TopicAcks:
         return found
 
     def of_missing(self, vector: AckVector) -> AckVector:
-        """What a vector says of messages that links left out here, in the incarnations that are known here."""
+        """Return the acknowledgements in ``vector`` of messages that links did not bring to this cluster.
+
+        Acknowledgements of an incarnation that this cluster does not have are left out.
+        """
         found = AckVector()
         for origin, acks in vector.origins.items():
             partly = PositionSet() if self._log.parts is None else self._log.parts.origins.get(origin, PositionSet())

@@ -55,7 +55,8 @@ class TopicState:
 
     @property
     def exact(self) -> ExactState:
-        """Loaded when it is needed first: a topic without replicated subscriptions never needs it."""
+        """Return the exact state, which is loaded on first use. A topic without replicated subscriptions never needs
+        it."""
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded
@@ -92,7 +93,7 @@ class TopicState:
         return taken
 
     def starts(self, name: str) -> Starts:
-        """Return where a subscription begins."""
+        """Return, by origin, the start of the subscription ``name``; empty if there is no such subscription."""
         subscription = self._topic.subscriptions.get(name)
         return {} if subscription is None else subscription.cursor.state.starts
 
@@ -115,7 +116,7 @@ class TopicState:
         self._shared.index.extents_recorded(self._topic.name, *extent)
 
     def holds(self, origin: str, position: Position) -> bool:
-        """Whether everything of that origin up to that position of it is here, or was."""
+        """Return whether the log has, or had, everything of ``origin`` up to ``position``."""
         return self.exact.acks.holds(origin, position)
 
     def forget_trimmed(self) -> bool:

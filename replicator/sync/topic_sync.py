@@ -129,8 +129,10 @@ class TopicSync:
         self._settle()
 
     def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
-        """Whether messages may be here that lie before the start and do not count as consumed: they came just before
-        the worker ended."""
+        """Return whether the log may have messages before the start that do not count as consumed yet.
+
+        Such messages can remain if the worker ended right after they came.
+        """
         state = subscription.cursor.state
         return (
             state.replicated
@@ -225,7 +227,7 @@ class TopicSync:
     def merge_start(self, subscription: StartedSubscription, said: Starts) -> bool:
         """Merge the start of a subscription that somebody made at this cluster's brokers.
 
-        Return whether anything changed; the caller saves it.
+        Return whether anything changed. If so, the caller must save the subscription.
         """
         mine = self._topic.subscriptions[subscription.name]
         if not self._state.exact.merge_start(mine, said):
@@ -266,8 +268,12 @@ class TopicSync:
             self._settle()
 
     def _may_claim(self, subscription: Subscription) -> bool:
-        """Whether all up to its mark-delete position was consumed. With positions alone there is no saying less; then
-        they travel with the start."""
+        """Return whether other clusters may be told that all messages up to the mark-delete position are
+        acknowledged.
+
+        They may not if messages lie before the start, or were trimmed before anybody consumed them. Without exact
+        sync they always may: then mark-delete positions are the only way to tell, and the start travels with them.
+        """
         state = subscription.cursor.state
         return not self._shared.exact or (state.unclaimed is None and not is_anything_before(state.starts))
 

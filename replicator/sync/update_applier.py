@@ -1,4 +1,4 @@
-"""Applying what another cluster announces of a topic's subscriptions: making, deleting and merging them."""
+"""Applies what another cluster announces of a topic's subscriptions: creates, deletes and merges them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class UpdateApplier:
-    """Does it for one topic; ``settle`` is to be called when the controller has something new to wait for."""
+    """Applies updates of other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
     __slots__ = ("_controller", "_settle", "_shared", "_state", "_topic", "from_peers")
 
@@ -41,8 +41,12 @@ class UpdateApplier:
         """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
-        """Returns what is done when it is durable, None if there is nothing to be saved. ``repeating``: it was merged
-        before, and may not have been saved. Raises :class:`StoreFull`, :class:`StoreFailed`, :class:`TopicNotFound`."""
+        """Apply an update. Return a future that is done when the result is durable, or None if nothing is to be
+        saved.
+
+        ``repeating`` tells that the update was merged before, but may not have been saved. Raises :class:`StoreFull`,
+        :class:`StoreFailed`, and :class:`TopicNotFound`.
+        """
         relay = self._shared.routes.relays(self._topic.name, update.source)
         try:
             if update.deleted:
@@ -86,7 +90,11 @@ class UpdateApplier:
             self.from_peers.pop(update.subscription, None)
 
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
-        """Delete a subscription that another cluster deleted, or keep it if consumers use it here."""
+        """Delete a subscription because another cluster deleted it.
+
+        If that deletion was not forced and consumers use the subscription in this cluster, keep it in the next
+        generation.
+        """
         name, sparing = update.subscription, update.unless_in_use
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:

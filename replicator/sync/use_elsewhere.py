@@ -1,16 +1,18 @@
-"""Asking other clusters whether consumers use a subscription there, before it is deleted here without force.
+"""Questions to other clusters, before an unforced deletion of a subscription: do consumers use it there?
 
 Invariants (DESIGN §3): 8, a cluster that does not answer delays a deletion by ``sync.in_use_timeout_ms`` at most, and
 nothing else; 11, at most :data:`QUESTIONS_AT_ONCE_MAX` questions to one cluster are under way.
 
-1. The clusters that hear of the deletion are asked, all at once: those that get the topic's markers.
-2. The first answer that counts consumers refuses the deletion, and names the cluster. The others are not waited for.
-3. A cluster that answers with anything else counts as having no consumers, and the log names it: one that is away, that
-   is too slow, or whose worker is of a release without this route.
-4. Consumers may come right after an answer. The tombstone tells so: :mod:`replicator.engine.subscriptions.deleting`.
+1. All clusters that would hear of the deletion are asked at once: the clusters that receive the topic's markers.
+2. The first answer with consumers refuses the deletion, and names the cluster. The other answers are not awaited.
+3. A cluster that gives no valid answer counts as having no consumers, and a log line names it. It may be away or too
+   slow, or its worker may be of a release without this route.
+4. Consumers may connect right after an answer. The tombstone protects them:
+   :mod:`replicator.engine.subscriptions.deleting`.
 
-Partitions of one topic are asked for together. A client that unsubscribes from a partitioned topic asks for each of its
-partitions, so either all of them are refused, or none is. Equal questions at one time share their answers.
+All partitions of a topic are asked for together. A client that unsubscribes from a partitioned topic deletes
+partition by partition, so either all deletions are refused, or none is. Equal questions at the same time share their
+answers.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from replicator.running.timeouts import timeout_at
 from replicator.security.asking import worker_session, worker_url
 
 ROUTE: Final = "/replication/v1/subscription-use"
-"""``POST``: a :class:`UseQuestion`, answered by a :class:`UseAnswer`."""
+"""``POST`` takes a :class:`UseQuestion`, and answers with a :class:`UseAnswer`."""
 TOPICS_MAX: Final = 1_000
-"""In one question. The topics of a larger one are asked for one part after the other, within the same time."""
+"""Topics in one question. More topics are asked for in several questions, one after another, within the same time."""
 QUESTIONS_AT_ONCE_MAX: Final = 16
-"""To one cluster. A question that waits for its turn loses the time of its own limit."""
+"""Questions under way to one cluster. The time limit of a question also runs while it waits for its turn."""
 TOPICS_A_TURN: Final = 100
-"""Links of so many topics are looked up in one turn of the event loop."""
+"""Topics whose peers are looked up in one turn of the event loop."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class UseQuestion:
-    """How many consumers a replicated subscription has on each of the topics."""
+    """Question to one cluster: how many consumers does the replicated subscription have on each of the topics?"""
 
     subscription: str
     topics: tuple[str, ...]
@@ -56,19 +58,23 @@ class UseQuestion:
 
     @classmethod
     def from_json(cls, body: Any) -> UseQuestion:
-        """Read a body. Raises ``ValueError``, and :class:`EngineError` for names that are none."""
+        """Read a question from a JSON body.
+
+        Raises ``ValueError`` if the body is malformed, and :class:`EngineError` for an invalid topic or subscription
+        name.
+        """
         match body:
             case {"subscription": str(subscription), "topics": [*topics]} if len(topics) <= TOPICS_MAX and all(
                 isinstance(topic, str) for topic in topics
             ):
                 check_subscription_name(subscription)
                 return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
-        raise ValueError(f"a question has a subscription, and topics: a list of at most {TOPICS_MAX} names")
+        raise ValueError(f"malformed question: expected a subscription, and a list of at most {TOPICS_MAX} topic names")
 
 
 @dataclass(frozen=True, slots=True)
 class UseAnswer:
-    """By topic, how many consumers are connected; topics on which there are none are left out."""
+    """Answer of one cluster: how many consumers are connected, by topic. Topics without consumers are left out."""
 
     cluster: str
     consumers: Mapping[str, int]
@@ -78,17 +84,20 @@ class UseAnswer:
 
     @classmethod
     def from_json(cls, body: Any) -> UseAnswer:
-        """Read a body. Raises ``ValueError``."""
+        """Read an answer from a JSON body. Raises ``ValueError`` if the body is malformed."""
         match body:
             case {"cluster": str(cluster), "consumers": dict(consumers)} if all(
                 isinstance(topic, str) and type(count) is int and count > 0 for topic, count in consumers.items()
             ):
                 return cls(cluster, consumers)
-        raise ValueError("an answer has a cluster, and consumers: numbers by topic")
+        raise ValueError("malformed answer: expected a cluster, and numbers of consumers by topic")
 
 
 class UseElsewhere:
-    """Asks the workers of other clusters. ``peers`` are the clusters that hear of deletions on a topic."""
+    """Asks the workers of other clusters whether consumers use a subscription.
+
+    ``peers`` returns the clusters that hear of deletions on a topic.
+    """
 
     def __init__(self, engine: Engine, peers: Callable[[Topic], frozenset[str]]) -> None:
         self._engine = engine
@@ -100,11 +109,13 @@ class UseElsewhere:
         self._asking: dict[UseQuestion, asyncio.Task[None]] = {}
 
     def change(self, addresses: Mapping[str, str], timeout_ms: int) -> None:
-        """Ask at these addresses from now on, and wait so long; with 0 nobody is asked."""
+        """Replace the workers' addresses, and the time to wait for answers. With a ``timeout_ms`` of 0 nobody is
+        asked."""
         self._addresses, self._seconds = dict(addresses), timeout_ms / 1000
 
     async def stop(self) -> None:
-        """End what is being asked. Call it after all who could wait for an answer."""
+        """Cancel all questions, and close the connections. Call this after everything that may wait for an answer has
+        ended."""
         for task in list(self._asking.values()):
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
@@ -113,7 +124,11 @@ class UseElsewhere:
             await session.close()
 
     async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
-        """See :class:`replicator.engine.admission.UseElsewhere`."""
+        """Raise :class:`SubscriptionBusy` if another cluster has consumers of ``subscription`` on one of ``topics``.
+
+        A partition stands for all partitions of its topic. A cluster that does not answer in time counts as having
+        none.
+        """
         if not self._seconds:
             return
         question = UseQuestion(subscription, tuple(self._with_partitions(topics)))
@@ -132,7 +147,7 @@ class UseElsewhere:
             task.exception()  # maybe nobody waits any more
 
     def _with_partitions(self, topics: Sequence[str]) -> list[str]:
-        """Return the topics, and of each that is a partition all partitions of its topic."""
+        """Return ``topics``, each partition among them replaced by all partitions of its topic."""
         found: dict[str, None] = {}
         for topic in topics:
             whole = topic.rpartition("-partition-")[0] if parse_topic(topic).partition >= 0 else ""
@@ -167,7 +182,7 @@ class UseElsewhere:
             await asyncio.gather(*tasks, return_exceptions=True)
         if silent:
             log.warning(
-                "a subscription is deleted though not all clusters say whether it is in use there",
+                "a subscription is deleted, but some clusters did not tell whether consumers use it",
                 subscription=question.subscription,
                 topic=question.topics[0],
                 silent=silent,
@@ -186,7 +201,8 @@ class UseElsewhere:
     async def _ask(
         self, cluster: str, subscription: str, topics: Sequence[str], deadline: float
     ) -> tuple[str, Mapping[str, int] | str]:
-        """Return the cluster, and its consumers by topic, or why it does not say."""
+        """Return the cluster with its consumers by topic, or with the reason why it gave no valid answer by
+        ``deadline``."""
         turns = self._turns.setdefault(cluster, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
         try:
             async with timeout_at(deadline), turns:
@@ -208,7 +224,7 @@ class UseElsewhere:
         async with self._session.post(url, json=question.to_json()) as response:
             body = await response.json()
         if response.status == 404:
-            raise ValueError("its worker is of a release that does not answer this")
+            raise ValueError("its worker is of an earlier release, which cannot answer")
         if response.status != 200:
             raise ValueError(f"status {response.status}: {body}"[:300])
         return UseAnswer.from_json(body)

@@ -34,7 +34,7 @@ class Mappings(Rows):
         await self._upsert(SnapshotMappingRow, list(rows.values()), "recorded_at")
 
     async def mappings(self, topic: str, peer: str | None = None) -> list[SnapshotMapping]:
-        """The mappings of a topic, by peer, oldest first."""
+        """Return the mappings of ``topic``, or only those for ``peer``, ordered by peer and local position."""
         row = SnapshotMappingRow
         query = select(
             row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry
@@ -48,7 +48,8 @@ class Mappings(Rows):
         return [_mapping(*values) for values in found]
 
     async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
-        """Return the mappings of several topics, in the order of :meth:`mappings`; nothing for a topic without any."""
+        """Return the mappings of ``topics``, by topic, ordered by peer and local position. A topic without any is
+        left out."""
         row = SnapshotMappingRow
         query = select(
             row.topic, row.snapshot_id, row.local_ledger, row.local_entry, row.peer, row.remote_ledger, row.remote_entry

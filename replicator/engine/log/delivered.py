@@ -1,13 +1,14 @@
-"""The last message of a topic that clients can receive, as clients are told of it.
+"""The last message of a topic that clients can receive, as the worker tells it to clients.
 
-Invariant: a position that is told to clients is one of a message that they get if they read on. Readers and table views
-read until they have the last message; a message that never comes makes them wait for ever.
+Invariant: a client that reads on receives the message that the worker told it as the last one. Readers and table
+views read until they have that message, so they would wait for ever for a message that never comes.
 
-1. :func:`last_position` passes over whole entries: markers, and hidden duplicates. For those who read compacted it
-   takes the compacted view as far as the view reaches, also where the log is trimmed.
-2. :func:`last_delivered` looks into that entry. A message in chunks whose last chunk has not come is passed over. In a
-   batch the last message that is here counts: compaction, or the SQL of a link, may have left out those after it.
-3. The mark-delete position goes down to a message, too. Above the last message it would look as if there were another.
+1. :func:`last_position` skips whole entries: markers, and hidden twins. For consumers of the compacted view it uses
+   the view as far as the view reaches, even where the log is trimmed.
+2. :func:`last_delivered` looks into the entry. It skips a message in chunks whose last chunk has not come. In a batch
+   it takes the last message that is present: compaction, or the SQL of a link, may have removed later ones.
+3. The mark-delete position is lowered to a message in the same way. A position above the last message would look as
+   if another message followed.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
 CHUNKS_PASSED_MAX: Final = 1_000
-"""Chunks at the end of a log that one question looks at: some milliseconds. Past it a chunk counts as a message."""
+"""Chunks at the end of a log that one search looks at; they take some milliseconds. Beyond that a chunk counts as a
+message."""
 
 
 class LastMessage(NamedTuple):
-    """The last message that a client can receive, and how far its subscription has come."""
+    """The last message that a client can receive, and the mark-delete position of its subscription."""
 
     position: Position
     """BEFORE_ALL if there is no message."""
     batch_index: int = NO_BATCH
-    """-1 for a message that is an entry of its own."""
+    """NO_BATCH for a message that is no part of a batch."""
     mark_delete: Position | None = None
-    """The last message that is consumed with all before it. If there is none, a place before every message. None where
-    nobody asked for it, or a broker does not say it."""
+    """The last message that is consumed together with all before it, or a position before every message if there is
+    none. None if the caller did not ask, or a broker does not tell it."""
 
 
 class CompactedEntries(Protocol):
-    """The compacted view of a topic."""
+    """Interface of a topic's compacted view that finds single entries."""
 
     def find(self, position: Position) -> LoggedEntry | None:
-        """Return the view's entry at ``position``, or None."""
+        """Return the entry of the compacted view at ``position``, or None if the view has none there."""
 
 
 class ReadTopic(Protocol):
-    """A topic whose entries can be read."""
+    """Interface of a topic whose log and compacted view can be read."""
 
     log: LogIndex
     reading: TopicReading
@@ -59,9 +61,11 @@ class ReadTopic(Protocol):
 
 
 def last_position(log: LogIndex, *, compacted: bool, upto: Position | None = None) -> Position:
-    """Return the last entry at or below ``upto`` that is delivered, or BEFORE_ALL if there is none.
+    """Return the position of the last entry at or below ``upto`` that consumers receive, or BEFORE_ALL if there is
+    none.
 
-    ``compacted`` is for those who read the compacted view. No entry is read.
+    Without ``upto`` the whole log counts. ``compacted`` is True for consumers of the compacted view. The search uses
+    the index in memory, and reads no entry.
     """
     last = last_message(log, upto)
     horizon = log.view.horizon
@@ -74,9 +78,10 @@ def last_position(log: LogIndex, *, compacted: bool, upto: Position | None = Non
 
 
 def last_delivered(topic: ReadTopic, *, compacted: bool = False, consumed: Position | None = None) -> LastMessage:
-    """Return the last message that is delivered. ``consumed`` is the mark-delete position, which is then told too.
+    """Return the last message that consumers receive; its position is BEFORE_ALL if there is none.
 
-    Raises :class:`BlockCorrupt` if its block cannot be read.
+    ``consumed`` is the mark-delete position of a subscription, or None to leave it out of the result. Raises
+    :class:`BlockCorrupt` if the block of the message cannot be read.
     """
     log = topic.log
     position, index = last_position(log, compacted=compacted), NO_BATCH
@@ -97,7 +102,11 @@ def last_delivered(topic: ReadTopic, *, compacted: bool = False, consumed: Posit
 
 
 def _last_index(topic: ReadTopic, position: Position, *, compacted: bool) -> int | None:
-    """Return the index of the last message of an entry that is delivered; None for a chunk that completes nothing."""
+    """Return the batch index of the last message that consumers receive from the entry at ``position``.
+
+    Return NO_BATCH if the entry is no batch. Return None if the entry is a chunk, but not the last one of its
+    message.
+    """
     log = topic.log
     entry: LoggedEntry | None = None
     missing: BitMap | None = None
@@ -125,7 +134,10 @@ def _last_index(topic: ReadTopic, position: Position, *, compacted: bool) -> int
 
 
 def _before_first(log: LogIndex, *, compacted: bool) -> Position:
-    """Return a place before every message, in the ledger of the first entry: clients take -1:-1 for the end."""
+    """Return a position before the first message: entry -1 of its ledger, or BEFORE_ALL if there is no message.
+
+    Clients take the position -1:-1 for the end of the topic, so BEFORE_ALL cannot stand for its beginning.
+    """
     firsts = (log.first, log.view.positions.first() if compacted else None)
     first = min((each for each in firsts if each is not None), default=None)
     return BEFORE_ALL if first is None else Position(first.ledger, -1)

@@ -22,13 +22,13 @@ GROWTH_BYTES: Final = 16 * 1024 * 1024
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that the disk has no room left, or a quota is used up."""
+    """Return whether ``error`` says that the disk has no room left, or that a quota is used up."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """Of a small disk, shares stand in place of the amounts above."""
+    """Free and total bytes of a disk, and how much must stay free. On a small disk that is a share of its size."""
 
     free: int
     total: int
@@ -54,5 +54,9 @@ class DiskRoom:
         return min(SEGMENTS_LEAVE_BYTES, self.total // 4)
 
     def takes_segment(self, capacity: int) -> bool:
-        """Return whether a segment of ``capacity`` bytes may be made. Refusing and reporting both ask this."""
+        """Return whether the disk has room for a new segment of ``capacity`` bytes and for the bytes that must stay
+        free.
+
+        The code that refuses a body and the code that reports a full disk both use this rule, so that they agree.
+        """
         return self.free >= capacity + self.segments_leave

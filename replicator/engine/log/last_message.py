@@ -1,12 +1,12 @@
-"""The search for the last message of a log, which is its last entry that is delivered. Pure.
+"""The search for the last message of a log that consumers receive. Pure.
 
-It is no marker (invariant 7), and not the later one of twins: consumers get the earlier one.
+Markers are no messages (invariant 7). Consumers receive only the earliest of twins, so the later ones do not count.
 
-A log that is read and not written to ends with the markers of its subscriptions, up to tens of thousands an hour. So
-the place is found by halving, not by walking back:
+A topic that is read but not written to gets only markers of its subscriptions, up to tens of thousands an hour. So
+the search halves ranges, and does not walk back entry by entry:
 
-1. Ledger by ledger from the end, those that hold nothing but markers are passed over by counting.
-2. In the first other one, the highest entry above which all are markers is found by halving.
+1. It goes through the ledgers from the newest one, and skips by counting each ledger that has only markers and twins.
+2. In the first ledger with a message, it halves the range to find the highest entry that is a message.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def last_message(log: LogIndex, upto: Position | None = None) -> Position:
-    """Return the position of the log's last message at or below ``upto``, or BEFORE_ALL if it has none.
+    """Return the position of the last message at or below ``upto``, or BEFORE_ALL if there is none.
 
-    Each ledger is looked at once, so this ends whatever was trimmed.
+    Without ``upto`` the whole log counts. Each ledger is visited once, so the search always ends.
     """
     for ledger, first, last in log.ledgers_back():
         if upto is not None and upto < (ledger, last):

@@ -94,14 +94,14 @@ class LogIndex:
         return sum(self._last) - sum(self._first) + len(self._ledgers)
 
     def ledgers(self) -> list[tuple[int, int]]:
-        """The ledgers in order, each with how many entries of it are here."""
+        """Return the ledgers in order, each with the number of its entries in the log."""
         firsts_and_lasts = zip(self._first, self._last, strict=True)
         return [
             (ledger, last - first + 1) for ledger, (first, last) in zip(self._ledgers, firsts_and_lasts, strict=True)
         ]
 
     def append(self, first: Position, entries: int, *, marker: bool) -> None:
-        """Entries were committed at ``first`` and on; they must follow what is there."""
+        """Add entries that were committed from ``first`` on. They must follow the last entry of the log."""
         ledger, entry = first
         assert entries > 0
         if self._ledgers and ledger == self._ledgers[-1]:
@@ -116,7 +116,7 @@ class LogIndex:
             self.markers.add_range(ledger, entry, entry + entries - 1)
 
     def trim(self, upto: Position) -> None:
-        """Everything up to ``upto`` is gone: an entry of this log, and not its last."""
+        """Remove all entries up to ``upto``, which must be an entry of this log and not its last one."""
         assert upto in self, f"{upto} is not in the log"
         assert upto < self.last, "the last entry stays: it says which positions were used"
         at = bisect_left(self._ledgers, upto[0])
@@ -137,11 +137,11 @@ class LogIndex:
 
     @property
     def has_twins(self) -> bool:
-        """Whether any message is here twice, because its producer sent it to two clusters. See :class:`TwinLinks`."""
+        """Return whether any message is in the log twice, because it came by two ways. See :class:`TwinLinks`."""
         return bool(self.twins)
 
     def link_twins(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
-        """Entries that are one message, each with the one before it; returns those pairs that are both still here."""
+        """Link pairs of twins, the earlier entry first. Return the pairs whose earlier entry is not trimmed."""
         pairs = [pair for pair in found if pair[0] > self.trimmed]  # else the later one is all that is left of it
         if pairs and self.twins is None:
             self.twins = TwinLinks()
@@ -151,11 +151,11 @@ class LogIndex:
         return pairs
 
     def twin_of(self, position: Position) -> Position | None:
-        """Another entry that has the message at ``position``: the one before it if there is one, else the one after."""
+        """Return another entry with the message at ``position``: the twin before it, else the one after it, or None."""
         return None if self.twins is None else self.twins.twin_of(position)
 
     def with_twins(self, positions: PositionSet) -> PositionSet:
-        """``positions``, and all entries that have a message of theirs. It may be the same set, not to be changed."""
+        """Return ``positions`` and all their twins. The result may be ``positions`` itself, so do not change it."""
         return positions if self.twins is None else self.twins.with_twins(positions)
 
     # Where things are.
@@ -169,14 +169,14 @@ class LogIndex:
         )
 
     def has_ledger(self, ledger: int) -> bool:
-        """Whether ``ledger`` is one of this log, or was, as far as is known."""
+        """Return whether ``ledger`` is, or is known to have been, a ledger of this log."""
         at = bisect_left(self._ledgers, ledger)
         if at < len(self._ledgers) and self._ledgers[at] == ledger:
             return True
         return ledger == self.trimmed.ledger or any(end.ledger == ledger for end in self.trimmed_ends)
 
     def next_after(self, position: Position) -> Position | None:
-        """The lowest position above ``position``; it need not exist itself."""
+        """Return the lowest position of the log above ``position``, or None. ``position`` itself need not exist."""
         at = bisect_left(self._ledgers, position[0])
         if at < len(self._ledgers) and self._ledgers[at] == position[0]:
             if position[1] < self._last[at]:
@@ -185,26 +185,28 @@ class LogIndex:
         return Position(self._ledgers[at], self._first[at]) if at < len(self._ledgers) else None
 
     def last_before(self, position: Position) -> Position | None:
-        """Return the highest position below ``position``, or None if the log has none.
+        """Return the highest position of the log below ``position``, or None if there is none.
 
-        Walk back by this and never by :meth:`clamp`, which answers the same place again and again at the log's start.
+        Use this method to walk back. :meth:`clamp` returns the same position again and again at the log's start.
         """
         found = self.clamp(Position(position.ledger, position.entry - 1))
         return found if found > self.trimmed else None
 
     def ledgers_back(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each ledger with its first and its last entry that is here, the newest ledger first."""
+        """Yield each ledger with its first and its last entry in the log, both inclusive, from the newest ledger to
+        the oldest."""
         for at in reversed(range(len(self._ledgers))):
             yield self._ledgers[at], self._first[at], self._last[at]
 
     def is_delivered(self, position: Position) -> bool:
-        """Return whether an entry of the log is a message, and no duplicate of an earlier one."""
+        """Return whether consumers receive the entry at ``position``: it is neither a marker nor a hidden twin."""
         return position not in self.markers and (self.twins is None or position not in self.twins.hidden)
 
     def next_message(self, position: Position) -> Position | None:
-        """Return the lowest position above ``position`` of a message that is delivered, or None.
+        """Return the position of the first message above ``position`` that consumers receive, or None if there is
+        none.
 
-        Whole runs of markers and of hidden duplicates are passed over at once.
+        Runs of markers and of hidden twins are skipped as a whole.
         """
         hidden = None if self.twins is None else self.twins.hidden
         while (candidate := self.next_after(position)) is not None:
@@ -217,7 +219,8 @@ class LogIndex:
         return None
 
     def clamp(self, position: Position) -> Position:
-        """The highest existing position at or below ``position``; if there is none, where the log was trimmed."""
+        """Return the highest position of the log at or below ``position``; if there is none, where the log was
+        trimmed."""
         at = bisect_right(self._ledgers, position[0]) - 1
         if at < 0:
             return self.trimmed
@@ -228,11 +231,12 @@ class LogIndex:
         return Position(self._ledgers[at - 1], self._last[at - 1]) if at else self.trimmed
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries p, markers included, have ``after < p <= upto``."""
+        """Return the number of entries in (``after``, ``upto``], markers included."""
         return sum(last - first + 1 for _, first, last in self.runs_between(after, upto))
 
     def runs_between(self, after: Position, upto: Position) -> Iterator[tuple[int, int, int]]:
-        """The entries p with ``after < p <= upto``, markers included: a ledger, its first and its last of them."""
+        """Yield the entries in (``after``, ``upto``], markers included, by ledger: the ledger, and its first and last
+        entry."""
         for at in range(bisect_left(self._ledgers, after[0]), len(self._ledgers)):
             ledger = self._ledgers[at]
             if ledger > upto[0]:
@@ -243,7 +247,8 @@ class LogIndex:
                 yield ledger, low, high
 
     def messages_after(self, after: Position, without: PositionSet) -> PositionSet:
-        """All messages beyond ``after`` that are not among ``without``: with a cursor's state, what is not consumed."""
+        """Return all messages above ``after`` that are not in ``without``. Applied to a cursor's state: the
+        unconsumed ones."""
         found = PositionSet()
         for ledger, first, last in self.runs_between(after, self.last):
             found.add_range(ledger, first, last)
@@ -252,7 +257,7 @@ class LogIndex:
         return found
 
     def messages_of(self, positions: PositionSet) -> PositionSet:
-        """Those of ``positions`` that exist and are no markers, whole runs at a time."""
+        """Return the entries of ``positions`` that are in the log and are no markers."""
         bounds = PositionSet()
         for ledger in positions.ledgers():
             at = bisect_left(self._ledgers, ledger)

@@ -34,7 +34,7 @@ class AppendedBlock:
     partly: tuple[int, ...] = ()
     """The indexes of its entries of which only a part is here."""
     connected: tuple[str, ...] = ()
-    """Of a copied block, the producers whose names are connected here; only where deduplication is on."""
+    """Producers of a copied block that are connected to this cluster, too. Empty if deduplication is off."""
 
     @property
     def last(self) -> Position:
@@ -289,8 +289,8 @@ class Committed:
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
     """Whom to tell positions before the new blocks."""
     other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """Messages that have the sequence ids of others, from another cluster, and other content: by topic, producer, and
-    origin of the others."""
+    """Messages that reuse sequence ids of another cluster's messages with other content, counted by topic id,
+    producer, and origin of the other messages."""
     bytes: int = 0
     publishes: int = 0
     """How many of the requests published, and were not refused."""

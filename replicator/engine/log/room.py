@@ -42,19 +42,19 @@ from replicator.engine.log.requests import (
 )
 
 STEP_BYTES: Final = 256 * 1024
-"""Left on the disk by what is no append: for its file system's own use."""
+"""Bytes that transactions without appends leave on the disk, for its file system's own use."""
 
 GROUP_BYTES: Final = 1024 * 1024
-"""What any transaction may write beside its rows: the pages above them, and LMDB's list of free pages."""
+"""Bytes that any transaction may write beside its rows: the pages above them, and LMDB's list of free pages."""
 ROW_BYTES: Final = 2 * 4096
 """A row that is put or deleted: its page, and its part of those that are split from it or lie above it."""
 BOUNDED_BYTES: Final = 8 * 1024 * 1024
 """A transaction of those that delete or move a bounded number of rows. Seen: 3 MiB for a trim of 1,000 blocks."""
 MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
-"""What a step of compaction puts into the table where segments are off now: 2 MiB, or one block that has more."""
+"""Bytes that a step of compaction moves into the table if segments were turned off: 2 MiB, or one larger block."""
 
 SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
-"""A message is taken only where there is room for this."""
+"""Room that the smallest append needs. Without it no message is stored."""
 
 APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
 
@@ -62,8 +62,10 @@ log = structlog.get_logger(__name__)
 
 
 def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
-    """About the most by which the file grows when that group is committed and no page is free. Bodies of those sizes go
-    ``elsewhere``: to segments."""
+    """Return about how much the file grows at most when ``group`` is committed and no page is free.
+
+    Bodies whose size is in the range ``elsewhere`` go to segments.
+    """
     total = GROUP_BYTES
     for request in group:
         total += ROW_BYTES
@@ -83,18 +85,24 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
 
 
 def _row_bytes(size: int, elsewhere: range) -> int:
-    """What is put into the table of a body: whole pages, or its head."""
+    """Return the bytes that a body takes in the table: whole pages, or only its head if the body goes to a segment."""
     return size // 8 if size in elsewhere else 2 * size
 
 
 class TableRoom:
-    """Of one store's ``data.mdb``. For the writer's thread, but for :meth:`status` and :meth:`close`."""
+    """Reserves disk space for the file ``data.mdb`` of one store.
+
+    Only the writer's thread may use it, except for :meth:`status` and :meth:`close`.
+    """
 
     def __init__(
         self, file: Path, size_max: int, used_bytes: Callable[[], int], free_pages_bytes: Callable[[], int]
     ) -> None:
-        """``size_max`` is the file's address space, and ``used_bytes`` tells where its last page ends;
-        ``free_pages_bytes`` counts what is free inside of the file, and takes some time."""
+        """Open ``file``, which may grow to ``size_max`` bytes.
+
+        ``used_bytes`` returns where the last used page of the file ends. ``free_pages_bytes`` returns the bytes of
+        the free pages before that end; the call takes some time.
+        """
         self._directory = file.parent
         self._size_max = size_max
         self._used_bytes = used_bytes
@@ -104,20 +112,21 @@ class TableRoom:
         whole = status.st_blocks * 512 >= status.st_size
         self._size = status.st_size
         self._allocated = status.st_size if whole else 0
-        """Up to here the disk has blocks for the file."""
+        """Offset up to which the disk has blocks for the file."""
         self._allocates = True
         self._denied = False
-        """The disk gave none when it was asked last, whatever it says that it has: others were quicker, or a quota is
-        used up."""
+        """Whether the disk gave no blocks when it was last asked, whatever room it reports: other processes took it,
+        or a quota is used up."""
         self._refused: dict[bool, int] = {}
-        """The largest that was refused and not taken since, of appends and of all else."""
+        """Bytes of the largest request that was refused and would not fit since: of appends (True), and of all else
+        (False)."""
 
     def close(self) -> None:
         self._file.close()
 
     def take(self, used: int, need: int, *, appends: bool) -> str | None:
-        """Room for a transaction that may make the file ``need`` bytes larger than the ``used`` ones; returns why it is
-        refused, if it is."""
+        """Get room for a transaction that may write ``need`` bytes after the ``used`` ones. Return why there is none,
+        or None."""
         if appends or self._behind(used) < need + RESERVE_BYTES:
             disk = self._fill_reserve(used, need, self._disk())
             if not appends and self._behind(used) < need and self._allocate(used + need, disk, STEP_BYTES):
@@ -129,11 +138,14 @@ class TableRoom:
         return None
 
     def refused(self, need: int, *, appends: bool) -> None:
-        """Note that a request was refused, for which :meth:`take` had no room: it is reported from now on."""
+        """Note that :meth:`take` had no room for ``need`` bytes. :meth:`status` reports it until so many bytes fit."""
         self._refused[appends] = max(need, self._refused.get(appends, 0))
 
     def _lacks(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
-        """Return whether there is no room for what may write ``need`` bytes. Refusing and reporting both ask this."""
+        """Return whether there is no room for a transaction that may write ``need`` bytes.
+
+        Both :meth:`take` and :meth:`status` use this rule, so that they agree.
+        """
         if not appends:
             if self._allocates:
                 return self._allocated < min(used + need, self._size_max)
@@ -143,18 +155,22 @@ class TableRoom:
         return not (fits or self._fits_inside(used, need, disk))
 
     def _fits_inside(self, used: int, need: int, disk: DiskRoom) -> bool:
-        """Whether the table's free pages are enough. Not each row finds its place there, so there has to be room behind
-        them too; a half of the reserve stays."""
+        """Return whether the table's free pages are enough.
+
+        Some rows find no place in free pages. So there must be room behind the last page as well, and half of the
+        reserve stays.
+        """
         if self._allocates and self._behind(used) < need + disk.reserve // 2:
             return False
         return self._free_pages_bytes() >= 2 * need
 
     def _behind(self, used: int) -> int:
-        """Bytes that the disk has for the file behind its last page."""
+        """Return the bytes that the disk has allocated for the file behind its last page."""
         return max(0, self._allocated - used)
 
     def _fill_reserve(self, used: int, need: int, disk: DiskRoom) -> DiskRoom:
-        """Make it whole, and what is needed beside it, if the disk has room. Returns what is left of that."""
+        """Fill the reserve, and get ``need`` bytes beside it, if the disk has room. Return the disk's room
+        afterwards."""
         wanted = min(used + disk.reserve + min(need, disk.growth), self._size_max)
         if self._allocated >= wanted:
             return disk
@@ -163,11 +179,12 @@ class TableRoom:
         return self._as_given(disk)
 
     def _as_given(self, disk: DiskRoom) -> DiskRoom:
-        """Return what the disk gives: nothing, whatever it says, if it gave nothing when it was asked last."""
+        """Return ``disk``, or a disk without free space if the disk gave no blocks when it was last asked."""
         return DiskRoom(0, disk.total) if self._denied else disk
 
     def _allocate(self, end: int, disk: DiskRoom, left: int) -> bool:
-        """Get blocks for the file up to ``end``, if so much of the disk is left then."""
+        """Allocate disk blocks for the file up to ``end``, if ``left`` bytes of the disk stay free. Return whether
+        the file has them."""
         if not self._could_allocate(end, disk, left):
             return False
         end = min(end, self._size_max)
@@ -206,8 +223,7 @@ class TableRoom:
         )
 
     def status(self) -> dict[str, Any]:
-        """Return what is free on the disk and in the reserve, in bytes, and ``full``: why appends are refused, if they
-        are."""
+        """Return the free bytes of the disk and of the reserve. ``full`` says why appends are refused, or is None."""
         disk, used = self._disk(), self._used_bytes()
         return {
             "free_bytes": disk.free,
@@ -220,6 +236,6 @@ class TableRoom:
         return any(self._asks_in_vain(used, need, disk, appends=appends) for appends, need in asked)
 
     def _asks_in_vain(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
-        """Return whether :meth:`take` would refuse, without getting blocks of the disk as that does."""
+        """Return whether :meth:`take` would refuse ``need`` bytes. Unlike :meth:`take`, allocate nothing."""
         gettable = not appends and self._could_allocate(used + need, disk, STEP_BYTES)
         return not gettable and self._lacks(used, need, disk, appends=appends)

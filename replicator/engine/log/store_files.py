@@ -31,8 +31,10 @@ RESTORING: Final = "restoring"
 
 
 def check_not_restoring(path: Path) -> None:
-    """Raises :class:`StoreUnusable` where a restore was begun and has not ended: a worker would begin with an empty
-    store."""
+    """Raise :class:`StoreUnusable` if a restore into ``path`` was begun and has not ended.
+
+    A worker that opened such a directory would begin with an empty or partial store.
+    """
     if (path / RESTORING).exists():
         raise StoreUnusable(
             f"data directory {path}: a backup is being restored here, or its restore was cut off: "
@@ -41,8 +43,10 @@ def check_not_restoring(path: Path) -> None:
 
 
 def check_usable(path: Path) -> None:
-    """Check that a store can be made or written below ``path``, without making anything. Raises
-    :class:`StoreUnusable`."""
+    """Check that a store can be made or written in the directory ``path``. Nothing is created.
+
+    Raises :class:`StoreUnusable` if permissions are missing, a parent is no directory, or a restore has not ended.
+    """
     check_not_restoring(path)
     place = path
     while not place.exists():
@@ -59,7 +63,7 @@ def check_usable(path: Path) -> None:
 
 
 def check_unused(path: Path) -> None:
-    """Raises :class:`StoreUnusable` where another process holds the directory."""
+    """Raise :class:`StoreUnusable` if a process holds the data directory ``path``."""
     if is_in_use(path):
         raise _in_use(path)
 
@@ -69,8 +73,11 @@ def _in_use(path: Path) -> StoreUnusable:
 
 
 def read_meta(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return rows of the table ``meta`` by name, of a store that nobody has open; those that are not there are left
-    out, and so are all of a store that is not there. Nothing is made or changed. Raises :class:`StoreUnusable`."""
+    """Return the rows ``names`` of the table ``meta``, by name. No process may have the store open.
+
+    Rows that do not exist are left out; without a store the result is empty. Nothing is created or changed. Raises
+    :class:`StoreUnusable` if the store cannot be read.
+    """
     file = path / LOG / "data.mdb"
     if not file.exists():
         return {}
@@ -89,7 +96,10 @@ def read_meta(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
-    """Check that this version may open the store as that of ``cluster``. Raises :class:`StoreUnusable`."""
+    """Check that this version can read the store, and that the store belongs to ``cluster``.
+
+    ``head`` is the row of the store with its format, version and cluster. Raises :class:`StoreUnusable`.
+    """
     if head["format"] not in FORMATS:
         raise StoreUnusable(
             f"data directory {path} has store format {head['format']}, written by replicator "
@@ -105,7 +115,7 @@ def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
 
 
 def check_there(path: Path) -> None:
-    """Raises :class:`StoreUnusable` where there is no store yet: who only looks at one must not make it."""
+    """Raise :class:`StoreUnusable` if ``path`` has no store. A command that only reads a store must not create one."""
     if not (path / LOG / "data.mdb").exists():
         raise StoreUnusable(
             f"{path} has no store (no {LOG}/data.mdb): is it the right directory, and its disk mounted?"
@@ -131,7 +141,7 @@ def lock_directory(path: Path) -> IO[bytes]:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a process holds that directory. Nothing is made or changed."""
+    """Return whether a process holds the data directory ``path``. Nothing is created or changed."""
     try:
         with (path / "worker.lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -200,7 +210,8 @@ def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict
 
 
 def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes | None:
-    """One row, without making anything; None if there is no such table or row. Raises :class:`StoreUnusable`."""
+    """Return one row, or None if the table or the row does not exist. Nothing is created. Raises
+    :class:`StoreUnusable`."""
     try:
         database = env.open_db(table.encode(), create=False)
         with env.begin(db=database) as txn:

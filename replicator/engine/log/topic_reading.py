@@ -73,9 +73,10 @@ class TopicReading:
         origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> Iterator[tuple[list[StoredBlock], Position]]:
-        """Yield the blocks in (``after``, ``upto``] page by page, each page with the position that it reaches.
+        """Yield the blocks in (``after``, ``upto``] in pages of about ``bytes_max``, each with the last position that
+        it covers.
 
-        It ends where nothing is left, also below ``upto``: no entry may be there, or the topic is being deleted.
+        The pages end before ``upto`` if no entry is left, or if the topic is being deleted.
         """
         while after < upto:
             blocks, reached = self.blocks(after, upto, bytes_max=bytes_max, origins=origins, verify=verify)

@@ -72,16 +72,17 @@ __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Write
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bounds the memory and the time of one transaction."""
 GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of what producers publish. A producer keeps so much on its way unconfirmed, and no more: were all of it one group, it
-would stand still while that is written, and the writer while the next comes in. Links keep more on their way."""
+"""Bytes of producers' entries in one group. A producer keeps so much unconfirmed under way, and no more. If all of it
+were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
+keep more under way."""
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Past this, publishers wait."""
 ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
 OPENINGS_MAX: Final = 16
-"""How often one group is given up to open entries of it. One time is the rule; a decision may lead to another entry.
-Entries that are not open then count as different."""
+"""How often one group is rolled back to decompress entries. Once is usual, but a decision may lead to other entries.
+Beyond that, entries that are not decompressed count as different."""
 COMPACTION_PAUSE_SECONDS: Final = 1 / 16
 """After a step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most. After a
 larger block it is longer."""
@@ -111,16 +112,17 @@ class Writer:
         self._entrance = asyncio.Lock()
         self._last_id = int(store.meta("last_id") or 0)
         self.failed: str | None = None
-        """Why no request is taken any more."""
+        """Why no request is taken any more; None while requests are taken."""
         self._broken = False
         self._contents = Contents()
         self.commits = 0
         self.latencies = Latencies()
-        """Of all of the worker: whoever does something has the writer at hand."""
+        """Histograms of the whole worker. The writer has them because every part of the worker has the writer at
+        hand."""
         map_size = int(store.env.info()["map_size"])
         self.disk_room = TableRoom(store.data_file, map_size, store.table_bytes, store.free_pages_bytes)
         self._beyond_limit: int | None = None
-        """Bytes of what was refused last because the store has reached its limit."""
+        """Bytes of the last append that was refused because the store had reached its limit; None if none was."""
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.cluster}", daemon=True)
         self._thread.start()
 
@@ -132,12 +134,14 @@ class Writer:
         self.disk_room.close()
 
     def disk_status(self) -> dict[str, Any]:
-        """Return what is free on the disk, and under ``full`` why messages are refused that were not before."""
+        """Return the free bytes of the disk and of the reserve. ``full`` says why a full disk refuses messages, or is
+        None."""
         status = self.disk_room.status()
         return {**status, "full": status["full"] or self._store.segments.full()}
 
     def beyond_limit(self) -> str | None:
-        """Return why messages are refused, if ``store.size_max`` would refuse again what it refused last."""
+        """Return why the store's limit ``store.size_max`` refuses messages, or None if the size refused last would
+        fit now."""
         refused = self._beyond_limit
         return None if refused is None or self._store.has_room(refused) else self._limit_reached()
 
@@ -363,7 +367,11 @@ class Writer:
         return group, True
 
     def _commit(self, group: list[Request], openings: int = 0) -> Committed:
-        """Write a group. ``openings`` counts how often it was given up, and its entries opened, to compare them."""
+        """Write a group as one transaction, or in parts if the store or the disk cannot take all. Return the results.
+
+        ``openings`` counts how often the group was rolled back so far, to decompress entries and compare their
+        contents.
+        """
         if self._broken:
             return self._refuse(group, StoreFailed(self.failed))
         if (displaced := self._store.displaced()) is not None:

@@ -1,11 +1,12 @@
-"""Producers that are in each other's way over clusters: ids that were used twice, and names that are active twice.
+"""Conflicts between producers of several clusters: sequence ids used twice, and names used in two clusters at once.
 
-Deduplication holds over clusters only while one producer at a time has a name. Nothing is lost where two have it, but
-what both send comes in one order here and in another there, and nobody is told by the protocol. So the worker notes
+Deduplication works across clusters only while one producer at a time uses a name. If two producers use one name, no
+message is lost. But their messages come in different orders in different clusters, and the protocol tells nobody. So
+the worker notes:
 
-1. messages that have the sequence ids of others, from another cluster, and other content;
-2. names under which a producer is connected here, while another cluster stores messages of that name;
-3. entries that an earlier version hid as duplicates though they differ (:mod:`.twin_check`).
+1. messages that have a sequence id of a message from another cluster, but other content;
+2. names under which a producer is connected here, while another cluster stores messages under that name;
+3. entries that an earlier version hid as duplicates although their content differs (:mod:`.twin_check`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ import structlog
 from replicator.engine.log.requests import AppendedBlock
 
 ACTIVE_MS: Final = 5 * 60 * 1000
-"""How long a name counts as active in two clusters after that was last seen."""
+"""For this time after a name was last seen in two clusters, it counts as shared."""
 CLOCKS_DIFFER_MS_MAX: Final = 5_000
-"""By how much the clocks of two clusters may differ: a message must be so much younger than the connection here."""
+"""Assumed difference between the clocks of two clusters. Only messages that are younger than the connection by more
+than this show that a name is shared."""
 NAMES_MAX: Final = 1_000
-"""Names that are kept; of more the ones that were seen longest ago go."""
+"""Names that are kept in memory. Beyond that, the name that was seen longest ago is dropped."""
 NAMES_TOLD_MAX: Final = 10
-"""Names in one answer."""
+"""Names in the worker's status."""
 
 log = structlog.get_logger(__name__)
 
 
 class SharedName(NamedTuple):
-    """A producer's name that is active here and in ``cluster``."""
+    """A producer name that is in use in this cluster and in ``cluster``."""
 
     topic: str
     producer: str
@@ -38,15 +40,15 @@ class SharedName(NamedTuple):
 
 
 class Connections(Protocol):
-    """The producers of a topic."""
+    """Interface of the connected producers of one topic."""
 
     def connected_since(self, name: str) -> int | None:
-        """When the producer of that name connected, in milliseconds since 1970; None if it is not connected."""
+        """Return when the producer ``name`` connected, in milliseconds since 1970, or None if it is not connected."""
         ...
 
 
 class ProducedTopic(Protocol):
-    """A topic, as conflicts see it."""
+    """Interface of a topic that :class:`ProducerConflicts` reports about."""
 
     name: str
 
@@ -55,21 +57,23 @@ class ProducedTopic(Protocol):
 
 
 class ProducerConflicts:
-    """The conflicts of one worker. Runs on the event loop."""
+    """Records and reports the producer conflicts that one worker notices. Runs on the event loop."""
 
     def __init__(self, wall_clock_ms: Callable[[], int]) -> None:
         self._now_ms = wall_clock_ms
         self._names: dict[SharedName, int] = {}
-        """When each was seen last, in that order."""
+        """Shared names and when each was last seen, the longest ago first."""
         self._reused: dict[SharedName, int] = {}
-        """Names whose ids were used twice, in the same way."""
+        """Names whose sequence ids were used twice, and when each was last seen, the longest ago first."""
         self.other_content = 0
-        """Messages with ids of others and other content, since the worker started."""
+        """Messages, since the worker started, that reuse sequence ids of another cluster's messages with other
+        content."""
         self.hidden_differing = 0
         """Entries that an earlier version hid as duplicates though their content differs; found at the start."""
 
     def on_committed(self, topic: ProducedTopic, blocks: Sequence[AppendedBlock]) -> None:
-        """Note the producers of copied blocks that are connected here, too."""
+        """Record each producer name of copied blocks under which a producer is connected to this cluster at the same
+        time."""
         for block in blocks:
             for name in block.connected:
                 since = topic.producers.connected_since(name)
@@ -77,26 +81,30 @@ class ProducerConflicts:
                     self._note(SharedName(topic.name, name, block.header.origin))
 
     def on_other_content(self, topics: Mapping[int, ProducedTopic], found: Mapping[tuple[int, str, str], int]) -> None:
-        """Note messages that have ids of others and other content, by topic, producer and origin of the others."""
+        """Record messages that reuse sequence ids of messages from another cluster, but have other content.
+
+        ``found`` counts the messages by topic id, producer, and origin of the other messages.
+        """
         for (topic_id, producer, origin), messages in found.items():
             self.other_content += messages
             topic = topics.get(topic_id)
             name = SharedName("" if topic is None else topic.name, producer, origin)
             if self._is_news(self._reused, name):
                 log.warning(
-                    "messages have ids of others from another cluster, and other content: all are delivered",
+                    "messages reuse sequence ids of another cluster's messages with other content: all are delivered",
                     **name._asdict(),
                 )
 
     def shared_names(self) -> list[SharedName]:
-        """The names that are active in two clusters now, the last seen first."""
+        """Return the names that were in use in two clusters in the last :data:`ACTIVE_MS`, the most recently seen
+        first."""
         after = self._now_ms() - ACTIVE_MS
         for name in [name for name, at_ms in self._names.items() if at_ms < after]:
             del self._names[name]
         return list(reversed(self._names))
 
     def status(self) -> dict[str, Any]:
-        """Return the conflicts as the worker's status shows them."""
+        """Return the counts of conflicts and the first shared names, for the worker's status."""
         names = self.shared_names()
         return {
             "other_content": self.other_content,
@@ -108,11 +116,11 @@ class ProducerConflicts:
     def _note(self, name: SharedName) -> None:
         if self._is_news(self._names, name):
             log.warning(
-                "a producer's name is active in two clusters: give each producer a name of its own", **name._asdict()
+                "producers of two clusters use one name at once: give each producer a name of its own", **name._asdict()
             )
 
     def _is_news(self, kept: dict[SharedName, int], name: SharedName) -> bool:
-        """Keep a name as seen now; returns whether it was not seen for a time."""
+        """Record that ``name`` was seen now. Return whether it was not seen in the last :data:`ACTIVE_MS`."""
         now = self._now_ms()
         before = kept.pop(name, None)
         kept[name] = now

@@ -1,15 +1,16 @@
-"""Content of entries: whether two that have one producer's sequence ids, from different clusters, are one message.
+"""Comparison of entries from different clusters with equal sequence ids: do they hold the same messages?
 
-A failover can give out a sequence id twice. Across origins two messages are duplicates only if their content is equal
-too: payload, key, ordering key, properties, event time, and the clusters that they are for. The rest may differ between
-two sends of one message: publish time, compression, schema version, delivery time, the cut of batches.
+A failover can give out a sequence id twice. So messages of two origins are duplicates only if their content is equal
+too: payload, key, ordering key, properties, event time, and the clusters that they are for. The rest may differ
+between two sends of one message: publish time, compression, schema version, delivery time, and the cut of batches.
 
-1. Stored bytes are compared first. Entries that are equal, or differ in metadata that is not content, are done with.
-2. The others are *opened*: decompressed, and taken apart into messages with a digest each. That never happens inside of
-   a transaction. :meth:`Contents.messages` notes what it lacks, and the transaction is given up.
-3. The writer then calls :meth:`Contents.open_wanted`, and writes its group once more, with all that was opened at hand.
-4. What cannot be opened is equal to nothing but its own bytes: ciphertext, damaged payloads, and what is larger than
-   :data:`OPENED_BYTES_MAX`. Such a message is stored and delivered twice rather than never.
+1. Stored bytes are compared first. They decide for entries that are equal, or differ only in metadata that is not
+   content.
+2. Other entries are *opened*: decompressed, and split into messages with a digest each. That never happens inside of
+   a transaction. :meth:`Contents.messages` notes each entry that it lacks, and the transaction is rolled back.
+3. Then the writer calls :meth:`Contents.open_wanted`, and writes its group again, with all opened entries at hand.
+4. Some entries cannot be opened: ciphertext, damaged payloads, and entries above :data:`OPENED_BYTES_MAX`. Such an
+   entry equals only its own bytes. At worst its messages are stored and delivered twice, and never lost.
 """
 
 from __future__ import annotations
@@ -26,31 +27,35 @@ from replicator.engine.log.entry import decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 
 OPENED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Uncompressed bytes of the entries that one group commit opens. It takes some tenths of a second, in which nothing is
-confirmed; a producer that sends again has a few megabytes on its way."""
+"""Uncompressed bytes of the entries that one group commit decompresses. That takes some tenths of a second, in which
+nothing is confirmed. A producer that sends again has only a few megabytes under way."""
 OPENED_MESSAGES_KEPT_MAX: Final = 100_000
-"""Digests of messages that stay for the next groups, some 200 bytes each: who sends again sends neighbours."""
+"""Digests of messages in the cache, some 200 bytes each. A producer that sends again sends neighbouring entries."""
 
 _DIGEST_BYTES: Final = 16
 
 
 class ContentsNeeded(Exception):
-    """A transaction met entries that are to be opened before it can be written. Nothing of it may stay."""
+    """Raised at the end of a transaction that must be rolled back, because entries must be decompressed for
+    comparison."""
 
 
 class MessageContent(NamedTuple):
-    """One message, as another one with its sequence id is compared with it."""
+    """Sequence id of one message, and the digest of its content."""
 
     sequence_id: int
     digest: bytes
 
 
 Opened = tuple[MessageContent, ...] | None
-"""The messages of an entry in their order; None for an entry that cannot be opened."""
+"""Messages of an entry, in their order; None for an entry that cannot be decompressed."""
 
 
 def compare_stored(one: Buffer, other: Buffer) -> bool | None:
-    """Return whether two entries hold the same messages, by their stored bytes; None where they are to be opened."""
+    """Return whether two entries hold the same messages, judged by their stored bytes.
+
+    Return None if that needs their decompressed contents.
+    """
     if len(one) == len(other) and bytes(one) == bytes(other):  # comparing views takes ten times as long
         return True
     try:
@@ -72,7 +77,10 @@ def compare_stored(one: Buffer, other: Buffer) -> bool | None:
 
 
 def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened, int]:
-    """Return the messages of an entry, and how many bytes they have. Neither ciphertext nor chunks can be opened."""
+    """Decompress an entry. Return its messages, and the bytes of the decompressed payload.
+
+    Return None and 0 for encrypted entries, chunks, damaged payloads, and payloads of more than ``bytes_max``.
+    """
     try:
         metadata, payload = decode_entry(memoryview(entry), check=False)
         if metadata.encryption_keys:
@@ -99,7 +107,8 @@ def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened
 
 
 def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool:
-    """Return whether two entries hold the same messages. It opens them where needed, so it is not for transactions."""
+    """Return whether two entries hold the same messages. Decompress them if needed, so never call this in a
+    transaction."""
     if (stored := compare_stored(one, other)) is not None:
         return stored
     opened, _ = open_entry(one, bytes_max)
@@ -107,10 +116,11 @@ def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool
 
 
 class Contents:
-    """The entries that the writer has opened. It belongs to the writer's thread.
+    """Cache of decompressed entries, as digests of their messages. Only the writer's thread may use it.
 
-    Whoever compares within a transaction goes on when something is wanted, as if it differed from everything: the
-    transaction is given up at its end, and so all that it wants is opened at once.
+    A comparison in a transaction does not wait for an entry that the cache lacks. The entry is noted as wanted, and
+    counts as different from everything. At its end the transaction is rolled back, so that all wanted entries are
+    decompressed at once.
     """
 
     __slots__ = ("_messages", "_not_opened", "_opened", "closed", "wanted")
@@ -119,19 +129,23 @@ class Contents:
         self._opened: OrderedDict[bytes, Opened] = OrderedDict()
         self._messages = 0
         self._not_opened: list[bytes] = []
-        """Those of the group of now: the next group may have room for them."""
+        """Entries of the current group that could not be decompressed. The next group may have room for them."""
         self.closed = False
-        """Whether nothing more is opened for the group: what is not open differs from everything."""
+        """Whether no more entries are decompressed for this group. Then an entry that the cache lacks counts as
+        different."""
         self.wanted: dict[bytes, bytes] = {}
-        """Entries that are to be opened, by the digest of their bytes."""
+        """Entries that are to be decompressed, by the digest of their bytes."""
 
     @property
     def wanted_bytes(self) -> int:
-        """Return how many bytes the wanted entries say that they have uncompressed."""
+        """Return the sum of the uncompressed sizes that the wanted entries state in their metadata."""
         return sum(map(_claimed_bytes, self.wanted.values()))
 
     def messages(self, entry: Buffer) -> Opened:
-        """Return the messages of an entry; None where it cannot be opened, or is wanted from now on."""
+        """Return the messages of ``entry`` from the cache, or None if the entry could not be decompressed.
+
+        If the cache lacks the entry, note it as wanted and return None; if ``closed``, return None only.
+        """
         key = _key(entry)
         if key not in self._opened:
             if self.closed:
@@ -142,14 +156,20 @@ class Contents:
         return self._opened[key]
 
     def alike(self, one: Buffer, other: Buffer) -> bool:
-        """Return whether two entries hold the same messages."""
+        """Return whether two entries hold the same messages.
+
+        The result is False if an entry is not in the cache; then the entry is noted as wanted.
+        """
         if (stored := compare_stored(one, other)) is not None:
             return stored
         opened, its_opened = self.messages(one), self.messages(other)
         return opened is not None and opened == its_opened
 
     def open_wanted(self) -> None:
-        """Open what is wanted, up to :data:`OPENED_BYTES_MAX` in all; the rest counts as what cannot be opened."""
+        """Decompress the wanted entries into the cache, up to :data:`OPENED_BYTES_MAX` in all.
+
+        An entry beyond that limit is cached as one that cannot be decompressed.
+        """
         room = OPENED_BYTES_MAX
         for key, entry in self.wanted.items():
             opened, size_bytes = open_entry(entry, room)
@@ -161,7 +181,11 @@ class Contents:
         self.wanted = {}
 
     def settle(self) -> None:
-        """Forget what was opened first, beyond what may be kept: a group is written."""
+        """Shrink the cache to :data:`OPENED_MESSAGES_KEPT_MAX` messages, the oldest first, after the writer has
+        written a group.
+
+        Entries that could not be decompressed are forgotten, because the next group may have room for them.
+        """
         self.wanted = {}
         self.closed = False
         for key in self._not_opened:
@@ -174,7 +198,7 @@ class Contents:
 
 
 def equal_messages(sent: Sequence[MessageContent], here: Iterable[Sequence[MessageContent]]) -> int:
-    """Return how many of the sent messages have an equal one here, however the batches are cut."""
+    """Return how many messages of ``sent`` have an equal message in ``here``, however batches are cut."""
     found = {message for messages in here for message in messages}
     return sum(message in found for message in sent)
 
@@ -196,17 +220,17 @@ def _properties(properties: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 
 def _to(metadata: MessageMetadata) -> tuple[str, ...]:
-    """Return the clusters that the producer names, if it names any."""
+    """Return the sorted names of the clusters that the producer restricts the message to; empty if it names none."""
     return tuple(sorted(metadata.replicate_to))
 
 
 def _is_plain(metadata: MessageMetadata) -> bool:
-    """Return whether the payload is that of one message, as it stands."""
+    """Return whether the payload is that of a single message without compression."""
     return metadata.compression == NONE and not metadata.HasField("num_messages_in_batch")
 
 
 def _content(metadata: MessageMetadata | SingleMessageMetadata) -> tuple[object, ...]:
-    """Return the part of a message's metadata that is its content."""
+    """Return the part of a message's metadata that is content: two sends of one message agree in it."""
     return (
         metadata.HasField("partition_key"),
         metadata.partition_key,
@@ -220,7 +244,7 @@ def _content(metadata: MessageMetadata | SingleMessageMetadata) -> tuple[object,
 
 
 def _shape(metadata: MessageMetadata) -> tuple[object, ...]:
-    """Return the part of an entry's metadata that says how to read its payload, or is content."""
+    """Return the part of an entry's metadata that tells how to read the payload, or that is content."""
     return (
         metadata.sequence_id,
         max(metadata.sequence_id, metadata.highest_sequence_id),

@@ -1,26 +1,26 @@
-"""What has been stored of each producer, so that nothing it sends again is stored twice.
+"""Deduplication: what is stored of each producer, so that an entry that it sends again is not stored twice.
 
-Invariant: an entry is stored if, and only if, its sequence ids are above all that the topic has of its producer; what
-the topic has is written in the same transaction as the entry. So it is right after a kill at any moment, and nothing
-is ever "maybe a duplicate": the writer decides in the order in which it appends, and a copy of an entry that is still
-on its way is answered after it, with the same outcome.
+Invariant: an entry is stored if, and only if, its sequence ids are above all that the topic has of its producer. What
+the topic has is written in the same transaction as the entry, so it is right after a kill at any moment. The writer
+decides in the order in which it appends. A copy of an entry that is still under way is answered after that entry,
+with the same outcome.
 
 :class:`SequenceTable` is the sans-IO core: the rows of one topic, owned by the writer thread.
 
-1. An entry stands for the sequence ids ``first`` to ``last`` of its producer (equal for a single message). All at or
-   below the producer's highest: a duplicate. All above: stored, and ``last`` is the highest from now on. In between (a
-   producer that sends again in other batches): refused, since a part of it is here and a part is not.
-2. The chunks of a large message have one sequence id. It counts when the last chunk is stored; before, the row says how
-   many chunks of which message are here, and the next one must be the chunk after them: one that skips some is refused,
-   lest the message be taken for complete later. A message that starts again under another uuid starts again here.
-3. A row is dropped when its producer is not connected and has sent nothing for a time, or when there are too many: then
-   the longest unused goes first.
-4. Copies from other clusters count as well, by what is really in the log, not by a highest id (see
-   :mod:`replicator.engine.producing.sequence_index`). Ids alone prove nothing there: a failover can give one out twice.
-   An entry is a duplicate if each of its messages has an equal one among the copies, however the batches are cut. One
-   of which only some messages are here is refused. One whose ids are here with other content is stored. Chunks go on
-   after equal ones of the same message, and a message that is stored here from its first chunk on is stored whole.
-5. When the transaction fails, :meth:`SequenceTable.roll_back` puts the rows back as they were.
+1. An entry stands for the sequence ids ``first`` to ``last`` of its producer (equal for a single message). If all are
+   at or below the producer's highest id, the entry is a duplicate. If all are above, it is stored, and ``last`` is
+   the new highest id. Otherwise (a producer sent again in other batches) it is refused: only a part of it is here.
+2. The chunks of a large message have one sequence id. It counts when the last chunk is stored. Before, the row says
+   how many chunks of which message are here, and the next chunk must follow them. A chunk that skips some is refused,
+   or the message would be taken for complete later. A message that starts again under another uuid starts again here.
+3. A row is dropped when its producer is not connected and has sent nothing for a time. If there are too many rows,
+   the one unused for longest is dropped.
+4. Copies from other clusters count as well, by what is in the log, not by a highest id (see
+   :mod:`replicator.engine.producing.sequence_index`). Ids alone prove nothing: a failover can give one out twice. An
+   entry is a duplicate if each of its messages has an equal one among the copies, however batches are cut. An entry
+   with only some messages here is refused. An entry whose ids are here with other content is stored. Chunks continue
+   after equal chunks of the same message. A message whose first chunk is stored here is stored whole.
+5. If the transaction fails, :meth:`SequenceTable.roll_back` restores the rows.
 
 Source: the publicly documented behaviour of Pulsar's broker deduplication. Upstream writes such a table as a snapshot
 now and then and reads the log from there on; its answer for a copy of an entry that is on its way is an error.
@@ -50,33 +50,36 @@ _NO_UUID: Final = bytes(8)
 
 
 class Copied(NamedTuple):
-    """Equal messages of an entry that is sent here, among the copies from other clusters."""
+    """How much of a sent entry is in the log as copies from other clusters: all messages (``whole``), or some
+    (``part``)."""
 
     whole: bool = False
     part: bool = False
     chunk: int = NONE_YET
-    """The highest chunk that is here of a message that is incomplete here."""
+    """The highest copied chunk of a message whose last chunk has not come, or -1."""
     other_chunk: bool = False
-    """Whether the copies have other content in the place of this chunk, which is not the first one."""
+    """Whether the copied message has other content than this chunk, which is not the first one, in its place."""
 
 
 _NOT_COPIED: Final = Copied()
 
 
 class Copies(Protocol):
-    """What of the producers' entries came from other clusters."""
+    """Interface that finds the messages of sent entries among the copies from other clusters."""
 
     def highest(self, producer: str) -> int:
-        """No entry with a higher sequence id came from elsewhere."""
+        """Return a sequence id that no copied entry of ``producer`` exceeds."""
         ...
 
     def of(self, index: int, sent: Numbered) -> Copied:
-        """Return what is here of the entry at ``index`` of those that are admitted."""
+        """Return how much of a sent entry was copied from other clusters. ``index`` is its place among the sent
+        entries."""
         ...
 
 
 class Numbered(NamedTuple):
-    """What deduplication looks at in an entry. ``chunks`` is 0 for what is not a chunk of a larger message."""
+    """The part of an entry that deduplication looks at. ``chunks`` is 0 if the entry is not a chunk of a larger
+    message."""
 
     producer: str
     first: int
@@ -88,7 +91,8 @@ class Numbered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequenceRow:
-    """What is stored of one producer: everything up to ``highest``, and the chunks up to ``chunk`` of ``open_id``."""
+    """Stored state of one producer: everything up to ``highest``, and the chunks up to ``chunk`` of message
+    ``open_id``."""
 
     highest: int = NONE_YET
     used_at_ms: int = 0
@@ -107,9 +111,9 @@ def decode_row(stored: bytes) -> SequenceRow:
 
 
 class SequenceTable:
-    """The rows of one topic, longest unused first, and what of them has changed since they were last written.
+    """The rows of one topic, longest unused first, and which of them changed since they were last written.
 
-    ``connected`` holds the names of the connected producers; it is only asked, and may belong to another thread.
+    ``connected`` holds the names of the connected producers. The table only reads it; another thread may own it.
     """
 
     def __init__(
@@ -130,15 +134,15 @@ class SequenceTable:
         return len(self._rows)
 
     def highest(self, producer: str) -> int:
-        """The highest sequence id of which everything is here; -1 if none."""
+        """Return the highest sequence id of ``producer`` up to which everything is stored; -1 if there is none."""
         row = self._rows.get(producer)
         return NONE_YET if row is None else row.highest
 
     def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
-        """For each entry whether it is to be stored; False is a duplicate, of one that was sent here or of a copy.
+        """Return for each entry whether to store it. False means a duplicate of an earlier entry, or of a copy.
 
-        Raises :class:`NotAllowedError` for an entry that can be neither, and :class:`BlockCorrupt` where a copy cannot
-        be read; then nothing has changed.
+        Raises :class:`NotAllowedError` for an entry that may be neither stored nor dropped, and :class:`BlockCorrupt`
+        if a copy cannot be read. Then nothing has changed.
         """
         changed: dict[str, SequenceRow | None] = {}
         try:
@@ -149,7 +153,10 @@ class SequenceTable:
             raise
 
     def note(self, highest: Mapping[str, int], now_ms: int) -> None:
-        """By producer, all up to there came from elsewhere; for a table that admits nothing."""
+        """Raise each producer's highest sequence id to that of entries from other clusters.
+
+        Only for a table that does not admit entries.
+        """
         for producer, last in highest.items():
             before = self._rows.get(producer)
             if before is None and last < 0:
@@ -161,7 +168,7 @@ class SequenceTable:
                 self._evict({})
 
     def touch(self, producer: str, now_ms: int) -> None:
-        """The producer is there, though it sends nothing."""
+        """Mark ``producer`` as seen now, though it sent nothing."""
         row = self._rows.get(producer)
         if row is not None:
             self._set(producer, replace(row, used_at_ms=now_ms))
@@ -184,17 +191,17 @@ class SequenceTable:
             self._set(producer, None)
 
     def take_changes(self) -> list[tuple[str, SequenceRow | None]]:
-        """The rows to write (None: to delete) since the last call."""
+        """Return the rows to write since the last call; None stands for a row to delete."""
         changes = [(producer, self._rows.get(producer)) for producer in sorted(self._unwritten)]
         self._unwritten.clear()
         return changes
 
     def begin(self) -> None:
-        """A transaction starts; the one before it is durable, or was rolled back."""
+        """Begin a transaction. The one before it is durable, or was rolled back."""
         self._before.clear()
 
     def roll_back(self) -> None:
-        """The transaction was not written: the rows are what they were before it."""
+        """Restore the rows as they were before the transaction, because it was not written."""
         for producer, row in self._before.items():
             self._put(producer, row)
         self._before.clear()
@@ -209,7 +216,8 @@ class SequenceTable:
         changed: dict[str, SequenceRow | None],
         copies: Copies | None,
     ) -> list[bool]:
-        """In order; a run of new single entries of one producer, which is the rule, changes its row once at its end."""
+        """Admit the entries in order. A run of new single entries of one producer, as is usual, changes its row once
+        at the end."""
         stored: list[bool] = []
         run: str | None = None
         highest = copied = NONE_YET
@@ -234,14 +242,18 @@ class SequenceTable:
         return stored
 
     def _decides_alone(self, entry: Numbered) -> bool:
-        """Whether copies are not asked: the entry was sent here before, or goes on with chunks that are stored here."""
+        """Return whether the table decides about ``entry`` without a look at copies from other clusters.
+
+        It does if a producer sent the entry to this cluster before, or if ``entry`` is a chunk that follows stored
+        chunks.
+        """
         row = self._rows.get(entry.producer)
         if row is None:
             return False
         return entry.last <= row.highest or bool(entry.chunks and _is_open(row, entry))
 
     def _advance(self, producer: str, row: SequenceRow, changed: dict[str, SequenceRow | None]) -> None:
-        """A producer that has a row has gone on, or not."""
+        """Raise the producer's row to ``row`` if its highest sequence id has grown."""
         before = self._rows[producer]
         if before.highest < row.highest:
             changed.setdefault(producer, before)
@@ -255,9 +267,9 @@ class SequenceTable:
             return False
         if copied.other_chunk:
             raise NotAllowedError(
-                f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, and the topic has "
-                "another message of that id from another cluster that begins with the same chunk: send it under "
-                "another id"
+                f"producer {entry.producer!r} sent chunk {entry.chunk} of message {entry.last}, but the topic has "
+                "another message with this sequence id, copied from another cluster, that begins with the same chunk: "
+                "send the message under another sequence id"
             )
         if copied.part:
             raise NotAllowedError(
@@ -283,7 +295,7 @@ class SequenceTable:
         return True
 
     def _evict(self, changed: dict[str, SequenceRow | None]) -> None:
-        """Make room for one: the longest unused that is not connected, or else the longest unused."""
+        """Drop the row unused for longest, preferably of a producer that is not connected."""
         longest_unused = next(iter(self._rows))
         producer = next((name for name in self._rows if name not in self._connected), longest_unused)
         changed.setdefault(producer, self._rows[producer])
@@ -307,7 +319,10 @@ class SequenceTable:
 
 
 def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
-    """The row once this chunk is stored; None if it is here already. Raises :class:`NotAllowedError` for a gap."""
+    """Return the row once the chunk ``entry`` is stored, or None if the topic has that chunk.
+
+    Raises :class:`NotAllowedError` if a chunk before it is missing.
+    """
     here = max(row.chunk, copied) if _is_open(row, entry) else copied
     if entry.chunk <= here:
         return None
@@ -322,7 +337,7 @@ def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool)
 
 
 def _is_open(row: SequenceRow, entry: Numbered) -> bool:
-    """Whether the row has chunks of the message that the entry is a chunk of."""
+    """Return whether ``row`` has chunks of the incomplete message that the chunk ``entry`` belongs to."""
     return (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, _digest(entry.uuid))
 
 

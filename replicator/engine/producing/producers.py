@@ -173,7 +173,7 @@ class TopicProducers:
         return [producer for producer in self._members.values() if producer.admission.done()]
 
     def connected_since(self, name: str) -> int | None:
-        """When the producer of that name connected, in milliseconds since 1970; None if it is not connected."""
+        """Return when the producer ``name`` connected, in milliseconds since 1970, or None if it is not connected."""
         session = self.registry.sessions.get(name)
         producer = None if session is None else self._members.get(session)
         return None if producer is None else producer.connected_at_ms

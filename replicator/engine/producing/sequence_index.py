@@ -58,13 +58,13 @@ from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_LOOKED_AT_MAX: Final = 8
-"""For one id. One is the rule; more only where ids of one producer do not grow."""
+"""Rows that a look-up of one id reads. One is usual; there are more only if the ids of a producer do not ascend."""
 BLOCKS_PARSED_MAX: Final = 4
-"""Kept for the next look-up, up to 3 MB each: who sends again sends neighbours."""
+"""Blocks kept for the next look-up, up to 3 MB each. A producer that sends again sends neighbouring entries."""
 HIGHEST_KEPT_MAX: Final = 10_000
 CHUNKS_COMPARED_MAX: Final = 16
-"""The chunks of one message, 80 MB as clients cut them: a transaction reads them. A larger message that came by two
-ways is delivered twice."""
+"""Chunks of one message that a transaction reads and compares: 80 MB as clients cut them. A larger message that came
+by two ways is delivered twice."""
 
 _DIGEST_BYTES: Final = 16
 _ROW_KEY_TAIL = struct.Struct(">QQQ")
@@ -79,7 +79,7 @@ Pair = tuple[Position, Position]
 
 
 class Identity(NamedTuple):
-    """What two entries must share to be one message."""
+    """Ids and size of an entry. Two entries must share them to hold the same messages."""
 
     numbered: Numbered
     batch_size: int
@@ -87,7 +87,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """The entries of a block, by producer and first id, in order."""
+    """The entries of a block, by producer and first id, and by producer, in the order of the block."""
 
     by_id: dict[tuple[str, int], list[tuple[Identity, int]]] = field(default_factory=dict)
     by_producer: dict[str, _Entries] = field(default_factory=dict)
@@ -95,13 +95,13 @@ class _Parsed:
 
 @dataclass(slots=True)
 class _Entries:
-    """The entries of one producer in a block, in order."""
+    """The entries of one producer in a block, in the order of the block."""
 
     numbered: list[tuple[Numbered, int]] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     ordered: bool = True
-    """Whether ids only grow, which is the rule."""
+    """Whether sequence ids ascend, which is usual."""
 
     def add(self, numbered: Numbered, index: int) -> None:
         if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
@@ -111,14 +111,14 @@ class _Entries:
         self.lasts.append(numbered.last)
 
     def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
-        """Return the entries with ids from ``first`` to ``last``."""
+        """Return the entries with an id from ``first`` to ``last``, both inclusive, with their indexes in the block."""
         if self.ordered:
             return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
         return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
 
 
 class _Place(NamedTuple):
-    """An entry of a stored block."""
+    """Place of an entry: the position of its block, and its index in the block."""
 
     block: Position
     offset: int
@@ -130,26 +130,28 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class Comparing:
-    """State that the comparisons of one transaction share: the entries that are open, and the blocks that were read."""
+    """State that all comparisons of one transaction share: the decompressed entries, and the blocks that were read."""
 
     contents: Contents
     views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
     other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """Messages that have the ids of others and not their content, by topic, producer and origin of the others."""
+    """Messages that reuse sequence ids of other messages with other content, counted by topic id, producer, and
+    origin of the other messages."""
 
     def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
-        """Count messages that have the ids of others, from ``origin``, and not their content."""
+        """Count messages that have sequence ids of messages from ``origin``, but other content."""
         key = topic_id, producer, origin
         self.other_content[key] = self.other_content.get(key, 0) + messages
 
     @property
     def wants(self) -> bool:
-        """Whether entries are to be opened first: what is decided from now on does not count."""
+        """Return whether entries must be decompressed first. Then the transaction is rolled back, and its decisions
+        are void."""
         return bool(self.contents.wanted)
 
 
 def numbered_of(entry: Buffer) -> Numbered | None:
-    """What deduplication looks at in a stored entry; None for one that it cannot tell apart from others."""
+    """Return the part of a stored entry that deduplication looks at, or None if the entry has no usable ids."""
     try:
         _, _, size = _FRAME.unpack_from(entry)
         metadata = MessageMetadata.FromString(bytes(entry[_FRAME.size : _FRAME.size + size]))
@@ -165,7 +167,7 @@ def numbered_of(entry: Buffer) -> Numbered | None:
 
 
 def load_twins(store: Any, topic_id: int) -> list[Pair]:
-    """The twins of a topic, each with the one before it."""
+    """Return the pairs of neighbours in the chains of twins of a topic, the earlier entry first."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: list[Pair] = []
     with store.env.begin(db=store.tables["twins"]) as txn:
@@ -181,7 +183,7 @@ def load_twins(store: Any, topic_id: int) -> list[Pair]:
 
 
 def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
-    """Forget what lies in one block, which is deleted; returns how many rows that were."""
+    """Delete the rows of a block that is being deleted. Return how many rows that were."""
     key = BLOCK_KEY.pack(topic_id, *first)
     stored = txn.get(key, b"", db=tables["numbered_blocks"])
     txn.delete(key, db=tables["numbered_blocks"])
@@ -205,7 +207,10 @@ def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, fir
 
 
 class TwinRow(NamedTuple):
-    """A row of table ``twins``: the entries before and after one in its chain, and the origin of that one."""
+    """Row of the table ``twins`` for one entry: the twins before and after it, and the entry's own origin.
+
+    ``earlier`` and ``later`` are BEFORE_ALL if there is no such twin.
+    """
 
     earlier: Position
     later: Position
@@ -213,7 +218,7 @@ class TwinRow(NamedTuple):
 
 
 def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """Return the row of an entry; None if it has no twin, or there is no such entry."""
+    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no twin."""
     if position == BEFORE_ALL:
         return None
     stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
@@ -225,7 +230,7 @@ def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, posit
 
 
 def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
-    """Write the row of an entry; one that has nothing before or after it has no row."""
+    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no twin."""
     key = BLOCK_KEY.pack(topic_id, *position)
     if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
         txn.delete(key, db=tables["twins"])
@@ -245,9 +250,9 @@ def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
 
 
 class SequenceIndex:
-    """The index of one topic, on the writer's thread; what it is asked is answered within a transaction.
+    """The index of one topic's sequence ids. Only the writer's thread uses it, within a transaction.
 
-    When a transaction fails, it is thrown away: the next one is made from what is stored.
+    If a transaction fails, the index is thrown away, and the next one is loaded from the store.
     """
 
     __slots__ = ("_body", "_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
@@ -260,7 +265,7 @@ class SequenceIndex:
         cluster: str,
         body: Callable[[BlockRow], Buffer],
     ) -> None:
-        """``body`` gives the bytes of a block that is stored."""
+        """Load the index. ``body`` returns the bytes of a stored block."""
         self._body = body
         self._topic_id = topic_id
         self._own = cluster
@@ -272,7 +277,7 @@ class SequenceIndex:
         self._twins = _count(txn, tables["twins"], topic_id)
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Deduplication is on or off from here on in the log."""
+        """Turn deduplication on or off from this place of the log on."""
         if on is self.on:
             return
         self.on = on
@@ -288,7 +293,8 @@ class SequenceIndex:
         first: Position,
         entries: Iterable[Numbered | None],
     ) -> dict[str, int]:
-        """A block of ``entries`` is committed at ``first``; returns each producer's highest id of what is complete."""
+        """Write the rows of a block of ``entries`` that begins at ``first``. Return each producer's highest complete
+        id."""
         ranges: dict[str, tuple[int, int, int]] = {}
         for entry in entries:
             if entry is None:
@@ -323,9 +329,10 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """Which entries of a copied block, about to be committed at ``first``, are here by another way; also writes it.
+        """Find and write the twins of a copied block, which is about to be committed at ``first``. Return their
+        pairs.
 
-        ``numbered`` are their ids; ``origins`` all that the topic has messages of.
+        ``numbered`` are the ids of the block's entries. ``origins`` are all origins of which the topic has messages.
         """
         pairs: list[Pair] = []
         header = new.header
@@ -368,7 +375,8 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """Return what is here, from other clusters, of an entry that a producer sends."""
+        """Return how much of ``entry``, which a producer sends to this cluster, was already copied from other
+        clusters."""
         others = [
             origin
             for origin in origins
@@ -414,11 +422,13 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> Copied:
-        """Do as :meth:`copied`, for a chunk. Its producer has stored no chunk of the message here.
+        """Return how much of a sent chunk is in the log as a copy. This cluster has no sent chunk of its message.
 
-        1. A chunk that is equal to that of a message that is complete here is a duplicate.
-        2. One that is equal to that of an incomplete message of its uuid is, too, and those after it go on there.
-        3. Else the message is another one. Its first chunk is stored; a later one has no first one here.
+        1. A chunk is a duplicate if it equals that of a copied message that is complete.
+        2. A chunk is also a duplicate if it equals that of an incomplete message with the same uuid. Later chunks
+           continue that message.
+        3. Otherwise the chunk belongs to a new message. If it is the first chunk, it is stored; if not, the first
+           chunk is missing.
         """
         goes_on = NONE_YET
         other = False
@@ -443,7 +453,7 @@ class SequenceIndex:
     # Looking up.
 
     def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> int:
-        """No higher id of that producer is here from that origin."""
+        """Return an id that no entry of the producer from this origin exceeds."""
         known = self._highest.get((origin, producer))
         if known is None:
             rows = self._rows(txn, tables, self._digest(origin, producer), 2**64 - 1)
@@ -501,7 +511,11 @@ class SequenceIndex:
         entry: Buffer,
         comparing: Comparing,
     ) -> Position | None:
-        """Return the entry of an origin that has these ids and holds what ``entry`` holds."""
+        """Return the position of the entry from ``origin`` that has the sequence ids ``identity`` and the messages of
+        ``entry``.
+
+        Return None if there is none. Count the messages if entries with these ids have other content.
+        """
         sent = identity.numbered
         met = False
         for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
@@ -518,7 +532,8 @@ class SequenceIndex:
     def _chunks(
         self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
     ) -> dict[str, dict[int, _Place]]:
-        """The chunks of messages of an origin with the id of ``of`` and as many chunks, by uuid and chunk."""
+        """Return the chunks from ``origin`` with the sequence id and the number of chunks of ``of``, by uuid and
+        chunk number."""
         found: dict[str, dict[int, _Place]] = {}
         rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
         for parsed, block in self._blocks(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
@@ -538,9 +553,11 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """The chunks of the message whose last one is entry ``last`` of a copied block, if all are here by another way.
+        """Return the pairs of twins between the chunks of a copied message and equal chunks from another origin.
 
-        Chunks before it are in the same block, or in others that were copied before.
+        The last chunk of the message is entry ``last`` of the copied block ``new``. Earlier chunks are in the same
+        block, or in blocks copied before. The result is empty unless another origin has an equal chunk for every
+        chunk.
         """
         sent = numbered[last]
         assert sent is not None
@@ -596,7 +613,7 @@ class SequenceIndex:
     def _view(
         self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
     ) -> BlockView | None:
-        """A stored block; None where it is trimmed. Raises :class:`BlockCorrupt`."""
+        """Return the stored block that begins at ``first``, or None if it is trimmed. Raises :class:`BlockCorrupt`."""
         views, key = comparing.views, (self._topic_id, first)
         view = views.get(key)
         if view is not None:
@@ -656,14 +673,22 @@ class SequenceIndex:
         local: Position,
         origin: str,
     ) -> bool:
-        """Whether ``local`` may follow in the chain of ``found``: that has none of its origin, and nothing after it."""
+        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of twins that contains
+        ``found``.
+
+        It can if the chain has no entry of ``origin``, and ends before ``local``.
+        """
         last, _, origins = self._chain_of(txn, tables, found, found_origin)
         return origin not in origins and last < local
 
     def _chain_of(
         self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
     ) -> tuple[Position, TwinRow, set[str]]:
-        """The last entry of a chain, its row, and the origins of all."""
+        """Return the last entry of the chain of twins that contains ``found``, its row, and the origins of all its
+        entries.
+
+        An entry without twins is a chain of its own.
+        """
         last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
         origins = {row.origin}
         at, limit = row.earlier, last

@@ -1,15 +1,15 @@
-"""Looking once more at recorded twins, when another version takes a store over: which of them hold the same?
+"""The check of recorded twins when another version takes a store over: do they hold the same messages?
 
-An earlier version took entries of two clusters for one message by their sequence ids alone, and delivered the first of
-them only. A store of it may hide messages that nobody has ever received. So
+An earlier version took entries of two clusters for one message by their sequence ids alone, and delivered only the
+first of them. Its store may hide messages that nobody has ever received. So:
 
-1. each chain is read when the store is opened by another version than last time, and its entries are compared with the
-   first of them (:mod:`.contents`);
-2. entries that differ leave their chain: they are messages of their own from then on, and are delivered. Those that
-   subscriptions have consumed together with the first one stay consumed, as nobody can tell them from others;
-3. chunks leave their chains with all others of their message, unless all of it is equal.
+1. Each chain of twins is read when the store is opened by another version than last time. Its entries are compared
+   with the first entry of the chain (:mod:`.contents`).
+2. Entries that differ leave their chain, and are delivered as messages of their own. If a subscription consumed such
+   an entry together with the first one, the entry stays consumed: nobody can tell it from others.
+3. Chunks leave their chains together with all other chunks of their message, unless the whole message is equal.
 
-Nobody uses the store while this runs, so it may take its time: two entries are read and compared in some 0.1 ms.
+The check runs before anybody uses the store, so it may take its time: some 0.1 ms for each comparison.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from replicator.engine.producing.sequence_index import TwinRow, get_twin, load_t
 from snapshots.position import BEFORE_ALL, Position
 
 COMPARED_BY: Final = "twins_compared"
-"""The row of ``meta`` that names the version which looked at the store's twins last."""
+"""Row of the table ``meta`` with the version that last compared the twins of the store."""
 POSITIONS_LOGGED_MAX: Final = 20
 _BLOCKS_KEPT: Final = 8
 _RULE: Final = f"{__version__}, 1"
@@ -43,7 +43,10 @@ log = structlog.get_logger(__name__)
 
 
 def part_differing_twins(store: Store) -> int:
-    """Part the twins of a store whose content differs, if another version had it last; returns how many entries."""
+    """Take entries that differ in content out of their chains of twins. Return how many entries that were.
+
+    Do nothing if the same version compared the twins of this store before.
+    """
     with store.env.begin() as txn:
         none = txn.stat(store.tables["twins"])["entries"] == 0
     if none or store.meta(COMPARED_BY) == _RULE:
@@ -76,7 +79,7 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
 
 
 def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
-    """The chains of a topic, each in the order of the log, from pairs of entries that follow each other."""
+    """Return the chains of twins of a topic, each in the order of the log, from pairs of neighbours in a chain."""
     later = dict(pairs)
     followers = set(later.values())
     chains = []
@@ -89,7 +92,10 @@ def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]
 
 
 def differing_twins(entries: _Entries, chains: Sequence[Sequence[Position]]) -> list[Position]:
-    """The entries that differ from the first one of their chain, in the order of the log."""
+    """Return the entries that differ from the first entry of their chain, in the order of the log.
+
+    An entry that cannot be read counts as different. All chunks of a message count as different if one of them does.
+    """
     differing: list[Position] = []
     chunked: dict[tuple[Numbered, str, str], list[tuple[Position, bool]]] = {}
     for first, *followers in chains:
@@ -109,7 +115,7 @@ def differing_twins(entries: _Entries, chains: Sequence[Sequence[Position]]) -> 
 
 
 class _Entries:
-    """The entries of one topic, by position: the origin of each, and its bytes."""
+    """Reads entries of one topic by position, and caches the last blocks."""
 
     def __init__(self, store: Store, topic_id: int) -> None:
         self._store = store
@@ -117,7 +123,7 @@ class _Entries:
         self._views: OrderedDict[Position, BlockView] = OrderedDict()
 
     def get(self, position: Position) -> tuple[str, memoryview] | None:
-        """None for one that cannot be read: what it holds, nobody knows."""
+        """Return the origin and the bytes of the entry at ``position``, or None if the entry cannot be read."""
         for first, view in self._views.items():
             if first.ledger == position.ledger and 0 <= position.entry - first.entry < len(view):
                 return view.header.origin, view.entry(position.entry - first.entry)
@@ -135,7 +141,7 @@ class _Entries:
 
 
 def _part(store: Store, topic_id: int, differing: Iterable[Position]) -> None:
-    """Take entries out of their chains, in one transaction."""
+    """Take the entries ``differing`` out of their chains of twins, in one transaction."""
     with store.commit_lock, store.env.begin(write=True) as txn:
         for position in differing:
             row = get_twin(txn, store.tables, topic_id, position)

@@ -1,8 +1,8 @@
-"""Which messages of which batches are acknowledged, for batches in which others are not. Pure.
+"""The acknowledged messages of batches that are acknowledged in part. Pure.
 
-A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry ids.
-A chunk is what the store writes as one row, and what is forgotten as a whole when the mark-delete position passes it,
-so that neither costs more with the number of batches that are open.
+A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry
+ids. A chunk is one row of the store. When the mark-delete position passes a chunk, it is forgotten as a whole. So
+neither saving nor forgetting costs more with the number of partly acknowledged batches.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class BatchAcks(MutableMapping[Position, BitMap]):
         return list(self._order)
 
     def between(self, ledger: int, first: int, last: int) -> Iterator[tuple[int, BitMap]]:
-        """The entries ``first`` to ``last`` of a ledger that are here, each with its indexes, in order."""
+        """Yield the entry ids from ``first`` to ``last``, both inclusive, that have acknowledged indexes, with these
+        indexes."""
         at = bisect_left(self._order, (ledger, first >> BATCH_CHUNK_SHIFT))
         while at < len(self._order) and self._order[at] <= (ledger, last >> BATCH_CHUNK_SHIFT):
             for entry, indexes in self.chunk(self._order[at]):
@@ -92,7 +93,7 @@ class BatchAcks(MutableMapping[Position, BitMap]):
             at += 1
 
     def copy(self) -> BatchAcks:
-        """A copy that later changes do not reach; bitmaps stay serialized."""
+        """Return an independent copy. Bitmaps stay serialized."""
         twin = BatchAcks()
         twin._chunks = {chunk_id: dict(chunk) for chunk_id, chunk in self._chunks.items()}
         twin._order, twin._count = list(self._order), self._count

@@ -1,4 +1,4 @@
-"""What the parts that change a subscription's cursor ask of the subscription."""
+"""Interfaces of a subscription for the parts that change its cursor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from snapshots.position_set import PositionSet
 
 
 class ChangedDispatching(Protocol):
-    """The subscription's dispatch, as the parts see it that change its cursor."""
+    """Interface of a subscription's dispatch for the parts that change the cursor."""
 
     @property
     def dispatcher(self) -> Dispatcher | None: ...
@@ -25,14 +25,14 @@ class ChangedDispatching(Protocol):
         """There may be something to dispatch."""
 
     def rewind(self, positions: PositionSet) -> None:
-        """Deliver these entries, which counted as consumed until now, before what follows."""
+        """Deliver the entries at ``positions`` before later ones. They counted as consumed until now."""
 
     def restart(self) -> None:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
 
 
 class ChangedSubscription(Protocol):
-    """The subscription, as the parts see it that change its cursor."""
+    """Interface of a subscription for the parts that change its cursor."""
 
     topic: SubscribedTopic
     cursor: Cursor

@@ -28,7 +28,7 @@ _consumer_ids = count(1)
 
 
 class ConsumerDispatching(Protocol):
-    """What a consumer asks of the part that it is connected to."""
+    """Interface of the dispatch that a consumer is connected to."""
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
 
@@ -44,13 +44,13 @@ class ConsumerDispatching(Protocol):
 
 
 class ConsumerDeleting(Protocol):
-    """What a consumer asks of the part that deletes the subscription."""
+    """Interface that deletes a consumer's subscription."""
 
     async def delete(self, by: EngineConsumer | None = None, *, force: bool = False) -> None: ...
 
 
 class ConsumedSubscription(Protocol):
-    """What a consumer asks of the subscription that it is connected to."""
+    """Interface of a subscription for its consumers."""
 
     moves: PositionMoves
 
@@ -169,8 +169,10 @@ class EngineConsumer:
         await self.subscription.moves.seek(target)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription. Raises :class:`SubscriptionBusy` while it has other consumers, here or in another
-        cluster, unless ``force``."""
+        """Delete the subscription.
+
+        Without ``force``, raises :class:`SubscriptionBusy` if the subscription has another consumer in any cluster.
+        """
         self._check_open()
         await self.subscription.deleting.delete(by=self, force=force)
 

@@ -49,7 +49,7 @@ class Cursor:
         self._follow_all_twins()
         self.advance()
         self._uncovered: PositionSet | None = None
-        """Entries that are to be delivered because the start moved back, and were not yet."""
+        """Entries that became unconsumed because the start moved back, and that no consumer has received since."""
         if state.rewound is not None:
             uncovered = log.messages_after(state.mark_delete, state.individually_deleted)
             uncovered.discard_above(state.rewound)
@@ -68,47 +68,52 @@ class Cursor:
         return self._state.generation
 
     def is_consumed(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged, or nothing that the subscription could show."""
+        """Return whether the entry at ``position`` is consumed as a whole, or is compacted away for this
+        subscription."""
         state = self._state
         if position <= state.mark_delete or position in state.individually_deleted:
             return True
         return state.read_compacted and self._log.view.lacks(position)
 
     def passes_over(self, position: Position) -> bool:
-        """Whether nothing of the entry is to be sent: it is consumed, or an earlier entry has its message."""
+        """Return whether nothing of the entry is to be delivered: it is consumed, or it is a hidden twin."""
         twins = self._log.twins
         return (twins is not None and position in twins.hidden) or self.is_consumed(position)
 
     def lacks(self, position: Position) -> bool:
-        """Whether the entry is compacted away, for a subscription that reads compacted."""
+        """Return whether the subscription reads compacted, and the entry is compacted away."""
         return self._state.read_compacted and self._log.view.lacks(position)
 
     def needed_after(self) -> Position:
-        """All of the log up to here may be trimmed as far as this cursor is concerned: the view has the rest."""
+        """Return the position up to which this cursor does not need the log any more."""
         state = self._state
         return max(state.mark_delete, self._log.view.horizon) if state.read_compacted else state.mark_delete
 
     def clamp(self, position: Position) -> Position:
-        """The highest position at or below ``position`` that the cursor can stand at."""
+        """Return the highest position at or below ``position`` at which the cursor can stand."""
         if self._state.read_compacted and position < self._log.trimmed:
             return self._log.view.clamp(position)
         return self._log.clamp(position)
 
     def acked_indexes(self, position: Position) -> BitMap | None:
-        """The indexes of a batch that are not to be sent, while others are: they are acknowledged, or not here."""
+        """Return the indexes of a batch that are not delivered, because they are acknowledged or a link left them
+        out.
+
+        Return None if there are none.
+        """
         batch_acks = self._state.batch_acks
         acked = batch_acks.get(position) if batch_acks else None  # asked for every entry that is sent
         return acked if self._log.parts is None else self._with_absent(position, acked)
 
     def _with_absent(self, position: Position, indexes: BitMap | None) -> BitMap | None:
-        """``indexes``, and those of messages that a link left out of the batch."""
+        """Return ``indexes`` together with the indexes of messages that a link left out of the batch."""
         absent = None if self._log.parts is None else self._log.parts.absent(position)
         if absent is None:
             return indexes
         return absent if indexes is None else indexes | absent
 
     def _is_whole(self, position: Position, indexes: BitMap, batch_size: int) -> bool:
-        """Whether nothing is left of the batch when ``indexes`` are acknowledged."""
+        """Return whether nothing of the batch remains unacknowledged once ``indexes`` are acknowledged."""
         done = self._with_absent(position, indexes)
         return done is not None and len(done) >= batch_size
 
@@ -156,7 +161,11 @@ class Cursor:
         self.acknowledge(position, prefix, batch_size)
 
     def _consume_through(self, position: Position, *, but: Position) -> None:
-        """Consume all up to ``position``, except what is uncovered and not delivered yet. The entry ``but`` counts."""
+        """Consume all entries up to ``position``, inclusive, except uncovered entries that no consumer has received
+        yet.
+
+        The entry at ``but`` is consumed even if it is uncovered.
+        """
         uncovered, state = self._uncovered, self._state
         if uncovered is not None:
             uncovered.discard(but)
@@ -175,9 +184,11 @@ class Cursor:
         self._move(position, announce=True)
 
     def uncover(self, positions: PositionSet) -> PositionSet:
-        """Count entries as not consumed, because the start is earlier than it was. Returns those that were consumed.
+        """Count the entries at ``positions`` as unconsumed, because the start moved back. Return those that were
+        consumed.
 
-        Whoever calls this knows that nobody acknowledged them. Entries that are trimmed cannot be delivered any more.
+        The caller must know that nobody acknowledged these entries. Trimmed entries are left out: they cannot be
+        delivered.
         """
         log, state = self._log, self._state
         found = log.messages_of(positions if log.twins is None else log.twins.with_twins(positions))
@@ -201,11 +212,12 @@ class Cursor:
 
     @property
     def has_uncovered(self) -> bool:
-        """Whether entries are to be delivered because the start moved back."""
+        """Return whether an earlier start made entries unconsumed that no consumer has received since."""
         return self._uncovered is not None
 
     def delivered(self, positions: Iterable[Position]) -> None:
-        """Consumers got these entries."""
+        """Note that consumers received the entries at ``positions``: an uncovered entry among them is uncovered no
+        more."""
         if self._uncovered is not None:
             for position in positions:
                 self._uncovered.discard(position)
@@ -217,10 +229,10 @@ class Cursor:
             self._state.rewound = None
 
     def merge_mark_delete(self, position: Position, generation: int, *, announce: bool = False) -> bool:
-        """Take over what another cluster says: all up to ``position`` is consumed. Returns whether the state changed.
+        """Merge that all up to ``position`` is consumed, as another cluster tells. Return whether the state changed.
 
-        A lower generation is old news and ignored; a higher one replaces the state. ``position`` need not exist.
-        With ``announce`` it is somebody here who says so.
+        A lower generation is ignored, and a higher one replaces the state. ``position`` need not exist. With
+        ``announce``, the change is noted as unannounced, because it was made in this cluster.
         """
         if generation < self._state.generation:
             return False
@@ -297,7 +309,7 @@ class Cursor:
         self.advance()
 
     def advance(self) -> bool:
-        """Move the MDP as far as it goes. Returns whether it moved."""
+        """Move the mark-delete position as far as possible. Return whether it moved."""
         log, state = self._log, self._state
         before = state.mark_delete
         if not move_mark_delete(log, state):
@@ -307,7 +319,7 @@ class Cursor:
         return True
 
     def backlog_entries(self) -> int:
-        """Entries not yet consumed; neither markers are counted nor what is compacted away."""
+        """Return the number of unconsumed entries, without markers and entries that are compacted away."""
         log, state = self._log, self._state
         start, deleted = state.mark_delete, len(state.individually_deleted)
         if state.read_compacted and start < log.view.horizon:
@@ -317,7 +329,8 @@ class Cursor:
         return self.backlog_entries_of_view() + log.entries_between(start, log.last) - markers - deleted
 
     def backlog_entries_of_view(self) -> int:
-        """Entries of the compacted view not yet consumed, for a subscription that reads it."""
+        """Return the number of unconsumed entries of the compacted view; 0 for a subscription that does not read the
+        view."""
         state, view = self._state, self._log.view
         if not state.read_compacted or state.mark_delete >= view.horizon:
             return 0

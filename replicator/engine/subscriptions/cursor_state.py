@@ -1,15 +1,14 @@
-"""What is stored of a cursor, and how it changes: each change is noted, to be saved and to be told to others. Pure.
+"""The stored state of a cursor, and its changes, which are noted to be saved and to be told to other clusters. Pure.
 
-Invariants (DESIGN §3): 6, nothing is ever taken out of the state but by mark-delete passing it, or by a new generation.
-A start that moves back (DESIGN 4.7) takes out what nobody acknowledged;
-5, only what was consumed here, or what others may not know, is noted as unannounced.
+Invariants (DESIGN §3): 6, nothing leaves the state unless mark-delete passes it, or a new generation begins. An
+exception is a start that moves back (DESIGN 4.7): then entries that nobody acknowledged become unconsumed. 5, only
+acknowledgements made here, or ones that other clusters may not know, are noted as unannounced.
 
-The methods change one thing and make the notes that belong to it:
+Each method changes one thing and makes the notes that belong to it:
 
-1. ``dirty`` names the chunks to save. What mark-delete has passed needs no note: it is deleted with the next save.
-2. ``unannounced`` has what other clusters were not told of; it exists only while the subscription is replicated. With
-   the first note ``to_announce`` is set, which is stored, so that a worker that starts again knows that it has to
-   announce.
+1. ``dirty`` names the chunks to save. Entries that mark-delete has passed need no note: the next save deletes them.
+2. ``unannounced`` has what other clusters were not told; it exists only while the subscription is replicated. The
+   first note sets ``to_announce``, which is stored. So a worker that restarts knows that it has to announce.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ FIRST_GENERATION: Final = 1
 
 @dataclass(slots=True)
 class DirtyChunks:
-    """Which chunks of the state have changed since they were saved.
+    """The chunks of the state that have changed since they were saved.
 
-    Keys of dicts, as a set that is empty takes 216 bytes, and there are two for each subscription.
+    They are keys of dicts, because an empty set takes 216 bytes, and each subscription would have two.
     """
 
     deleted: dict[ChunkId, None] = field(default_factory=dict)
@@ -58,18 +57,19 @@ class CursorState:
     read_compacted: bool = False
     """Whether the subscription reads the compacted view."""
     unannounced: Unannounced | None = field(default=None, compare=False)
-    """What changed here and others were not told of; None unless the subscription is replicated."""
+    """Changes that other clusters were not told; None unless the subscription is replicated."""
     to_announce: bool = field(default=False, compare=False)
     """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
 
     unclaimed: Mapping[str, Position] | None = None
-    """By origin, up to where this generation begins here only because older messages are trimmed: nobody consumed them
-    in it, and others may have them. None if there are none."""
+    """By origin, the position up to which entries count as consumed only because they were trimmed. Nobody consumed
+    them in this generation, and other clusters may have them. None if there are none."""
     starts: Starts = field(default_factory=dict)
-    """By origin, where this generation begins; nobody consumed what lies before. A generation that a seek began, and a
-    cursor that an earlier version stored, have none: all up to ``mark_delete`` counts as consumed."""
+    """Starts of this generation by origin; nobody consumed the messages before them. A generation that a seek began
+    has none, and neither has a cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
     rewound: Position | None = field(default=None, compare=False)
-    """Up to here entries may be unconsumed because the start moved back, though consumers got later ones."""
+    """Because the start moved back, entries up to this position may be unconsumed, though consumers received later
+    ones."""
 
     def __post_init__(self) -> None:
         if self.replicated and self.unannounced is None:
@@ -78,7 +78,7 @@ class CursorState:
     # Changes.
 
     def consume(self, position: Position) -> None:
-        """The entry beyond mark-delete is consumed as a whole."""
+        """Mark an entry after mark-delete as consumed as a whole."""
         if self.batch_acks.pop(position, None) is not None:
             self.dirty.batches[batch_chunk_of(position)] = None
         self.individually_deleted.add(position)
@@ -89,7 +89,7 @@ class CursorState:
             unannounced.note(position)
 
     def consume_all(self, positions: PositionSet, *, announce: bool) -> None:
-        """The entries beyond mark-delete are consumed as a whole; with ``announce`` they are noted as unannounced."""
+        """Mark entries after mark-delete as consumed as a whole. With ``announce``, note them as unannounced."""
         self._forget_batches(positions)
         self.individually_deleted.update(positions)
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
@@ -97,7 +97,7 @@ class CursorState:
             unannounced.note_set(positions)
 
     def put_batch(self, position: Position, indexes: BitMap, *, announce: bool) -> None:
-        """These messages of the batch are acknowledged, others are not."""
+        """Set which messages of a partly acknowledged batch are acknowledged."""
         self.batch_acks[position] = indexes
         self.dirty.batches[batch_chunk_of(position)] = None
         if announce and (unannounced := self.note_unannounced()) is not None:
@@ -116,8 +116,10 @@ class CursorState:
             self.to_announce |= announce
 
     def uncover(self, positions: PositionSet, mark_delete: Position, passed: PositionSet) -> None:
-        """Count ``positions`` as not consumed, as the start is earlier now. ``passed`` are the entries between the new
-        ``mark_delete`` and the one that was."""
+        """Count the entries at ``positions`` as unconsumed, because the start moved back.
+
+        ``mark_delete`` is the new mark-delete position. ``passed`` are the messages between the new and the old one.
+        """
         highest = positions.last()
         assert highest is not None
         self.rewound = max(highest, self.mark_delete, self.rewound or BEFORE_ALL)
@@ -129,7 +131,10 @@ class CursorState:
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
 
     def outlive(self, generation: int) -> None:
-        """Go on as it is after a deletion of that generation: everything is told anew, in the generation after it."""
+        """Keep the state although another cluster deleted the subscription in ``generation``.
+
+        The subscription gets the next generation, and its whole state is announced again.
+        """
         self.generation = generation + 1
         # Rows of an earlier generation are deleted with the next save, so all are written again.
         self.dirty.deleted.update(dict.fromkeys(self.individually_deleted.chunk_ids()))
@@ -137,7 +142,7 @@ class CursorState:
         self.note_all()
 
     def _forget_batches(self, whole: PositionSet) -> None:
-        """These entries are consumed as a whole: which of their messages were is of no interest any more."""
+        """Drop the acknowledged indexes of batches that are now consumed as a whole."""
         batch_acks = self.batch_acks
         if not batch_acks:
             return
@@ -153,18 +158,18 @@ class CursorState:
     # What others are to be told.
 
     def note_unannounced(self) -> Unannounced | None:
-        """Where to note a change; None if nobody is to be told."""
+        """Return where to note a change, and set ``to_announce``; None if nobody is to be told."""
         if self.unannounced is not None:
             self.to_announce = True
         return self.unannounced
 
     def set_replicated(self, replicated: bool) -> None:
-        """Tell others from now on, beginning with the whole state; or not any more."""
+        """Begin to tell other clusters of the state, the whole state first; or stop telling them."""
         self.replicated = self.to_announce = replicated
         self.unannounced = Unannounced(whole=True) if replicated else None
 
     def note_all(self) -> None:
-        """The whole state is to be told."""
+        """Note that the whole state is to be announced."""
         if (unannounced := self.note_unannounced()) is not None:
             unannounced.note_all()
 
@@ -174,9 +179,9 @@ class CursorState:
             unannounced.heard = True
 
     def take_unannounced(self) -> Unannounced:
-        """What changed here since the last call; empty if nothing has, or if nobody is to be told.
+        """Return what changed since the last call; empty if nothing changed, or if nobody is to be told.
 
-        A batch that is consumed as a whole by now, also by what others said, is among the positions.
+        A batch that is consumed as a whole by now is among the positions, even if other clusters told a part of that.
         """
         unannounced = self.unannounced
         if not unannounced:
@@ -188,12 +193,12 @@ class CursorState:
         return unannounced
 
     def announce_later(self, positions: PositionSet) -> None:
-        """These of what was taken could not be told yet."""
+        """Note again the positions of a taken change that could not be announced yet."""
         if positions and (unannounced := self.note_unannounced()) is not None:
             unannounced.note_set(positions)
 
     def note_announced(self) -> bool:
-        """What was taken is known to be told for good. Returns whether nothing is left to tell."""
+        """Note that the taken changes are announced for good. Return whether nothing is left to announce."""
         if not self.unannounced:
             self.to_announce = False
         return not self.to_announce

@@ -1,16 +1,17 @@
-"""Deleting one subscription with its state, and what it leaves.
+"""Deletion of one subscription with its state, and the tombstone that it leaves.
 
-Invariant 6 (DESIGN §3): one that is replicated leaves a tombstone in the same transaction, so that nothing that other
-clusters said before brings it back. A deletion goes on when whoever asked for it gives up.
+Invariant 6 (DESIGN §3): the transaction that deletes a replicated subscription also stores its tombstone, so that
+nothing that other clusters said earlier brings the subscription back. A deletion goes on even if its caller is
+cancelled.
 
-Without force nobody loses a subscription that consumers use, in any cluster:
+An unforced deletion never takes a subscription away from consumers, in any cluster:
 
 1. It is refused while consumers are connected here.
-2. The other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`), and it is refused if one of them
-   has consumers. One that does not answer in time holds up nothing (invariant 8).
-3. Consumers may have come here meanwhile: 1 is checked again.
-4. The tombstone says that the deletion was not forced. A cluster to which consumers came meanwhile, or which did not
-   answer, keeps the subscription: :meth:`TopicSubscriptions.bury`.
+2. Then other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`), and it is refused if one of
+   them has consumers. A cluster that does not answer in time does not stop it (invariant 8).
+3. Consumers may have connected here meanwhile, so step 1 is repeated.
+4. The tombstone says that the deletion was not forced. So a cluster keeps the subscription if consumers connected
+   there meanwhile, or if it did not answer: :meth:`TopicSubscriptions.bury`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from replicator.running.short_tasks import awaited
 
 
 class DeletedSubscription(Protocol):
-    """The subscription, as its deletion sees it."""
+    """Interface of a subscription for its deletion."""
 
     name: str
     durable: bool
@@ -47,9 +48,9 @@ class DeletedSubscription(Protocol):
 
 
 async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force: bool = False) -> None:
-    """Delete subscriptions of several topics: without ``force`` all of them, or none because one has consumers.
+    """Delete the same subscription of several topics: all, or none if one of them has consumers.
 
-    Raises as :meth:`SubscriptionDeleting.delete` does.
+    With ``force``, consumers are disconnected instead. Raises the errors of :meth:`SubscriptionDeleting.delete`.
     """
     if not force:
         for each in subscriptions:
@@ -67,7 +68,8 @@ async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force
 
 
 async def _check_unused_elsewhere(topic: SubscribedTopic, name: str, topics: Sequence[str]) -> None:
-    """Raise :class:`SubscriptionBusy` if another cluster has consumers of it. Some seconds may pass."""
+    """Raise :class:`SubscriptionBusy` if another cluster has consumers of subscription ``name``. Asking may take
+    seconds."""
     if topic.admission.use_elsewhere is not None:
         await topic.admission.use_elsewhere.check_unused(name, topics)
 
@@ -105,11 +107,12 @@ class SubscriptionDeleting:
 
     @property
     def is_told(self) -> bool:
-        """Whether other clusters are told of the deletion, and delete the subscription too."""
+        """Return whether other clusters learn of the deletion: the subscription is durable and replicated."""
         return self._subscription.durable and self._subscription.replicated
 
     def check_unused_here(self, by: EngineConsumer | None = None) -> None:
-        """Raise :class:`SubscriptionBusy` while consumers other than ``by`` are connected here."""
+        """Raise :class:`SubscriptionBusy` if a consumer other than ``by`` is connected to the subscription in this
+        cluster."""
         subscription = self._subscription
         if others := sum(consumer is not by for consumer in subscription.consumers.values()):
             raise SubscriptionBusy(
@@ -118,10 +121,11 @@ class SubscriptionDeleting:
             )
 
     async def delete(self, by: EngineConsumer | None = None, *, force: bool = False, ask: bool = True) -> None:
-        """Delete the subscription and its state. One that is replicated leaves a tombstone of the next generation.
+        """Delete the subscription and its state. A replicated one leaves a tombstone of the next generation.
 
-        Raises :class:`SubscriptionBusy` while others consume it, here or in another cluster. With ``force`` they are
-        disconnected instead. Without ``ask`` the other clusters are not asked; they keep what is in use there.
+        Raises :class:`SubscriptionBusy` if a consumer other than ``by`` is connected, in any cluster. With ``force``,
+        consumers are disconnected instead. Without ``ask``, other clusters are not asked beforehand, but each keeps
+        the subscription if consumers use it there.
         """
         if not force:
             self.check_unused_here(by)
@@ -133,7 +137,10 @@ class SubscriptionDeleting:
         await self._begin(by, None, unless_in_use=not force)
 
     async def bury(self, generation: int, *, unless_in_use: bool = False) -> None:
-        """Delete the subscription with the tombstone of another cluster, or wait until it is deleted."""
+        """Delete the subscription because another cluster did. Its tombstone gets that deletion's ``generation``.
+
+        If a deletion is under way already, wait for its end instead.
+        """
         if self._deletion is None:
             await self._begin(None, generation, unless_in_use=unless_in_use)
         else:

@@ -31,7 +31,7 @@ CONSUMERS_MAX: Final = 10_000
 
 
 class Deleting(ConsumerDeleting, Protocol):
-    """What deletes the subscription."""
+    """Interface that tells whether the subscription is being deleted, and deletes it."""
 
     def check_there(self) -> None:
         """Raises :class:`SubscriptionNotFound` from the moment on at which the subscription is being deleted."""
@@ -41,7 +41,7 @@ class Deleting(ConsumerDeleting, Protocol):
 
 
 class DispatchedSubscription(ConsumedSubscription, Protocol):
-    """The subscription, as its dispatch sees it."""
+    """Interface of a subscription for its dispatch."""
 
     name: str
     durable: bool
@@ -203,8 +203,11 @@ class Dispatching:
         self.pump.schedule()
 
     def rewind(self, positions: PositionSet) -> None:
-        """Deliver these entries, which counted as consumed until now. One active consumer gets everything again, in
-        order; several keep what they hold."""
+        """Deliver the entries at ``positions``, which counted as consumed until now.
+
+        With one active consumer, dispatch restarts, and it receives all unconsumed messages again in order. Several
+        active consumers keep the messages that they have, and receive these entries too.
+        """
         dispatcher = self.pump.dispatcher
         if dispatcher is None:
             return

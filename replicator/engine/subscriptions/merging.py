@@ -62,8 +62,11 @@ class Merging:
         return True
 
     def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None:
-        """Begin at ``starts``, which are earlier than before or say more. Deliver the entries ``uncovered``, which lay
-        before the start until now, and claim nothing of ``unclaimed``."""
+        """Replace the start by ``starts``, and deliver the entries ``uncovered``, which lay before the old start.
+
+        ``starts`` is earlier than the old start, or names more origins. ``unclaimed`` has, by origin, the position up
+        to which trimmed entries are not told to other clusters as acknowledged.
+        """
         subscription, state = self._subscription, self._cursor.state
         before = self._cursor.mark_delete
         state.starts, state.unclaimed = starts, unclaimed
@@ -90,7 +93,10 @@ class Merging:
         subscription.changed(None, local=False)
 
     def outlive(self, generation: int) -> None:
-        """Keep the subscription as it is, though another cluster deleted it in ``generation``."""
+        """Keep the subscription with its state, though another cluster deleted it in ``generation``.
+
+        The subscription gets the next generation.
+        """
         subscription, cursor = self._subscription, self._cursor
         assert generation >= cursor.generation, "a deletion of an older generation"
         cursor.state.outlive(generation)

@@ -1,15 +1,14 @@
-"""Starts of the subscriptions that somebody makes in this cluster, by origin (DESIGN 4.7).
+"""Starts, by origin, of subscriptions that are made in this cluster (DESIGN 4.7).
 
-Invariant (DESIGN §3): 5. The position at which a cursor is put says nothing about what was consumed, so it is kept as a
-start, apart from acknowledgements.
+Invariant (DESIGN §3): 5. The position at which a new cursor is put does not say what was consumed. So the position is
+stored as a start, apart from acknowledgements.
 
-A start names each origin that the topic has or had, and each origin that links bring here:
+A start names each origin that the topic has or had, and each origin that links bring into the topic:
 
-1. Messages of this cluster up to the position lie before the start, and so do those of other origins that are here at
-   or below it.
-2. Every message of an origin that links bring lies after the start if nothing of the origin is here yet.
-3. Trimmed messages lie before the start, except for a subscription that reads compacted: the view may have them.
-4. Origins that never come here are not named. Another cluster knows better where they begin.
+1. Messages of this cluster and of other origins at or below the cursor's position lie before the start.
+2. If nothing of an origin has come yet, every message of the origin lies after the start.
+3. Trimmed messages lie before the start. A subscription that reads compacted is an exception: the view may have them.
+4. An origin that never comes to this cluster is not named. Another cluster knows better where it begins.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, Start, Starts, merged
 
 StoredExtent = tuple[str, int, Position, Position, int]
-"""Origin, its incarnation, its first position there and here, and the entries."""
+"""Origin, its incarnation, first origin position, first local position, and number of entries."""
 
 
 class StartedTopic(Protocol):
-    """The topic, as far as the start of a subscription goes."""
+    """Interface of a topic whose subscriptions get a start."""
 
     name: str
     cluster: str
@@ -40,19 +39,19 @@ class StartedTopic(Protocol):
 
 
 class ExtentTables(Protocol):
-    """The store, as far as the start of a subscription goes."""
+    """Interface of a store that lists the extents of a topic."""
 
     def extents(self, topic_id: int) -> Iterator[StoredExtent]: ...
 
 
 class MergesStarts(Protocol):
-    """What takes over a start into a subscription."""
+    """Interface that changes the start of a subscription."""
 
     def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None: ...
 
 
 class StartedSubscription(Protocol):
-    """A subscription, as far as its start goes."""
+    """Interface of a subscription whose start can be merged."""
 
     @property
     def name(self) -> str: ...
@@ -67,7 +66,10 @@ def _nobody(topic: str) -> Collection[str]:
 
 
 def _alone(topic: str, subscription: StartedSubscription, said: Starts) -> bool:
-    """Merge a start in an engine without subscription sync: it opens nothing that is consumed."""
+    """Merge the start ``said`` in an engine without subscription sync. Return whether anything changed.
+
+    No consumed entry becomes unconsumed.
+    """
     state = subscription.cursor.state
     if (after := merged(state.starts, said)) == state.starts:
         return False
@@ -76,23 +78,25 @@ def _alone(topic: str, subscription: StartedSubscription, said: Starts) -> bool:
 
 
 class Starting:
-    """Says where subscriptions of one engine's topics begin."""
+    """Computes the starts of new subscriptions on all topics of one engine."""
 
     __slots__ = ("brought", "merge")
 
     def __init__(self) -> None:
         self.brought: Callable[[str], Collection[str]] = _nobody
-        """The clusters whose messages links bring into a topic. The subscription sync knows them."""
+        """Returns the clusters whose messages links bring into a topic. The subscription sync sets it."""
         self.merge: Callable[[str, StartedSubscription, Starts], bool] = _alone
-        """Merge the start of a topic's subscription that somebody made beside the engine, at brokers.
+        """Merges the start of a subscription that somebody made at the brokers beside the engine.
 
-        Return whether anything changed; the caller saves it. The subscription sync does it, and tells other clusters.
+        Returns whether anything changed; then the caller saves the subscription. The subscription sync replaces this
+        function by one that also tells other clusters.
         """
 
     def at(
         self, topic: StartedTopic, store: ExtentTables, position: Position, *, read_compacted: bool = False
     ) -> dict[str, Start]:
-        """Return the start of a subscription that counts nothing after ``position``."""
+        """Return, by origin, the start of a subscription whose cursor is put at ``position``: later messages lie
+        after the start."""
         others = {origin: each for origin, each in topic.origins.high_waters().items() if origin != topic.cluster}
         starts = dict.fromkeys((topic.cluster, *self.brought(topic.name), *others), FROM_THE_FIRST)
         if not read_compacted:
@@ -107,9 +111,10 @@ class Starting:
 
 
 def _reached(extents: Iterable[StoredExtent], position: Position) -> dict[str, Start]:
-    """Return how far each origin is here at ``position``, for those that have any entry left here.
+    """Return, by origin, the last entry at or below ``position``, as a start. An origin without extents is left out.
 
-    An origin that is here above the position only was trimmed below it: it begins with the first entry that is left.
+    If all extents of an origin lie above ``position``, its earlier entries were trimmed. Then the start is right
+    before the first entry that is left.
     """
     found: dict[str, Start] = {}
     first: dict[str, Start] = {}

@@ -46,7 +46,7 @@ from snapshots.position_set import PositionSet
 
 
 class SubscriptionNews(Protocol):
-    """Who is told what becomes of a topic's subscriptions: links, the subscription sync, maintenance."""
+    """Interface of listeners to a topic's subscriptions: links, the subscription sync, and maintenance."""
 
     def on_subscription(self, subscription: Subscription) -> None:
         """It was made, became replicated, or is not any more."""
@@ -62,7 +62,7 @@ class SubscriptionNews(Protocol):
 
 
 class SubscriptionOwner(Protocol):
-    """What has the subscription: the subscriptions of its topic."""
+    """Interface of the collection that has the subscription: the subscriptions of its topic."""
 
     news: SubscriptionNews
     tombstones: Tombstones
@@ -119,7 +119,7 @@ class Subscription:
 
     @property
     def stored(self) -> bool:
-        """Whether the store knows of it (or never will); not so for a moment after it was made."""
+        """Return whether the store has the subscription, or never will. False for a moment after it was created."""
         return self._saver.stored
 
     @property
@@ -154,15 +154,18 @@ class Subscription:
     # Acknowledging.
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
-        """As :meth:`begin_acknowledge`; durable when it returns."""
+        """Acknowledge messages, durably when this returns. See :meth:`begin_acknowledge`."""
         await self.begin_acknowledge(acks)
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None:
-        """As :meth:`begin_acknowledge_cumulative`; durable when it returns."""
+        """Acknowledge all up to ``position``, durably when this returns. See :meth:`begin_acknowledge_cumulative`."""
         await self.begin_acknowledge_cumulative(position, batch_index)
 
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]:
-        """They count at once, and are durable when the future is done. Raises :class:`InvalidAck`: then none counts."""
+        """Acknowledge messages at once, and return a future that is done when that is durable.
+
+        Raises :class:`InvalidAck` if one of them is invalid; then none counts.
+        """
         sizes = self._checked_batch_sizes(acks)
         before = self.cursor.mark_delete
         dispatcher = self._pump.dispatcher
@@ -185,9 +188,9 @@ class Subscription:
         return durable
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]:
-        """It counts at once, and is durable when the future is done.
+        """Acknowledge all up to ``position`` at once, and return a future that is done when that is durable.
 
-        Raises :class:`NotAllowedError` on Shared types, :class:`InvalidAck`.
+        Raises :class:`NotAllowedError` on Shared types, and :class:`InvalidAck`.
         """
         self._check_one_active()
         before = self.cursor.mark_delete
@@ -207,8 +210,11 @@ class Subscription:
     def begin_acknowledge_before(
         self, positions: PositionSet, batches: Mapping[Position, BitMap]
     ) -> asyncio.Future[None]:
-        """As :meth:`begin_acknowledge_cumulative`, of one in the order of another cluster: ``positions`` are what lies
-        here of it, and ``batches`` the messages of batches of which only a part is meant."""
+        """Acknowledge cumulatively in the order of another cluster. Return a future that is done when that is
+        durable.
+
+        ``positions`` are the local entries that are meant, and ``batches`` the messages of partly meant batches.
+        """
         self._check_one_active()
         self.merging.acks(positions, batches, announce=True)
         durable = self.saved()
@@ -235,8 +241,11 @@ class Subscription:
         self.notify_unannounced()
 
     async def set_replicated(self, replicated: bool) -> None:
-        """Tell other clusters of the state from now on, beginning with all of it; or not any more. Durable when it
-        returns. Raises :class:`NotAllowedError` for a subscription that is not durable."""
+        """Start or stop telling other clusters of the state, durably when this returns. Starting tells the whole
+        state first.
+
+        Raises :class:`NotAllowedError` for a subscription that is not durable.
+        """
         if replicated and not self.durable:
             raise NotAllowedError(f"subscription {self.name!r}: one that is not durable cannot be replicated")
         self.deleting.check_there()
@@ -247,7 +256,7 @@ class Subscription:
         await self.saved()
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Give it these properties in the place of those that it has. Durable when it returns."""
+        """Replace the properties of the subscription, durably when this returns."""
         self.deleting.check_there()
         self.cursor.state.properties = dict(properties)
         await self.saved()
@@ -257,7 +266,10 @@ class Subscription:
         return self.cursor.state.take_unannounced()
 
     def note_announced(self) -> None:
-        """What was taken is durable where others will find it. Noted with the next save: a crash only repeats it."""
+        """Note that the state taken by :meth:`take_unannounced` is durably announced.
+
+        The next save stores that. A crash before it only repeats the announcement.
+        """
         if self.cursor.state.to_announce and self.cursor.state.note_announced():
             self.to_be_saved = True
 
@@ -269,7 +281,7 @@ class Subscription:
             self._news.on_acknowledged(self)
 
     def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
-        """The batch size of each; raises before anything is changed if one of them is wrong."""
+        """Return the batch size of each acknowledged entry. Raises :class:`InvalidAck`, before anything has changed."""
         sizes: list[int] = []
         reading, log = self.topic.reading, self.topic.log
         for ack in acks:
@@ -362,14 +374,15 @@ class Subscription:
         return self.cursor.mark_delete
 
     def last_message(self) -> LastMessage:
-        """Return the last message that consumers of this subscription get, and the last one that is consumed.
+        """Return the last message that consumers of this subscription can receive, and its mark-delete position.
 
-        Raises :class:`BlockCorrupt` if its block cannot be read.
+        Raises :class:`BlockCorrupt` if the block of the message cannot be read.
         """
         return last_delivered(self.topic, compacted=self.cursor.state.read_compacted, consumed=self.mark_delete)
 
     def last_position(self) -> Position:
-        """Return the last entry that consumers of this subscription get, or BEFORE_ALL."""
+        """Return the position of the last entry that consumers of this subscription can receive, or BEFORE_ALL for
+        none."""
         return last_position(self.topic.log, compacted=self.cursor.state.read_compacted)
 
     def backlog_messages(self) -> int:

@@ -35,7 +35,8 @@ _UNLESS_IN_USE: Final = 1 << 63
 
 
 class Tombstones(Mapping[str, int]):
-    """The generations by subscription name, the oldest deletion first. Rows are written first, then noted here."""
+    """The generations of deleted subscriptions by name, the oldest deletion first. Store the rows before
+    :meth:`note`."""
 
     __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 
@@ -62,17 +63,18 @@ class Tombstones(Mapping[str, int]):
         return len(self._generations)
 
     def unless_in_use(self, name: str) -> bool:
-        """Return whether a cluster that has consumers keeps the subscription, as its deletion was not forced."""
+        """Return whether the deletion of ``name`` was not forced, so that a cluster with consumers keeps the
+        subscription."""
         return self._unless_in_use is not None and name in self._unless_in_use
 
     def writes(self, name: str, generation: int, *, unless_in_use: bool) -> list[RowWrite]:
-        """Return the rows that store a tombstone; then :meth:`note` it."""
+        """Return the rows that store the tombstone of ``name``. Call :meth:`note` once they are stored."""
         deleted = self._clock_ms() | (_UNLESS_IN_USE if unless_in_use else 0)
         row: RowWrite = (TOMBSTONES, self._key(name), _ROW.pack(generation, deleted))
         return [row, *((TOMBSTONES, self._key(oldest), None) for oldest in self._too_many(name))]
 
     def note(self, name: str, generation: int, *, unless_in_use: bool) -> None:
-        """Take up a tombstone whose rows are stored."""
+        """Remember the tombstone of ``name``, whose rows (:meth:`writes`) are stored."""
         for oldest in self._too_many(name):
             self.forget(oldest)
         self._generations.pop(name, None)
@@ -80,11 +82,12 @@ class Tombstones(Mapping[str, int]):
         self._mark(name, unless_in_use=unless_in_use)
 
     def removal(self, name: str) -> list[RowWrite]:
-        """What removes a tombstone, if there is one; then :meth:`forget` it."""
+        """Return the rows that delete the tombstone of ``name``; empty if there is none. Call :meth:`forget` once
+        stored."""
         return [(TOMBSTONES, self._key(name), None)] if name in self._generations else []
 
     def forget(self, name: str) -> None:
-        """The subscription is there again."""
+        """Forget the tombstone of ``name``, because the subscription was created again."""
         self._generations.pop(name, None)
         self._mark(name, unless_in_use=False)
 

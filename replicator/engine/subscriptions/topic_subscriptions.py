@@ -207,9 +207,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             created.notify_unannounced()
 
     async def delete(self, name: str) -> None:
-        """Delete a subscription that was deleted where its consumers are served; no other cluster is asked.
+        """Delete the subscription ``name``, which was deleted at the brokers that serve its consumers. Ask no other
+        cluster.
 
-        Raises :class:`SubscriptionNotFound`, and :class:`SubscriptionBusy` while it has consumers.
+        Raises :class:`SubscriptionNotFound`, and :class:`SubscriptionBusy` if consumers are connected.
         """
         subscription = self._by_name.get(name)
         if subscription is None:
@@ -217,10 +218,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         await subscription.deleting.delete(ask=False)
 
     async def bury(self, name: str, generation: int, *, unless_in_use: bool = False) -> Subscription | None:
-        """Delete a subscription that another cluster deleted, unless it lives in a higher generation, and keep the
-        tombstone. Its consumers are disconnected.
+        """Delete a subscription because another cluster deleted it in ``generation``, and store the tombstone.
 
-        With ``unless_in_use`` one that has consumers is not touched. It is returned, and is to be kept.
+        A subscription of a higher generation, or one that is not replicated, stays. With ``unless_in_use``, a
+        subscription that has consumers stays unchanged, and is returned: the caller must keep it. In all other cases
+        return None, and disconnect the consumers of a deleted subscription.
         """
         check_subscription_name(name)  # it is a part of a key of the store
         tombstones = self.tombstones

@@ -1,14 +1,14 @@
-"""Deduplication within one transaction: the tables of the topics that it touches, and what they say of each request.
+"""Deduplication in one transaction: the tables of the topics that it touches, and what they decide on each request.
 
-Invariant: an entry is stored if, and only if, the topic does not have it yet, and what the topic has is written in the
-same transaction as the entry (:mod:`replicator.engine.producing.deduplication`). So what is asked of a table here is
-written with the group, or put back with it.
+Invariant: an entry is stored if, and only if, the topic does not have it yet. The tables that say what the topic has
+are written in the same transaction as the entry (:mod:`replicator.engine.producing.deduplication`), or rolled back
+with it.
 
-1. A publish is compared with the topic's table of sequence ids and with what came from other clusters.
-2. The sequence ids of what is stored are noted in the topic's index, so that a copy of it is recognised later.
-3. A copied block is looked up in that index: which of its messages are here by another way? Where that takes opening
-   entries (:mod:`replicator.engine.producing.contents`) the group is given up, and written once more with them open.
-4. Where deduplication is off, what it knew is forgotten: it is no longer the whole truth, and must not come back.
+1. A publish is compared with the topic's table of sequence ids and with entries from other clusters.
+2. The sequence ids of stored entries are noted in the topic's index, so that a copy is recognised later.
+3. A copied block is looked up in that index: which of its messages came by another way before? If that needs
+   decompressed entries (:mod:`replicator.engine.producing.contents`), the group is rolled back and written again.
+4. If deduplication is off, the tables are cleared: they are no longer complete, and must not come into use again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ from snapshots.position import Position
 
 
 class FoundInBlock(NamedTuple):
-    """What deduplication knows of a copied block: its messages that are here by another way, and which of its
-    producers are connected here."""
+    """Result of deduplication for a copied block.
+
+    ``twins`` are pairs of a stored entry and an entry of the block that hold the same message. ``connected`` names
+    the producers of the block that are connected to this cluster, too.
+    """
 
     twins: Sequence[Pair]
     connected: tuple[str, ...]
@@ -70,7 +73,8 @@ class GroupDeduplication:
         """By the name of the store's table and topic id: the tables that are part of this transaction."""
 
     def admit(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
-        """Find out which entries are stored; raises :class:`NotAllowedError` if none of the request may be."""
+        """Decide which entries of a publish are stored. Raises :class:`NotAllowedError` if the request is refused as
+        a whole."""
         tail = request.tail
         if request.numbered is None:  # step 4
             self._appender.remember(tail)
@@ -101,7 +105,7 @@ class GroupDeduplication:
         tail.numbered = True
 
     def look_up(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> FoundInBlock:
-        """Note the sequence ids of a copied block, and find out which of its messages are here by another way."""
+        """Note the sequence ids of a copied block, and find which of its messages came by another way before."""
         tail, header = request.tail, new.header
         self._switch_index(txn, tail, on=request.numbered)
         if not request.numbered:
@@ -115,7 +119,7 @@ class GroupDeduplication:
         return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))
 
     def open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
-        """Save the topic's epoch; returns the highest sequence id that is here of the producer, -1 if there is none."""
+        """Save the topic's epoch. Return the producer's highest sequence id, over all ways; -1 if there is none."""
         tail = request.tail
         if request.epoch is not None:
             txn.put(tables.TOPIC_KEY.pack(tail.topic_id), tables.EPOCH.pack(request.epoch), db=self._dbs["epochs"])
@@ -162,14 +166,16 @@ class GroupDeduplication:
                 self._copied_table(txn, tail).clear()
 
     def _table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
-        """Each producer's highest sequence id of what it sent here, as a part of this transaction."""
+        """Return the table of highest sequence ids that producers sent to this cluster. The table joins this
+        transaction."""
         if tail.sequences is None:
             rows = load_sequences(txn, self._dbs["sequences"], tail.topic_id) if tail.numbered else ()
             tail.sequences = SequenceTable(rows, connected=tail.connected)
         return self._join("sequences", tail, tail.sequences)
 
     def _copied_table(self, txn: lmdb.Transaction, tail: Tail) -> SequenceTable:
-        """Each producer's highest sequence id of other clusters' entries, though those may be trimmed."""
+        """Return the table of highest sequence ids of copied entries, even trimmed ones. The table joins this
+        transaction."""
         if tail.copied is None:
             rows = load_sequences(txn, self._dbs["copied_sequences"], tail.topic_id) if tail.indexed else ()
             tail.copied = SequenceTable(rows, connected=tail.connected)
@@ -184,7 +190,7 @@ class GroupDeduplication:
 
 @dataclass(frozen=True, slots=True)
 class _TopicCopies:
-    """What of the producers' entries came from other clusters, within one transaction."""
+    """Finds sent entries among the copies from other clusters, within one transaction."""
 
     txn: lmdb.Transaction
     tables: dict[str, Any]

@@ -1,17 +1,16 @@
-"""A group of requests as one transaction: takes them in order, gives each to the part that does it, keeps the results.
+"""A group of requests as one transaction: each request goes, in order, to the part that does it; results are kept.
 
-Invariants (DESIGN §3): 1, the results are given out by the writer once the transaction is durable; 3, requests are done
-in the order in which they came.
+Invariants (DESIGN §3): 1, the writer gives out the results once the transaction is durable; 3, requests are done in
+the order in which they came.
 
-1. Neighbouring publishes are gathered by :mod:`.publishing`; whatever else comes ends the run before it.
-2. A request that is refused leaves nothing, and the others of the group go on.
+1. Neighbouring publishes are gathered by :mod:`.publishing`. Every other request ends the run before it.
+2. A refused request leaves nothing, and the others of the group go on.
 3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
 4. Bodies that go to segments are written and synced; then the transaction commits.
-5. If the transaction fails, or is given up because entries are to be opened first, what the parts hold in memory is put
-   back as it was.
+5. If the transaction fails, the parts restore what they hold in memory. They also do so if it is given up because
+   entries must first be decompressed for comparison.
 
-It runs on the thread of :mod:`replicator.engine.log.writer`. Of the event loop it knows only the futures, which it
-passes on.
+The group runs on the thread of :mod:`replicator.engine.log.writer`. It only passes on futures of the event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInac
 class CommitGroup:
     """One transaction in the making.
 
-    A group often holds one publish only, so the part for copied blocks, which that does not need, is made when it is.
+    A group often holds only one publish, so the part for copied blocks is made when it is first needed.
     """
 
     __slots__ = (
@@ -78,8 +77,11 @@ class CommitGroup:
     def __init__(
         self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int, contents: Contents
     ) -> None:
-        """``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1; ``appended_bytes`` is
-        about what the group appends; ``contents`` has what was opened to be compared."""
+        """Prepare a transaction.
+
+        ``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1. ``appended_bytes`` is
+        about how much the group appends. ``contents`` is the cache of decompressed entries.
+        """
         self._store = store
         self._cluster = cluster = store.cluster
         self._dbs = dbs = store.tables
@@ -97,7 +99,11 @@ class CommitGroup:
         return self._appender.last_id
 
     def write(self, txn: lmdb.Transaction, group: list[Request]) -> None:
-        """Write all requests. Raises :class:`ContentsNeeded` where entries are to be opened: then nothing stays."""
+        """Write all requests of ``group`` in the transaction ``txn``.
+
+        Raises :class:`ContentsNeeded` if entries must be decompressed before they can be compared. The caller must
+        then roll the transaction back.
+        """
         publishes = self._publishes
         for request in group:
             if isinstance(request, PublishRequest):
@@ -118,7 +124,7 @@ class CommitGroup:
         self._bodies.flush(txn)
 
     def durable(self) -> None:
-        """The transaction is committed."""
+        """Note that the transaction is committed."""
         self._bodies.commit()
 
     def roll_back(self) -> None:

@@ -50,18 +50,19 @@ log = structlog.get_logger(__name__)
 
 
 class NoRoom(Exception):
-    """The disk takes no more. No error of a single request: the whole transaction is tried with less."""
+    """The disk has no room. The transaction as a whole is tried again with fewer requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A body that no segment could be made or written for."""
+    """The last body that could not be stored, because the disk had no room to make a segment or to write into one."""
 
     size: int
     capacity: int
-    """Bytes of the segment that was wanted; 0 where a write into one failed."""
+    """Bytes of the segment that was to be made; 0 if a write into an existing segment failed."""
     denied: bool
-    """The disk gave no room although it says that it has enough: a quota is used up, or others were quicker."""
+    """Whether the disk refused although it reports enough room: a quota is used up, or other processes took the room
+    first."""
 
 
 class Segments:
@@ -89,7 +90,7 @@ class Segments:
         self._deleted: Future[None] | None = None
         """The last file that is deleted; those before it went before."""
         self._lacking: Lacking | None = None
-        """The newest body that was refused. None once one of its size was taken, or would be."""
+        """The last body for which the disk had no room. None once a body of that size was stored, or would fit."""
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
@@ -108,7 +109,8 @@ class Segments:
     # Writing.
 
     def put(self, body: Buffer) -> Place:
-        """Where it will lie. Raises :class:`NoRoom` where no segment can be made, and :class:`OSError`."""
+        """Take a body, and return where it will lie. Raises :class:`NoRoom` if no segment can be made, and
+        :class:`OSError`."""
         size = len(body)
         span = self._span
         if span is None or span.room < size:
@@ -166,7 +168,7 @@ class Segments:
         self._make_ahead()
 
     def roll_back(self) -> None:
-        """The transaction failed."""
+        """Forget the bodies of the transaction, which failed."""
         while self._on_their_way:
             self._on_their_way.popleft().exception()
         self._touch_no_more()
@@ -211,7 +213,11 @@ class Segments:
 
     @contextmanager
     def _no_room(self, size: int, capacity: int = 0) -> Iterator[None]:
-        """Raise :class:`NoRoom` for what a full disk refuses, and note it for :meth:`full`."""
+        """Turn an ``OSError`` of a full disk into :class:`NoRoom`, and note it for :meth:`full`. Other errors pass
+        unchanged.
+
+        ``size`` is that of the body, and ``capacity`` that of the segment that was to be made, or 0.
+        """
         try:
             yield
         except OSError as error:
@@ -221,7 +227,7 @@ class Segments:
             raise NoRoom(self._full(self._lacking)) from None
 
     def full(self) -> str | None:
-        """Return why large bodies are refused, if the one that was refused last would be refused again."""
+        """Return why the disk has no room for large bodies, or None once the body that last failed would fit."""
         lacking = self._lacking
         if lacking is None or not (lacking.denied or not self._disk().takes_segment(lacking.capacity)):
             return None
@@ -230,7 +236,7 @@ class Segments:
     def _full(self, lacking: Lacking) -> str:
         disk = self._disk()
         return (
-            f"the disk below {self._directory} is full for large messages, as one of {lacking.size} bytes was "
+            f"the disk below {self._directory} is full for large messages: one of {lacking.size} bytes was refused "
             f"({disk.free} of {disk.total} bytes are free): make room on it, or trim topics"
         )
 
@@ -300,7 +306,7 @@ class Segments:
             files.delete(path)
 
     def wait_for_deleted(self) -> None:
-        """Returns when the files of all segments that are of no use are gone."""
+        """Wait until the files of all unused segments are deleted."""
         if self._deleted is not None:
             self._deleted.result()
 
@@ -355,7 +361,7 @@ class Segments:
         return self.read(place, head, ahead=False)
 
     def status(self) -> dict[str, Any]:
-        """What the segments hold, in bytes."""
+        """Return the bytes that the segments hold, by kind."""
         segments = list(self.space.segments.values())
         total = sum(each.capacity for each in segments)
         live = sum(each.live for each in segments)

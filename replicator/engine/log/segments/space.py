@@ -21,25 +21,30 @@ from typing import Final
 from replicator.engine.log.segments.places import Place
 
 SPARSE_SHARE: Final = 0.25
-"""A segment in which no more than that lives is compacted."""
+"""A segment is compacted if at most this share of it lives."""
 DENSEST_SHARE: Final = 0.9
-"""At the limit, of what was given out of a segment. To gain a byte beyond it, more than nine would have to be moved."""
+"""The share when the store is full. Above it, more than nine bytes would have to be moved to gain one."""
 PRESSURE_FROM: Final = 0.75
-"""Of what the store may take. Below it a segment that is half dead is cheaper kept than moved: it goes on dying."""
+"""Share of the store's limit from which on denser segments are compacted. Below it, keeping a segment that is half
+dead is cheaper than moving its bodies: more of them will die."""
 RESTLESS_FROM: Final = 0.95
-"""From there segments are taken too in which something was trimmed since the last pass."""
+"""Share of the store's limit from which on segments are compacted even if bodies died in them since the last pass."""
 
 
 def share_under(pressure: float) -> float:
-    """Of which share that lives a segment is compacted, where that much is taken of what may be: 1 is all of it."""
+    """Return the share of live bytes up to which a segment is compacted. ``pressure`` is the used share of the
+    store's limit."""
     eager = (min(pressure, 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
     return SPARSE_SHARE + (DENSEST_SHARE - SPARSE_SHARE) * max(0.0, eager)
 
 
 @dataclass(slots=True)
 class Segment:
-    """``used`` bytes of ``capacity`` were given out, of which ``live`` are referred to. ``free_since`` is the time
-    (:class:`Readers`) at which nothing lived there any more, None while something does, or may be written there."""
+    """A segment: of ``capacity`` bytes, ``used`` were given out, and the store refers to ``live`` of these.
+
+    ``free_since`` is the time (:class:`Readers`) at which its last body died; None while a body lives or may be
+    written.
+    """
 
     number: int
     capacity: int
@@ -49,13 +54,14 @@ class Segment:
     damaged_upto: int = -1
     """Compaction leaves what lives up to that offset: it is damaged."""
     stuck: bool = False
-    """It holds nothing that could be moved."""
+    """Whether compaction found nothing in the segment that it could move."""
     gone: bool = False
     """Its file was deleted while the worker runs."""
 
 
 class Readers:
-    """Who reads by which state of the store, as a count of times. A time ends with each commit that frees something.
+    """Tracks which states of the store are being read. A time is a number that grows with each commit that frees a
+    body.
 
     Safe to use from several threads.
     """
@@ -66,7 +72,7 @@ class Readers:
         self._reading: Counter[int] = Counter()
 
     def begin(self) -> int:
-        """Before the transaction begins by which is read; returns what :meth:`end` wants."""
+        """Note a reader before its transaction begins. Return the time that :meth:`end` needs."""
         with self._lock:
             self._reading[self._now] += 1
             return self._now
@@ -78,7 +84,7 @@ class Readers:
                 del self._reading[began]
 
     def next(self) -> int:
-        """A new time, after a commit that freed something."""
+        """Begin a new time, after a commit that freed a body. Return it."""
         with self._lock:
             self._now += 1
             return self._now
@@ -89,7 +95,7 @@ class Readers:
 
 
 class SegmentSpace:
-    """The segments of one store. Used by the writer's thread alone."""
+    """Gives out and frees the space in the segments of one store. Only the writer's thread uses it."""
 
     def __init__(self, alignment: int, readers: Readers) -> None:
         self.alignment = alignment
@@ -97,14 +103,15 @@ class SegmentSpace:
         self.segments: dict[int, Segment] = {}
         self.open: Segment | None = None
         self._lived: dict[int, int] = {}
-        """What lived in each segment when the last pass of compaction began."""
+        """Live bytes of each segment when the last pass of compaction began."""
         self._quiet: set[int] = set()
         self._share = SPARSE_SHARE
         self._taken: list[Segment] = []
         self._before: tuple[Segment | None, int] = (None, 0)
 
     def add(self, segment: Segment) -> None:
-        """A segment whose file is there. Its capacity is aligned. What lives in it is told by :meth:`revive`."""
+        """Add a segment whose file exists. Its capacity is aligned. Call :meth:`revive` for the bodies that live in
+        it."""
         self.segments[segment.number] = segment
         segment.free_since = self._readers.next()
 
@@ -119,12 +126,12 @@ class SegmentSpace:
         self.open = max(begun, key=lambda each: each.capacity - each.used, default=None)
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         self._before = (self.open, self.open.used if self.open else 0)
         self._taken.clear()
 
     def has_room(self, size: int) -> bool:
-        """Whether the open segment has room for a body of that size."""
+        """Return whether the open segment has room for a body of ``size`` bytes."""
         return self.open is not None and self.open.used + size <= self.open.capacity
 
     def take(self, size: int) -> Place:
@@ -141,22 +148,23 @@ class SegmentSpace:
             self.open.used = self._aligned(self.open.used)
 
     def reuse(self, size: int) -> Segment | None:
-        """A free segment that may be written over and has room for a body of that size, if there is one."""
+        """Return a free segment with room for ``size`` bytes that no reader uses any more, or None."""
         return next((each for each in self._unread() if each.capacity >= size), None)
 
     def takes(self, size: int) -> bool:
-        """Return whether there is room for a body of that size without a new segment."""
+        """Return whether a body of ``size`` bytes fits into the open segment or a free one, without making a new
+        segment."""
         return self.has_room(size) or self.reuse(size) is not None
 
     def _unread(self) -> Iterator[Segment]:
-        """Free segments by which nobody reads any more."""
+        """Yield the free segments that no reader uses any more."""
         oldest = self._readers.oldest()
         for each in self.segments.values():
             if each.free_since is not None and each.free_since <= oldest:
                 yield each
 
     def open_next(self, segment: Segment) -> None:
-        """Bodies go to that one now; it is empty."""
+        """Give out space from ``segment``, which is empty, from now on."""
         segment.used, segment.free_since, segment.stuck, segment.damaged_upto = 0, None, False, -1
         self.segments[segment.number] = segment
         self._quiet.discard(segment.number)  # what comes there now was perhaps moved by this pass
@@ -181,7 +189,7 @@ class SegmentSpace:
         self.begin()
 
     def roll_back(self) -> None:
-        """The transaction failed: what it took is free, as it was."""
+        """Free the space that the failed transaction took."""
         segment, used = self._before
         now = self._readers.next()
         for each in self._taken:
@@ -192,21 +200,25 @@ class SegmentSpace:
         self.begin()
 
     def superfluous(self, kept: int) -> list[Segment]:
-        """Free segments beyond so many, which are the largest, and those whose files are gone."""
+        """Return free segments that may be deleted: all but the ``kept`` largest, and those whose files are gone."""
         unread = sorted(self._unread(), key=lambda each: -each.capacity)
         return [each for each in unread if each.capacity][kept:] + [each for each in unread if not each.capacity]
 
     def forget(self, segment: Segment) -> None:
-        """Its file is gone."""
+        """Forget a segment whose file is deleted."""
         del self.segments[segment.number]
 
     def note_gone(self, segment: Segment) -> None:
-        """Its file was deleted under it: nothing is written there any more, and what lives there is moved first."""
+        """Note that the file of a segment was deleted while it was in use. Nothing more is written there; its bodies
+        move first."""
         segment.capacity, segment.gone, segment.stuck, segment.damaged_upto = 0, True, False, -1
 
     def begin_pass(self, *, quiet_only: bool, pressure: float = 0.0) -> None:
-        """Compact what has not changed since the last pass: of what is being trimmed there is less by itself.
-        ``pressure`` is how much of what the store may take it has taken."""
+        """Begin a pass of compaction. ``pressure`` is the used share of the store's limit.
+
+        With ``quiet_only``, segments that changed since the last pass are left alone, because trimming empties them
+        anyway.
+        """
         self._share = share_under(pressure)
         quiet_only = quiet_only and pressure < RESTLESS_FROM
         lived = {each.number: each.live for each in self.segments.values()}
@@ -214,7 +226,7 @@ class SegmentSpace:
         self._lived = lived
 
     def sparse(self) -> Segment | None:
-        """The segment that is to be compacted next in this pass, if one is: that with the least that lives."""
+        """Return the segment to compact next in this pass, the one with the least live bytes, or None."""
         quiet = (each for each in self._sparse() if each.gone or each.number in self._quiet)
         return min(quiet, key=lambda each: each.live / each.capacity if each.capacity else 0, default=None)
 
@@ -230,7 +242,7 @@ class SegmentSpace:
         return sum(each.live for each in list(self.segments.values()))
 
     def taken_bytes(self) -> int:
-        """What of the segments holds something, alive or dead; those that are free are room."""
+        """Return the bytes of all segments that are not free, whether live or dead."""
         return sum(
             each.used if each is self.open else max(each.capacity, each.live)
             for each in list(self.segments.values())

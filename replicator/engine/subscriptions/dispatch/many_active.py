@@ -51,7 +51,8 @@ class ManyActiveDispatcher(Dispatcher):
 
     @abstractmethod
     def rewind(self, positions: PositionSet) -> None:
-        """Send these entries too, though the log was read past them: they counted as consumed until now."""
+        """Deliver the entries at ``positions``, though the log was read past them. They counted as consumed until
+        now."""
 
     def set_limits(self, limits: UnackedLimits) -> None:
         """The policies changed."""
