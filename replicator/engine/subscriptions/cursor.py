@@ -24,7 +24,7 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
@@ -356,6 +356,11 @@ class Cursor:
             self.advance()
         assert all(not self.is_consumed(earlier) or self.is_consumed(later) for earlier, later in pairs)
         return joined
+
+    @property
+    def followed(self) -> Collection[Position]:
+        """The entries that changed only because an entry of the same message did, and were not taken yet."""
+        return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:
         """The entries that changed since the last call only because an entry of the same message did."""

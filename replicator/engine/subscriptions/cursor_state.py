@@ -127,6 +127,8 @@ class CursorState:
             self.dirty.deleted.update(dict.fromkeys(passed.chunk_ids()))
         self.individually_deleted.difference_update(positions)
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
+        if self.unannounced is not None:
+            self.unannounced.forget(positions)
 
     def outlive(self, generation: int) -> None:
         """Go on as it is after a deletion of that generation: everything is told anew, in the generation after it."""
