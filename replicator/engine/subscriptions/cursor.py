@@ -204,6 +204,16 @@ class Cursor:
         """Whether entries are to be delivered because the start moved back."""
         return self._uncovered is not None
 
+    def is_uncovered(self, position: Position) -> bool:
+        """Return whether the entry is to be delivered because the start moved back, and was not yet."""
+        return self._uncovered is not None and position in self._uncovered
+
+    def delivered_through(self, position: Position) -> None:
+        """A consumer got all entries up to ``position``."""
+        if self._uncovered is not None:
+            self._uncovered.discard_through(position)
+            self._keep_uncovered(self._uncovered)
+
     def delivered(self, positions: Iterable[Position]) -> None:
         """Consumers got these entries."""
         if self._uncovered is not None:
