@@ -16,7 +16,7 @@ Merging takes the lesser of two values, so it is commutative, associative and id
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from snapshots.ack_vector import AckVector
 from snapshots.position import BEFORE_ALL, Position
@@ -38,6 +38,15 @@ FROM_THE_FIRST: Final = Start(0, BEFORE_ALL)
 
 Starts = Mapping[str, Start]
 """Start of a subscription by origin. About an origin that is not named nothing is known."""
+
+
+class Reached(Protocol):
+    """How far the messages of an origin are here."""
+
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def position(self) -> Position: ...
 
 
 def merged(one: Starts, other: Starts) -> dict[str, Start]:
@@ -74,6 +83,15 @@ def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Po
 def is_anything_before(starts: Starts) -> bool:
     """Return whether messages can lie before the start of at least one origin."""
     return any(start.position > BEFORE_ALL for start in starts.values())
+
+
+def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
+    """Return whether messages may still come that lie before the start. ``reached`` is how far each origin is here."""
+    return any(
+        start.position > BEFORE_ALL
+        and ((here := reached.get(origin)) is None or (here.incarnation, here.position) < start)
+        for origin, start in starts.items()
+    )
 
 
 def as_data(starts: Starts) -> dict[str, list[object]]:

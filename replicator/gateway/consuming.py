@@ -98,6 +98,7 @@ class ConsumerSession:
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
         consumer.on_reached_end = self._reached_end
+        consumer.drops_acknowledged = not self.extended
         if not self._wire.writable:
             self._permits.blocked()
 

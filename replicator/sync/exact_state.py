@@ -21,7 +21,9 @@ The start of the subscription (DESIGN 4.7) is merged first:
 7. Entries before the start count as consumed here, and no cluster is told so. That also holds for entries that come
    later.
 8. A cursor of an earlier version has no start. It takes the start that others tell, and keeps its acknowledgements.
-9. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count.
+9. A message with two entries, one before the start and one after it, is delivered. Acknowledgements of one entry also
+   count for the other when the start moves back.
+10. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count.
 """
 
 from __future__ import annotations
@@ -199,6 +201,23 @@ class ExactState:
             self._place_start(subscription)
         return True
 
+    def twins_came(self, subscription: Replicated, entries: Collection[Position]) -> bool:
+        """Deliver the messages of ``entries`` that came by another way too, and lie before the start only there.
+
+        They count as consumed together with the entry before the start, and nobody acknowledged that one. Return
+        whether anything changed.
+        """
+        cursor = subscription.cursor
+        state = cursor.state
+        if not starts.is_anything_before(state.starts):
+            return False
+        consumed = {position: None for position in entries if cursor.is_consumed(position)}
+        heard = self.pending.heard(subscription.name, state.generation)
+        found = self.acks.beyond_start(consumed, state.starts, heard)
+        if found:
+            subscription.merging.start(state.starts, found, state.unclaimed)
+        return bool(found)
+
     def _start(self, subscription: Replicated, said: Starts) -> bool:
         """Merge the starts ``said`` into those of the subscription. Return whether anything changed.
 
@@ -225,9 +244,11 @@ class ExactState:
             gone = min(end, trimmed.get(origin, BEFORE_ALL))
             if gone > reached:
                 unclaimed[origin] = max(gone, unclaimed.get(origin, BEFORE_ALL))
-        subscription.merging.start(after, uncovered, unclaimed or None)
         waiting, heard = self.pending.of(name, state.generation), self.pending.heard(name, state.generation)
-        self.pending.put(name, state.generation, waiting, union([heard, acknowledged]))
+        heard = union([heard, acknowledged])
+        self.acks.discard_acknowledged_twins(uncovered, after, heard, subscription.cursor.is_consumed)
+        subscription.merging.start(after, uncovered, unclaimed or None)
+        self.pending.put(name, state.generation, waiting, heard)
         return True
 
     def _place_start(self, subscription: Replicated) -> bool:

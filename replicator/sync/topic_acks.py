@@ -28,7 +28,7 @@ Extents are forgotten one checkpoint after the log was trimmed: what was consume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -288,6 +288,54 @@ class TopicAcks:
         for table in self._tables.values():
             found.difference_update(table.of_origin(found))
         return found
+
+    def beyond_start(self, entries: Collection[Position], said: starts.Starts, heard: AckVector) -> PositionSet:
+        """Return those of ``entries`` that lie after a start, while all other entries of their messages lie before it.
+
+        Where ``heard`` has one of these, somebody acknowledged the message, and it is left out.
+        """
+        found = PositionSet()
+        if (twins := self._log.twins) is None:
+            return found
+        for position in entries:
+            if position not in twins.members or self._lies_before(position, said):
+                continue
+            others = [other for other in twins.others(position) if other not in entries]
+            if others and all(self._lies_before(other, said) and not self._is_in(heard, other) for other in others):
+                found.add(position)
+        return found
+
+    def discard_acknowledged_twins(
+        self, positions: PositionSet, said: starts.Starts, heard: AckVector, is_consumed: Callable[[Position], bool]
+    ) -> None:
+        """Take out of ``positions`` the entries of messages that were acknowledged as another entry.
+
+        An entry before the start is consumed without being acknowledged, unless ``heard`` has it.
+        """
+        if (twins := self._log.twins) is None:
+            return
+        acknowledged = [
+            position
+            for position in twins.among(positions)
+            if any(
+                other not in positions
+                and is_consumed(other)
+                and (not self._lies_before(other, said) or self._is_in(heard, other))
+                for other in twins.others(position)
+            )
+        ]
+        for position in acknowledged:
+            positions.discard(position)
+
+    def _lies_before(self, position: Position, said: starts.Starts) -> bool:
+        origin, at = self._identity(position)
+        incarnation = self._incarnation_of(origin)
+        return incarnation is not None and at <= starts.end_before(said, origin, incarnation)
+
+    def _is_in(self, vector: AckVector, position: Position) -> bool:
+        origin, at = self._identity(position)
+        acks = vector.origins.get(origin)
+        return acks is not None and acks.incarnation == self._incarnation_of(origin) and acks.covers(at)
 
     def incarnations(self, origins: Mapping[str, HighWater]) -> dict[str, int]:
         """Return, by origin, the incarnation of the topic at each of ``origins`` and at this cluster."""

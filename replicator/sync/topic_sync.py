@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from replicator.engine.errors import EngineError
@@ -31,7 +31,7 @@ from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.markers import SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.starts import Starts, is_anything_before
+from snapshots.starts import Starts, is_anything_before, may_come_before
 
 
 class TopicSync:
@@ -124,20 +124,21 @@ class TopicSync:
                 for stored in blocks:
                     self._handle_markers(stored, after)
         for subscription in list(topic.subscriptions.values()):
+            self._twins_came(subscription, subscription.cursor.followed)
             if self._may_have_come_before_its_start(subscription):
                 self._messages_came(subscription.name)
         self._settle()
 
     def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
-        """Return whether the log may have messages before the start that do not count as consumed yet.
+        """Return whether messages before the start may not count as consumed yet, or may still come.
 
         Such messages can remain if the worker ended right after they came.
         """
-        state = subscription.cursor.state
-        return (
-            state.replicated
-            and is_anything_before(state.starts)
-            and self._topic.log.next_after(state.mark_delete) is not None
+        topic, state = self._topic, subscription.cursor.state
+        if not state.replicated or not is_anything_before(state.starts):
+            return False
+        return topic.log.next_after(state.mark_delete) is not None or may_come_before(
+            state.starts, topic.origins.high_waters()
         )
 
     def _recall_own_markers(self, after: Position) -> None:
@@ -194,6 +195,9 @@ class TopicSync:
             if block.header.kind is not BlockKind.MESSAGES:
                 for marker_block in self._markers.blocks(block.position, block.last):
                     self._handle_markers(marker_block, BEFORE_ALL)
+        if twins := [later for block in blocks for _, later in block.twins]:
+            for subscription in list(self._topic.subscriptions.values()):
+                self._twins_came(subscription, twins)
         if self._state.is_loaded or any(each.replicated for each in self._topic.subscriptions.values()):
             for name in self._state.exact.waiting_for(origins):
                 self._messages_came(name)
@@ -218,6 +222,7 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
+        self._twins_came(subscription, cursor.followed)
         if self._may_have_come_before_its_start(subscription):
             self._messages_came(name)
         if cursor.state.unannounced:
@@ -310,6 +315,11 @@ class TopicSync:
         if self._state.exact.messages_came(subscription, relay=self._relays_any()):
             subscription.saved().add_done_callback(_take_exception)  # if it fails, they wait again after a restart
         self._queue.wake()
+
+    def _twins_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
+        """Entries came of messages that were here by another way: some may lie after the start in this way only."""
+        if entries and subscription.replicated and self._state.exact.twins_came(subscription, entries):
+            subscription.saved().add_done_callback(_take_exception)
 
     def _relays_any(self) -> bool:
         routes, name = self._shared.routes, self._topic.name

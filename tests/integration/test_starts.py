@@ -15,6 +15,8 @@ from engine_support import Inbox, eventually, message, opened, subscribed
 from sync_support import Cluster, clusters, payload, quiet
 from test_sync import FAST, TOPIC, Node, RecordingIndex
 from test_sync_faults import backlog
+from test_sync_restored import Cluster as Restarted
+from test_sync_restored import carry, carry_until
 
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
@@ -548,5 +550,27 @@ def test_a_mark_delete_position_that_includes_a_start_is_not_told_beside_the_exa
             await consumer.acknowledge_cumulative(inbox.positions[-1])
             claim = us.sync._topics[TOPIC].controller.updates._subscriptions["sub"].claim
             assert (claim == BEFORE_ALL) is (initial is InitialPosition.LATEST)
+
+    asyncio.run(main())
+
+
+def test_messages_before_the_start_that_come_after_a_restart_are_not_delivered(tmp_path: Path) -> None:
+    """B heard of them from A, has consumed all that it has, and starts again before C brings them."""
+
+    async def main() -> None:
+        a, b, c = (Restarted(name, tmp_path) for name in "abc")
+        for each in (a, b, c):
+            await each.start()
+        await c.topic.publish([message()] * 6)
+        await carry(c, a)
+        await a.topic.subscriptions.create("sub", a.topic.log.last, replicated=True)
+        await carry_until(lambda: "sub" in b.topic.subscriptions and b.backlog == 0, (a, b))
+        await eventually(lambda: b.subscription.mark_delete == b.topic.log.last, "nothing is left")
+        await b.stop()
+        await b.start()
+        await carry(c, b)
+        assert (b.topic.log.messages, b.backlog) == (6, 0)
+        for each in (a, b, c):
+            await each.stop()
 
     asyncio.run(main())

@@ -105,6 +105,8 @@ class EngineConsumer:
         self.on_reached_end: Callable[[], None] | None = None
         """The topic is terminated, and all of it is consumed. Told once."""
         self.told_end = False
+        self.drops_acknowledged = False
+        """Whether the client drops what lies below its last cumulative acknowledgement, as official clients do."""
         self.figures = ClientFigures(time.monotonic())
         """Whoever has the consumer counts in it what the client gets and acknowledges."""
         self.closed = False

@@ -24,7 +24,7 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pyroaring import BitMap
 
@@ -215,6 +215,16 @@ class Cursor:
         """Return whether an earlier start made entries unconsumed that no consumer has received since."""
         return self._uncovered is not None
 
+    def is_uncovered(self, position: Position) -> bool:
+        """Return whether the entry is to be delivered because the start moved back, and was not yet."""
+        return self._uncovered is not None and position in self._uncovered
+
+    def delivered_through(self, position: Position) -> None:
+        """A consumer got all entries up to ``position``."""
+        if self._uncovered is not None:
+            self._uncovered.discard_through(position)
+            self._keep_uncovered(self._uncovered)
+
     def delivered(self, positions: Iterable[Position]) -> None:
         """Note that consumers received the entries at ``positions``: an uncovered entry among them is uncovered no
         more."""
@@ -369,6 +379,11 @@ class Cursor:
             self.advance()
         assert all(not self.is_consumed(earlier) or self.is_consumed(later) for earlier, later in pairs)
         return joined
+
+    @property
+    def followed(self) -> Collection[Position]:
+        """The entries that changed only because an entry of the same message did, and were not taken yet."""
+        return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:
         """The entries that changed since the last call only because an entry of the same message did."""

@@ -129,6 +129,8 @@ class CursorState:
             self.dirty.deleted.update(dict.fromkeys(passed.chunk_ids()))
         self.individually_deleted.difference_update(positions)
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
+        if self.unannounced is not None:
+            self.unannounced.forget(positions)
 
     def outlive(self, generation: int) -> None:
         """Keep the state although another cluster deleted the subscription in ``generation``.

@@ -28,6 +28,8 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
+CUMULATIVE_MAX: Final = 1_000
+"""Names of a subscription, the last ones: a client that lost its connection comes back under its name."""
 
 
 class Deleting(ConsumerDeleting, Protocol):
@@ -59,7 +61,7 @@ class DispatchedSubscription(ConsumedSubscription, Protocol):
 class Dispatching:
     """The consumers of one subscription, and what they get."""
 
-    __slots__ = ("_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump")
+    __slots__ = ("_cumulative", "_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump")
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self._subscription = subscription
@@ -68,6 +70,8 @@ class Dispatching:
         self.name = subscription.name
         """For the failover registry."""
         self.consumers: dict[int, EngineConsumer] = {}
+        self._cumulative: dict[str, None] = {}
+        """Names of consumers that acknowledged cumulatively, and whose clients drop what lies below that."""
         self.gone = Counts()
         """What consumers got that are not here any more."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
@@ -212,12 +216,31 @@ class Dispatching:
         if dispatcher is None:
             return
         if not isinstance(dispatcher, ManyActiveDispatcher):
+            connected = {each.name for each in self.consumers.values() if each.drops_acknowledged}
+            self.pump.may_drop |= connected | self._cumulative.keys()  # an acknowledgement may be on its way
             self.restart()
             return
         dispatcher.rewind(positions)
         for consumer in self.consumers.values():
             consumer.told_end = False
         self.pump.schedule()
+
+    def acknowledged_through(self, position: Position) -> None:
+        """The active consumer acknowledges cumulatively. If the entry came back, its client does not drop such entries,
+        and got those before it."""
+        dispatcher, pump = self.pump.dispatcher, self.pump
+        if not isinstance(dispatcher, SingleActiveDispatcher) or dispatcher.active is None:
+            return
+        consumer = self.consumers[dispatcher.active]
+        if consumer.drops_acknowledged and consumer.name not in self._cumulative:
+            self._cumulative[consumer.name] = None
+            if len(self._cumulative) > CUMULATIVE_MAX:
+                del self._cumulative[next(iter(self._cumulative))]
+        if pump.may_drop and not self._cursor.has_uncovered:
+            pump.may_drop = frozenset()
+        elif consumer.name in pump.may_drop and self._cursor.is_uncovered(position):
+            pump.may_drop -= {consumer.name}
+            self._cursor.delivered_through(dispatcher.read_position)
 
     def tell_end(self) -> None:
         """The topic is terminated: tell consumers so if there is nothing left for them."""

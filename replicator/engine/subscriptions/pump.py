@@ -62,6 +62,8 @@ class Pump:
         """Why dispatch stands still, such as a block that cannot be read."""
         self.paused: Callable[[], bool] = lambda: False
         """Whether nothing is to be dispatched for now; whoever ends that calls :meth:`schedule`."""
+        self.may_drop: frozenset[str] = frozenset()
+        """Names of consumers whose clients may drop entries that came back, as they acknowledged later ones."""
         self.traces: SubscriptionTraces | None = None
         """Told what was delivered; None where there are no traces."""
 
@@ -111,7 +113,7 @@ class Pump:
                 if self.traces is not None:
                     self.traces.delivered(consumer.name, batch)
                 self._deliver(consumer, batch)
-                if self._cursor.has_uncovered:
+                if self._cursor.has_uncovered and consumer.name not in self.may_drop:
                     self._cursor.delivered([delivery.position for delivery in batch])
         if deliveries and isinstance(plan, ReadTail):
             self.handed_out(next(entry for entry in entries if not entry.marker))

@@ -199,6 +199,7 @@ class Subscription:
         reading = self.topic.reading
         late = position <= before and reading.has_position(position)  # its block may be trimmed
         size = 1 if batch_index is None or late else reading.batch_size(position)
+        self.dispatching.acknowledged_through(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self.backlog.moved()
         self.changed(before, local=True)

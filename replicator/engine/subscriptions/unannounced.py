@@ -62,6 +62,10 @@ class Unannounced:
         if not self.whole:
             self.positions.update(positions)
 
+    def forget(self, positions: PositionSet) -> None:
+        """The entries are not consumed any more: nobody acknowledged them."""
+        self.positions.difference_update(positions)
+
     def note_all(self) -> None:
         self.whole = True
         self.positions = PositionSet()
