@@ -409,9 +409,9 @@ class Link:
         """The same by topic, of those that have one."""
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
 
-    def behind(self, limit: int) -> list[Behind]:
+    async def behind(self, limit: int) -> list[Behind]:
         """See :func:`~replicator.links.status.topics_behind`."""
-        return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
+        return await topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:
         """The link as its carriers need it."""
