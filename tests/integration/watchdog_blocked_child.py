@@ -1,4 +1,4 @@
-"""A loop that stands still while nobody reads standard error, of which some bytes are free. Prints its turns after.
+"""Stand still on a loop while nobody reads standard error, of which some bytes are free. Print the turns after that.
 
 Arguments: the free bytes, for how many seconds the loop stands still, and after how many it is ended (0: never).
 """

@@ -17,7 +17,7 @@ from replicator.pipeline.verify.cluster_state import ClusterState, _read_digests
 from replicator.pipeline.verify.plane import VerifyPlane
 
 TOPICS = ("persistent://a/b/one", "persistent://a/b/two")
-EMPTY = {"origins": [], "subscriptions": {}, "reached": {}, "markers": {}}
+EMPTY: dict[str, Any] = {"origins": [], "subscriptions": {}, "reached": {}, "markers": {}}
 STATE: dict[str, Any] = {"subscriptions": [], "mappings": []}
 
 
