@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,13 +24,13 @@ from replicator.api.guarding import (
     may,
 )
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.slices import json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
@@ -70,20 +71,22 @@ def routes() -> list[web.RouteDef]:
 
 async def list_topics(request: web.Request) -> web.Response:
     engine = request.app[ENGINE]
-    topics = [
-        {
-            "name": topic.name,
-            "incarnation": topic.incarnation,
-            "first": str(topic.log.first or BEFORE_ALL),
-            "lac": str(topic.log.last),
-            "entries": topic.log.entries,
-            "messages": topic.log.messages,
-            "clusters": topic.namespace.policies.replication_clusters,
-        }
-        for topic in engine.topics()
-        if topic.name != EPOCHS_TOPIC and may(request, READING, topic.name)
+    rows = [
+        json.dumps(
+            {
+                "name": topic.name,
+                "incarnation": topic.incarnation,
+                "first": str(topic.log.first or BEFORE_ALL),
+                "lac": str(topic.log.last),
+                "entries": topic.log.entries,
+                "messages": topic.log.messages,
+                "clusters": topic.namespace.policies.replication_clusters,
+            }
+        )
+        async for topic in topics_in_slices(engine)
+        if may(request, READING, topic.name)
     ]
-    return web.json_response({"cluster": engine.cluster, "topics": topics})
+    return json_list({"cluster": engine.cluster}, "topics", rows)
 
 
 async def read_blocks(request: web.Request) -> web.StreamResponse:

@@ -56,7 +56,7 @@ async def topic_summary(request: web.Request) -> web.Response:
         if backlog and found is not None and name in found.subscriptions:
             shown = {"name": topic_name, "messages": found.log.messages, "lac": str(found.log.last)}
             backlogs.append(Backlog.of_status(shown, found.subscriptions[name].status()))
-    behind = [each for link in request.app[LINKS].links() for each in link.behind(limit)]
+    behind = [each for link in request.app[LINKS].links() for each in await link.behind(limit)]
     return web.json_response(TopicSummary(engine.cluster, topics, messages, subscriptions, backlogs, behind).as_json())
 
 

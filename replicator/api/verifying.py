@@ -7,6 +7,7 @@ himself, and wants to see the corrupt ones too.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from aiohttp import web
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, may
-from replicator.api.slices import topics_in_slices
+from replicator.api.slices import json_object, topics_in_slices
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
@@ -69,11 +70,11 @@ def add_verifying(app: web.Application) -> None:
 async def cuts(request: web.Request) -> web.Response:
     """Of every topic: how far each origin is here, what was trimmed of it, and what links left out of it."""
     engine = request.app[data_plane.ENGINE]
-    rows: dict[str, Any] = {}
+    rows: dict[str, str] = {}
     async for topic in topics_in_slices(engine):
         if may(request, READING, topic.name):
-            rows[topic.name] = _cut(topic)
-    return web.json_response({"cluster": engine.cluster, "topics": rows})
+            rows[topic.name] = json.dumps(_cut(topic))
+    return json_object({"cluster": engine.cluster}, "topics", rows)
 
 
 def _cut(topic: Topic) -> dict[str, Any]:

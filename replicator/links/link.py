@@ -410,10 +410,9 @@ class Link:
         """Return the backlog in entries of each topic that has one."""
         return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
 
-    def behind(self, limit: int) -> list[Behind]:
-        """Return the topics of this link that are furthest behind. See
-        :func:`~replicator.links.status.topics_behind`."""
-        return topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
+    async def behind(self, limit: int) -> list[Behind]:
+        """See :func:`~replicator.links.status.topics_behind`."""
+        return await topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:
         """The link as its carriers need it."""

@@ -242,7 +242,7 @@ def _resolved(text: str, theirs: object, ours: Path, address: str) -> Topology:
     if not isinstance(theirs, str):
         return parse_topology(text, ours)
     running, folder = parse_topology(text, Path(theirs)), Path(theirs).parent
-    if is_of_this_machine(address.rpartition(":")[0].strip("[]")) and folder.resolve() != ours.resolve().parent:
+    if is_of_this_machine(address.rpartition(":")[0].strip("[]")) and folder.resolve() != ours.parent.resolve():
         return running
     return moved(running, folder, ours.absolute().parent)
 

@@ -16,9 +16,10 @@ What holds in a failover is a drill's to find out.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -57,6 +58,8 @@ UNUSED_SECONDS: Final = 1.0
 """Between two looks at whether a topic has clients: one that is just being made has none for a moment."""
 LOOK_SECONDS_MAX: Final = 10.0
 _RETRY_SECONDS_MAX: Final = 2.0
+_RANDOM_BYTES: Final = 4
+_RANDOM: Final = re.compile(f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
 
 
 class NotArrived(NotThere):
@@ -83,7 +86,7 @@ async def run_roundtrip(
     """
     home = topology.cluster(name)
     try:
-        topic = f"{SCHEME}{parse_namespace(namespace)}/{TOPIC_PREFIX}{name}-{secrets.token_hex(4)}"
+        topic = f"{SCHEME}{parse_namespace(namespace)}/{TOPIC_PREFIX}{name}-{secrets.token_hex(_RANDOM_BYTES)}"
     except EngineError as error:
         raise InvalidAddress(f"--namespace: {error}") from None
     away = [
@@ -102,7 +105,7 @@ async def run_roundtrip(
         quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
     finally:
         there = [home, *(each for each in topology.clusters if each.name in reached)]
-        left = await remove_topic(there, topic, quiet_looks=quiet)
+        left = await _to_its_end(remove_topic(there, topic, quiet_looks=quiet))
         if left:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
     # A cluster that nobody watched may be down for long, and then no link has brought anything there.
@@ -110,6 +113,16 @@ async def run_roundtrip(
     if len(unknown) < len(left):
         raise NotRemoved(f"every message came, and {topic} is left")
     return lines
+
+
+async def _to_its_end(removal: Coroutine[None, None, list[Left]]) -> list[Left]:
+    """Return what a removal does. An interruption ends it only if it is the second one."""
+    task = asyncio.ensure_future(removal)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _named(left: list[Left]) -> str:
@@ -140,7 +153,7 @@ async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) ->
     answers = dict(
         zip(
             topology.names,
-            await asyncio.gather(*(_topics_of_runs(cluster, namespace) for cluster in topology.clusters)),
+            await asyncio.gather(*(_topics_of_runs(each, namespace, topology.names) for each in topology.clusters)),
             strict=True,
         )
     )
@@ -151,20 +164,27 @@ async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) ->
             used[topic] = used.get(topic, False) or has_clients
     found: dict[str, list[Cluster]] = {}
     for topic, has_clients in used.items():
-        home = topic.rpartition(f"/{TOPIC_PREFIX}")[2].rpartition("-")[0]
-        unknown = home in answers and answers[home] is None
+        home = _home_of(topic, topology.names)
+        unknown = home is None or answers[home] is None
         if used_too or not (has_clients or unknown):
             found[topic] = sorted(answering, key=lambda cluster: cluster.name != home)
     return found
 
 
-async def _topics_of_runs(cluster: Cluster, namespace: str) -> dict[str, bool] | None:
+def _home_of(topic: str, clusters: Sequence[str]) -> str | None:
+    """Return at which of these clusters the run began that made a topic; None for a topic that is no run's."""
+    home, _, random = topic.rpartition(f"/{TOPIC_PREFIX}")[2].rpartition("-")
+    made = f"{TOPIC_PREFIX}{home}-{random}" == topic.rpartition("/")[2] and _RANDOM.fullmatch(random)
+    return home if made and home in clusters else None
+
+
+async def _topics_of_runs(cluster: Cluster, namespace: str, clusters: Sequence[str]) -> dict[str, bool] | None:
     """Return the topics of runs that a cluster has, each with whether a client is connected to it; None where the
-    worker does not say."""
+    worker does not say. Runs are those that began at one of ``clusters``."""
     try:
         async with timeout(LOOK_SECONDS_MAX), AdminClient(cluster.url) as admin:
             names = [str(name) for name in await admin.call("GET", topics_path(namespace))]
-            ours = [name for name in names if name.rpartition("/")[2].startswith(TOPIC_PREFIX)]
+            ours = [name for name in names if _home_of(name, clusters) is not None]
             return {name: _has_clients(await admin.call("GET", topic_path(name, "stats"))) for name in ours}
     except RequestRefused as error:
         return {} if error.status == NOT_FOUND else None  # a topic that has just gone is looked for again

@@ -86,7 +86,12 @@ async def _fetch_summary(
     if summary.get("status") == http.HTTPStatus.NOT_FOUND:  # a worker of an older version
         whole = await fetch(session, address)
         return (whole, None) if "error" in whole else (answer, summary_of(whole, limit))
-    return (summary, None) if "error" in summary else (answer, TopicSummary.of_json(summary))
+    if "error" in summary:
+        return summary, None
+    try:
+        return answer, TopicSummary.of_json(summary)
+    except (KeyError, TypeError, ValueError) as error:
+        return _unanswered(f"{address}: its summary of topics cannot be read: {error!r:.200}"), None
 
 
 def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
@@ -118,8 +123,8 @@ async def _fetch(
             if response.status >= http.HTTPStatus.BAD_REQUEST:
                 reason = _reason(await response.text(errors="replace")) or response.reason
                 return {"error": f"{address}: status {response.status}: {reason}", "status": response.status}
-            answer: dict[str, Any] = await response.json()
-            return answer
+            answer = await response.json()
+            return answer if isinstance(answer, dict) else _unanswered(f"{address}: its answer is no object")
     except aiohttp.ClientConnectorError as error:
         number = error.os_error.errno  # its text repeats the address, and not what is wrong
         return _unanswered(f"{address}: {os.strerror(number).lower() if number else 'cannot connect'}")

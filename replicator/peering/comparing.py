@@ -171,7 +171,7 @@ def digest_as_json(digest: TopicDigest) -> dict[str, Any]:
 
 def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
     """Read a digest. Raises what wrong values raise."""
-    return TopicDigest(
+    digest = TopicDigest(
         tuple(
             OriginDigest(
                 str(origin),
@@ -189,6 +189,10 @@ def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
         },
         {int(kind): int(count) for kind, count in row["markers"].items()},
     )
+    of_origins = [*digest.subscriptions.values(), *digest.reached.values()]
+    if any(len(each) != len(digest.origins) for each in of_origins):
+        raise ValueError("a digest says of more or fewer origins than it has what was acknowledged or reached")
+    return digest
 
 
 def _range(first: str, last: str) -> tuple[Position, Position]:

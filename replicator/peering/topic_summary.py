@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 SUMMARY_ROUTE: Final = "/replication/v1/topic-summary"
@@ -68,15 +68,19 @@ class TopicSummary:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError."""
+        """Raise KeyError, TypeError or ValueError for what is no summary. Fields of newer workers are passed over."""
         return cls(
             str(answer["cluster"]),
             int(answer["topics"]),
             int(answer["messages"]),
             int(answer["subscriptions"]),
-            [Backlog(**row) for row in answer["backlogs"]],
-            [Behind(**row) for row in answer["behind"]],
+            [Backlog(**_known(row, Backlog)) for row in answer["backlogs"]],
+            [Behind(**_known(row, Behind)) for row in answer["behind"]],
         )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _known(row: Mapping[str, Any], kind: type[Backlog | Behind]) -> dict[str, Any]:
+    return {each.name: row[each.name] for each in fields(kind)}

@@ -21,9 +21,11 @@ import asyncio
 import contextlib
 import faulthandler
 import os
+import select
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Final
 
@@ -111,6 +113,8 @@ class Watchdog:
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._armed = False
+        self._may_write = False
+        """Whether the timer of the stacks may have run out, and its thread be writing."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -131,7 +135,7 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._of_process:
+        if self._of_process and not self._is_blocked():
             faulthandler.cancel_dump_traceback_later()
 
     def use(self, settings: WatchdogSettings) -> None:
@@ -151,11 +155,22 @@ class Watchdog:
         now = self._clock()
         self._beats += 1
         self.lag.on_beat(now, self._due)
+        self._may_write |= now - self._due >= STACKS_SECONDS / 2
         self._due = now + BEAT_SECONDS
         self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
-        if self._of_process:
+        if self._of_process and not self._is_blocked():
+            self._may_write = False
             with contextlib.suppress(RuntimeError):  # no thread can be started for the timer: the next beat tries again
-                faulthandler.dump_traceback_later(STACKS_SECONDS, file=sys.__stderr__ or 2)
+                faulthandler.dump_traceback_later(STACKS_SECONDS, file=_standard_error())
+
+    def _is_blocked(self) -> bool:
+        """Whether the timer's thread may wait for the reader of the log. To set the timer waits for that thread, and
+        holds the GIL meanwhile: the process would stand still, and nobody could end it."""
+        if not self._may_write:
+            return False
+        poll = select.poll()
+        poll.register(_standard_error(), select.POLLOUT)
+        return not poll.poll(0)
 
     def _tick(self) -> None:
         standstill = Standstill()
@@ -169,4 +184,11 @@ class Watchdog:
 
     def _tell_end(self, stood_seconds: float) -> None:
         log.critical("the event loop stands still; the worker ends", seconds=stood_seconds, status=EXIT_STATUS)
-        faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+        for thread, frame in sys._current_frames().items():
+            # Not by faulthandler, which holds the GIL while it writes: the log may be blocked.
+            text = f"Thread {thread:#x}:\n{''.join(traceback.format_stack(frame))}"
+            os.write(_standard_error(), text.encode("utf-8", "backslashreplace"))
+
+
+def _standard_error() -> int:
+    return 2 if sys.__stderr__ is None else sys.__stderr__.fileno()

@@ -344,6 +344,18 @@ def test_on_another_machine_a_folder_may_have_another_name_and_an_absolute_path_
     assert (change.field, change.after, change.in_digest) == ("data", "/data", False)
 
 
+def test_a_link_to_the_workers_file_in_another_folder_has_other_data_directories(tmp_path: Path) -> None:
+    text = "clusters: {a: {address: '127.0.0.1:1', data: data}}\n"
+    file = in_folder(tmp_path / "one", text)
+    (tmp_path / "two").mkdir()
+    link = tmp_path / "two" / file.name
+    link.symlink_to(file)
+    for theirs, ours in ((file, link), (link, file)):
+        running = _resolved(portable_text(load_topology(theirs)), str(theirs), ours, "127.0.0.1:1")
+        (change,) = diff_of_worker(running, load_topology(ours), "a")
+        assert (change.before, change.after) == (str(theirs.parent / "data"), str(ours.parent / "data"))
+
+
 def test_the_endpoint_refuses_what_is_no_request_of_a_reload(tmp_path: Path) -> None:
     import aiohttp
 

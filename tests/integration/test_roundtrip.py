@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import time
@@ -126,4 +127,53 @@ def test_a_run_that_goes_on_is_not_taken_for_one_that_was_interrupted(regions: D
     finally:
         link(regions, "resume")
     assert run.wait(SECONDS_MAX) == 0, (regions.path / "roundtrip.log").read_text()
+    assert left(regions) == {}
+
+
+def others(regions: Deployment, cluster: str) -> list[str]:
+    with urllib.request.urlopen(regions.url(cluster, f"/admin/v2/persistent/{NAMESPACE}")) as answer:
+        return sorted(each.rpartition("/")[2] for each in json.loads(answer.read()))
+
+
+@pytest.mark.timeout(300)
+def test_topics_whose_names_only_begin_like_those_of_runs_are_never_removed(regions: Deployment) -> None:
+    names = [
+        f"{TOPIC_PREFIX}{name}" for name in ("results", "A-notes", "A-0badcafe1", "elsewhere-0badcafe", "A-0BADCAFE")
+    ]
+    names = sorted([*names, f"x{TOPIC_PREFIX}A-0badcafe"])
+
+    async def make() -> None:
+        async with Client(regions.client_url("A")) as client:
+            for name in names:
+                producer = await client.create_producer(f"persistent://{NAMESPACE}/{name}")
+                await producer.send(b"of somebody")
+
+    asyncio.run(make())
+    try:
+        assert regions.command("roundtrip", "--cluster", "A", "--no-links").returncode == 0
+        assert others(regions, "A") == names
+        assert regions.command("roundtrip", "--cluster", "A", "--remove-left").stdout == "nothing was left\n"
+        assert others(regions, "A") == names
+    finally:
+        for cluster in regions.ports:
+            for name in names:
+                url = regions.url(cluster, f"/admin/v2/persistent/{NAMESPACE}/{name}?force=true")
+                with (
+                    contextlib.suppress(HTTPError),
+                    urllib.request.urlopen(urllib.request.Request(url, method="DELETE")),
+                ):
+                    pass
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_while_it_removes_its_topic_removes_it(
+    regions: Deployment, number: signal.Signals
+) -> None:
+    run = begun(regions, "--no-links", "--timeout", "100")
+    wait_for_topic(regions, "A")
+    while topics(regions, "A"):
+        assert run.poll() is None
+    run.send_signal(number)  # what is on its way to B is waited for
+    assert run.wait(SECONDS_MAX) != 0
     assert left(regions) == {}

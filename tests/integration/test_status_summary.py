@@ -22,6 +22,7 @@ from wire_worker import single_entry
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.cli.main import app
+from replicator.links import status as link_status
 from replicator.operating.status import LISTED_TOPICS_MAX, fetch_all, fetch_summaries, look, summary_of
 from replicator.peering.topic_summary import SUMMARY_ROUTE
 from replicator.topology import Topology, load_topology
@@ -166,5 +167,29 @@ def test_json_has_all_topics_and_the_table_only_those_that_lag(tmp_path: Path) -
             assert (await run("--topic", "shop/eu/orders-03")).count("billing") == 1
             refused = await asyncio.to_thread(CliRunner().invoke, app, ["status", "-f", str(file), "--topic", "["])
             assert refused.exit_code == 2
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_a_link_is_asked_what_it_is_behind_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(link_status, "TURN_TOPICS", 1)
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, _):
+            (link,) = us.links
+            await link.pause()
+            for number in range(10):
+                topic = await us.engine.topic(f"late-{number}")
+                await topic.publish([single_entry(b"x")])
+            while len(link.backlog_by_topic()) < 10:  # noqa: ASYNC110 - the link hears of topics by itself
+                await asyncio.sleep(0.01)
+            asked = asyncio.ensure_future(link.behind(5))
+            turns = 0
+            while not asked.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns >= 20
+            assert len(asked.result()) >= 5
 
     asyncio.run(main())

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from sync_support import clusters
 from test_verify_live import LINKS, change_block, copied, faults, flipped, served
 from wire_worker import batch_entry, single_entry
 
-from replicator.api import topic_digests
+from replicator.api import slices, topic_digests
+from replicator.api.data_plane import ENGINE, list_topics
+from replicator.api.verifying import cuts
 from replicator.engine.engine import Engine
 from replicator.engine.topic_digest import DIGEST_FORM
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
@@ -189,5 +193,25 @@ def test_a_worker_says_what_it_cannot_answer(tmp_path: Path) -> None:
             assert set(answer["topics"]) == {TOPICS[0]}
             with VerifyPlane(url) as worker, pytest.raises(UnexpectedAnswer, match="the limit is"):
                 await asyncio.to_thread(worker.states, many, mappings=True)
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_all_topics_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+        async with clusters(tmp_path, "us-east") as (us,):
+            for name in TOPICS:
+                await us.engine.topic(name)
+            app = web.Application()
+            app[ENGINE] = us.engine
+            for handler in (list_topics, cuts):
+                asked = asyncio.ensure_future(handler(make_mocked_request("GET", "/", app=app)))
+                turns = 0
+                while not asked.done():
+                    await asyncio.sleep(0)
+                    turns += 1
+                assert turns >= len(TOPICS)
+                assert len(json.loads(str(asked.result().text))["topics"]) == len(TOPICS)
 
     asyncio.run(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.producing.contents import Contents
+from replicator.pipeline.errors import PeerUnavailable
+from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import Link
+from snapshots.position import Position
 
 TOPIC = "orders"
 FULL_NAME = "persistent://public/default/orders"
@@ -38,7 +41,7 @@ class Idle:
     def links(self) -> tuple[()]:
         return ()
 
-    async def mappings(self, topics: object) -> dict[str, tuple[()]]:
+    async def mappings(self, topics: Sequence[str]) -> dict[str, Any]:
         return {}
 
 
@@ -51,6 +54,37 @@ async def served(engine: Engine) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def test_a_worker_that_restarts_while_hidden_messages_are_compared_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Contents, "alike", lambda *_: True)
+    hidden_twins, refused = VerifyPlane.hidden_twins, [True]
+
+    def away_once(self: VerifyPlane, topic: str, upto: Position) -> Any:
+        if refused:
+            refused.pop()
+            raise PeerUnavailable(f"worker at {self.url}: it restarts")
+        return hidden_twins(self, topic, upto)
+
+    monkeypatch.setattr(VerifyPlane, "hidden_twins", away_once)
+
+    async def main() -> None:
+        async with opened(tmp_path / "a", "us-east", ON) as east, opened(tmp_path / "b", "eu-west", ON) as west:
+            a, b = await east.topic(TOPIC), await west.topic(TOPIC)
+            await a.publish([numbered_batch(1, 3)])
+            await b.publish([numbered_batch(1, 3, content="b")])
+            await copy(a, b)
+            await copy(b, a)
+            async with served(east) as url_a, served(west) as url_b:
+                urls = {"us-east": url_a, "eu-west": url_b}
+                settings = VerifySettings(settle_seconds=0)
+                report = await asyncio.to_thread(verify, None, urls, BOTH_WAYS, settings=settings)
+        assert refused == []
+        assert (report.clean, report.hidden) == (False, 6)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("page", [1, 5_000])

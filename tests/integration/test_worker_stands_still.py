@@ -185,3 +185,38 @@ def test_a_limit_that_makes_no_sense_is_refused(wrong: str, host: Host) -> None:
     assert ran.returncode == 2
     assert "--end-when-stuck" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+@contextlib.contextmanager
+def unread(free: int, stands_seconds: float, end_after: int) -> Iterator[subprocess.Popen[str]]:
+    """A loop whose standard error has ``free`` bytes left, and nobody who reads it."""
+    read, write = os.pipe()
+    child = CHILD.with_name("watchdog_blocked_child.py")
+    process = subprocess.Popen(
+        [sys.executable, child, str(free), str(stands_seconds), str(end_after)],
+        stdout=subprocess.PIPE,
+        stderr=write,
+        text=True,
+        pass_fds=[read],
+        env={**os.environ, "READ_END": str(read)},
+    )
+    os.close(write)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(read)
+
+
+def test_a_loop_that_stood_still_turns_again_though_nobody_reads_its_log() -> None:
+    with unread(free=0, stands_seconds=2.5, end_after=0) as process:
+        assert process.wait(DEADLINE_SECONDS) == 0
+        assert process.stdout is not None
+        assert process.stdout.read().splitlines() == [f"turn {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("free", [0, 4096])
+def test_a_loop_that_stands_still_is_ended_though_nobody_reads_its_log(free: int) -> None:
+    with unread(free, stands_seconds=DEADLINE_SECONDS, end_after=2) as process:
+        assert process.wait(DEADLINE_SECONDS / 2) == EXIT_STATUS

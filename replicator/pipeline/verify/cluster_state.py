@@ -176,10 +176,17 @@ def _read_states(
         if mappings:
             state.mappings |= {name: list(each) for name, each in answer.mappings.items()}
             state.no_mappings = answer.no_mappings or state.no_mappings
+        _check_progress(state, part, answer.subscriptions, answer.left)
         if gone := set(part).difference(answer.subscriptions, answer.left):
             raise UnexpectedAnswer(f"worker at {state.url}: {TOPIC_GONE}: {min(gone)} is not there any more")
         left = [*answer.left, *rest]
         progress(f"states of {state.name}", len(names) - len(left), len(names))
+
+
+def _check_progress(state: ClusterState, asked: Collection[str], told: Collection[str], left: Collection[str]) -> None:
+    """Raise :class:`UnexpectedAnswer` for an answer after which somebody would ask for ever."""
+    if not set(asked).issuperset(left) or len(left) >= len(asked) or not set(left).isdisjoint(told):
+        raise UnexpectedAnswer(f"worker at {state.url} leaves {len(left)} of {len(asked)} topics that it was asked for")
 
 
 def _read_states_singly(
@@ -231,6 +238,7 @@ def _read_digests(
         answer = worker.digests(part)
         if answer is None:
             return None
+        _check_progress(state, part, answer.topics, answer.left)
         found |= answer.topics
         left.extendleft(reversed(answer.left))
         progress(f"digests of {state.name}", len(asked) - len(left), len(asked))

@@ -15,7 +15,6 @@ from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockView, read_header
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.producing.contents import alike
-from replicator.pipeline.errors import PeerUnavailable
 from replicator.pipeline.verify.cluster_state import ClusterState, Picture
 from replicator.pipeline.verify.comparison.rows import Found
 from replicator.pipeline.verify.plane import BlockUnreadable, VerifyPlane
@@ -35,18 +34,15 @@ class Duplicates:
 
 
 def look_at_hidden(picture: Picture) -> Duplicates:
-    """Compare what each cluster hides with what it delivers instead. One that went away is passed over."""
+    """Compare what each cluster hides with what it delivers instead. Raises :class:`PeerUnavailable`."""
     found = Duplicates()
     for state in picture.clusters:
         topics = [name for name, standing in state.standings.items() if standing.hidden]
         if not topics:
             continue
-        try:
-            with VerifyPlane(state.url) as worker, VerifyPlane(state.url) as reader:
-                for topic in topics:
-                    _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
-        except PeerUnavailable:
-            continue  # the comparison of logs names it
+        with VerifyPlane(state.url) as worker, VerifyPlane(state.url) as reader:
+            for topic in topics:
+                _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
     return found
 
 
