@@ -21,6 +21,7 @@ def exit_status_of(error: Exception) -> int | None:
         BackupError,
         DestinationUnavailable,
         DirectoryUnusable,
+        LockLost,
         WorkerNotAsked,
     )
     from replicator.drills.errors import DrillError
@@ -41,7 +42,7 @@ def exit_status_of(error: Exception) -> int | None:
     if isinstance(error, LinkTaken | BackupDamaged):
         return 1
     away = (DatabaseUnavailable, DestinationUnavailable, PeerUnavailable, SparkFailed, StoreCopyFailed, StoreFailed)
-    passing = (DatabaseNeverReached, DirectoryUnusable, PlaceTaken, WorkerNotAsked)
+    passing = (DatabaseNeverReached, DirectoryUnusable, LockLost, PlaceTaken, WorkerNotAsked)
     if isinstance(error, (*away, *passing)):
         return 3
     wrong_use = (
