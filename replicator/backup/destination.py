@@ -23,6 +23,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from replicator.backup.errors import BackupError, DestinationUnavailable
+from replicator.engine.log.store_files import dangling_link
 from replicator.topology import mask_password
 
 UNFINISHED: Final = ".unfinished-"
@@ -36,7 +37,8 @@ class Destination:
     :class:`DestinationUnavailable`; they may be called on several threads."""
 
     def __init__(self, url: str) -> None:
-        """Raises :class:`BackupError` for a URL that nobody knows."""
+        """Raises :class:`BackupError` for a URL that nobody knows, and :class:`DestinationUnavailable` for a directory
+        whose volume is not mounted."""
         self.url = _shown(url)
         """For messages: without a password that stands in it."""
         self._password = _password(url)
@@ -47,6 +49,11 @@ class Destination:
                 reason = f"{self._masked(error)}; a directory needs nothing, other places their fsspec package"
                 raise BackupError(f"--at {self.url}: {reason}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
+        link = dangling_link(Path(str(self._root))) if self._local else None
+        if link is not None:  # an unmounted volume must not look as if it had no backups
+            raise DestinationUnavailable(
+                f"{self.url}: {link} is a symbolic link to {link.readlink()}, which is not there: mount its volume"
+            )
 
     def read(self, path: str) -> bytes | None:
         """What is in a file; None if there is none."""
