@@ -43,7 +43,7 @@ PLACE_COMMANDS = (
 
 @pytest.fixture(scope="module")
 def stopped(postgres_server: str) -> Iterator[Deployment]:
-    """Two clusters of which none runs any more, and a backup of one, where every user may look."""
+    """Give two clusters whose workers have stopped, and a backup of one."""
     path = Path(tempfile.mkdtemp(prefix="replicator-tests-users-"))
     path.chmod(0o755)
     try:
