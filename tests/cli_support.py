@@ -21,7 +21,7 @@ OFFLINE: Final = {
     "doctor": "it looks at this machine, and asks what everybody may ask; a worker that refuses is a finding",
     "drill": "its own clusters are its own; it asks those of others by the verbs below",
     "db upgrade": "it asks a database, by the URL in the topology",
-    "db downgrade": "the same",
+    "db downgrade": "the same; a worker that refuses its status runs, and that is what is asked",
     "pipeline package": "it writes a file",
     "tokens create-secret-key": "it writes a file",
     "tokens create-key-pair": "it writes files",

@@ -7,6 +7,7 @@ stdout, stderr and the exit status go), and answers with the process's id. What 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import json
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ SETTLE_SECONDS = 0.01
 CLOCK_AHEAD_SECONDS = "REPLICATOR_TESTS_CLOCK_AHEAD_SECONDS"
 """Of the environment of a command: by so much its wall clock is ahead of the true time; behind, where it is negative.
 Clocks that only go on (``time.monotonic``) are as ever."""
+CAPABILITY_VERSION_3 = 0x20080522
+CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER = 1, 2, 4, 8
 _asking = threading.Lock()
 
 
@@ -68,11 +72,14 @@ def start(
     stdout: Path,
     stderr: Path,
     environment: Mapping[str, str] | None = None,
+    unprivileged: bool = False,
 ) -> Forked:
     """``replicator ARGUMENTS`` in ``cwd``; what it writes is added to the files. Its environment is this process's
-    present one, and what ``environment`` adds."""
+    present one, and what ``environment`` adds. ``unprivileged`` takes root's
+    rights to the files of others away."""
     server, status = _server(), _directory() / "status"
     asked: dict[str, Any] = {"arguments": [str(each) for each in arguments], "cwd": str(cwd), "status": str(status)}
+    asked["unprivileged"] = unprivileged
     asked |= {"stdout": str(stdout), "stderr": str(stderr)}
     asked["environment"] = {"COLUMNS": "200", **os.environ, **(environment or {})}
     assert server.stdin is not None
@@ -84,12 +91,18 @@ def start(
 
 
 def run(
-    *arguments: str | Path, cwd: Path, timeout: float = 120, environment: Mapping[str, str] | None = None
+    *arguments: str | Path,
+    cwd: Path,
+    timeout: float = 120,
+    environment: Mapping[str, str] | None = None,
+    unprivileged: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     directory = _directory()
     stdout, stderr = directory / "stdout", directory / "stderr"
-    process = start(arguments, cwd=cwd, stdout=stdout, stderr=stderr, environment=environment)
+    process = start(
+        arguments, cwd=cwd, stdout=stdout, stderr=stderr, environment=environment, unprivileged=unprivileged
+    )
     try:
         status = process.wait(timeout)
     finally:
@@ -159,16 +172,34 @@ def _become(asked: dict[str, Any]) -> None:
         os.environ.clear()
         os.environ.update(asked["environment"])
         _set_clock(int(os.environ.get(CLOCK_AHEAD_SECONDS, "0")))
+        if asked["unprivileged"]:
+            _give_up_files_of_others()
         sys.argv = ["replicator", *asked["arguments"]]
         main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()  # as Python does at the end of a process
+        raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         Path(asked["status"]).write_text(str(status))
         os._exit(status)
+
+
+def _give_up_files_of_others() -> None:
+    """Drop the capabilities by which root may use any file. It stays root, and what it owns stays its own: another user
+    might not be able to read Python's own files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; and again for numbers from 32 up
+    if libc.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    sets[0] &= ~(CHOWN | DAC_OVERRIDE | DAC_READ_SEARCH | FOWNER)
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def _set_clock(ahead_seconds: int) -> None:

@@ -20,7 +20,7 @@ from replicator.engine.log.segments import files
 from replicator.engine.log.segments.places import parse_row, read_placed
 from replicator.engine.log.segments.settings import FREE_KEPT, SegmentSettings
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_files import LOG
+from replicator.engine.log.store_files import LOG, SEGMENTS
 
 SMALL: Final = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=64 * 1024)
 """Every body is in a segment, every boundary is crossed often, and most reads come from the disk."""
@@ -36,7 +36,7 @@ def path_of(file: int) -> Path:
 
 
 def segments_of(directory: Path) -> Path:
-    return directory / LOG / files.SEGMENTS
+    return directory / LOG / SEGMENTS
 
 
 def check_places(store: Store) -> None:

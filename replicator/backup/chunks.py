@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import pyarrow as pa
 
-from replicator.backup.destination import Destination
+from replicator.backup.destination import AT_ONCE, Destination
 from replicator.backup.errors import BackupDamaged
 
 CHUNKS: Final = "chunks"
-AT_ONCE: Final = 8
-"""Chunks that are read or written at the same time; each is a megabyte in memory."""
 PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A chunk that says it is longer is wrong."""
 _HEAD = struct.Struct("<cI")
@@ -40,11 +38,14 @@ class Chunks:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Look what is there."""
-        for name, size in self._destination.sizes(self._root).items():
-            digest = _digest_of(name, size)
-            if digest is not None:
-                self._names[digest] = name
+        """List the whole chunks at the destination, and forget what was known before."""
+        found = {
+            digest: name
+            for name, size in self._destination.sizes(self._root).items()
+            if (digest := _digest_of(name, size)) is not None
+        }
+        with self._lock:
+            self._names = found
 
     @property
     def known(self) -> set[bytes]:
@@ -91,19 +92,19 @@ class Chunks:
             while waiting:
                 yield _result(waiting.pop(0))
 
-    def delete(self, digests: Iterable[bytes]) -> None:
-        for digest in digests:
-            self._destination.delete([f"{self._root}/{self._names.pop(digest)}"])
+    def delete(self, digests: Iterable[bytes], before_each: Callable[[], None]) -> None:
+        """Delete chunks, some at the same time. Calls ``before_each`` before each one."""
+        self._destination.delete((f"{self._root}/{self._names.pop(digest)}" for digest in digests), before_each)
 
-    def delete_unfinished(self) -> None:
-        """What writers that were killed left behind."""
-        self._destination.delete_unfinished(self._root)
+    def delete_unfinished(self, before_each: Callable[[], None]) -> None:
+        """Delete files that killed writers left behind. Calls ``before_each`` before each one."""
+        self._destination.delete_unfinished(self._root, before_each)
         torn = [
             f"{self._root}/{name}"
             for name, size in self._destination.sizes(self._root).items()
             if _digest_of(name, size) is None
         ]
-        self._destination.delete(torn)
+        self._destination.delete(torn, before_each)
 
 
 def pack(piece: bytes) -> bytes:

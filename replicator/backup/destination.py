@@ -10,7 +10,9 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,10 +23,13 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from replicator.backup.errors import BackupError, DestinationUnavailable
+from replicator.engine.log.store_files import dangling_link
 from replicator.topology import mask_password
 
 UNFINISHED: Final = ".unfinished-"
 """In the names of files that are being written into a directory."""
+AT_ONCE: Final = 8
+"""Chunks that are read, written or deleted at the same time; each is a megabyte in memory."""
 
 
 class Destination:
@@ -32,7 +37,8 @@ class Destination:
     :class:`DestinationUnavailable`; they may be called on several threads."""
 
     def __init__(self, url: str) -> None:
-        """Raises :class:`BackupError` for a URL that nobody knows."""
+        """Raises :class:`BackupError` for a URL that nobody knows, and :class:`DestinationUnavailable` for a directory
+        whose volume is not mounted."""
         self.url = _shown(url)
         """For messages: without a password that stands in it."""
         self._password = _password(url)
@@ -43,6 +49,11 @@ class Destination:
                 reason = f"{self._masked(error)}; a directory needs nothing, other places their fsspec package"
                 raise BackupError(f"--at {self.url}: {reason}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
+        link = dangling_link(Path(str(self._root))) if self._local else None
+        if link is not None:  # an unmounted volume must not look as if it had no backups
+            raise DestinationUnavailable(
+                f"{self.url}: {link} is a symbolic link to {link.readlink()}, which is not there: mount its volume"
+            )
 
     def read(self, path: str) -> bytes | None:
         """What is in a file; None if there is none."""
@@ -80,17 +91,48 @@ class Destination:
                 return []
             return sorted(str(row["name"]).rstrip("/").rpartition("/")[2] for row in rows if row["type"] == "directory")
 
-    def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; those that are gone already are no error."""
-        for path in paths:
+    def written_at(self, path: str) -> float | None:
+        """Return when a file was last written, in seconds by the clock of the place. Only differences between two files
+        of one place mean anything. None if the file is gone, or if the place tells no times."""
+        with self._named(path):
+            try:
+                at: datetime = self._fs.modified(self._place(path))
+            except (FileNotFoundError, NotImplementedError, KeyError):
+                return None
+            return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+    def delete(self, paths: Iterable[str], before_each: Callable[[], None] = lambda: None) -> None:
+        """Delete files, up to :data:`AT_ONCE` at the same time; those that are gone already are no error.
+
+        ``before_each`` is called before each file, on any thread. Once it raises, no further file is deleted.
+        """
+
+        def delete_one(path: str) -> None:
+            before_each()
             with self._named(path), contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._place(path))
 
-    def delete_unfinished(self, path: str) -> None:
-        """What writers that were killed left behind in a directory."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="deleting") as pool:
+            running: set[Future[None]] = set()
+            try:
+                for path in paths:
+                    if len(running) >= AT_ONCE:
+                        finished, running = wait(running, return_when=FIRST_COMPLETED)
+                        for each in finished:
+                            each.result()
+                    running.add(pool.submit(delete_one, path))
+                for each in running:
+                    each.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def delete_unfinished(self, path: str, before_each: Callable[[], None] = lambda: None) -> None:
+        """Delete files that killed writers left half-written in a directory. Calls ``before_each`` before each file."""
         if self._local:
             with self._named(path):
                 for place in Path(self._place(path)).rglob(f"*{UNFINISHED}*"):
+                    before_each()
                     place.unlink(missing_ok=True)
 
     def _found(self, place: str) -> Iterator[tuple[str, int]]:

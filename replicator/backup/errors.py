@@ -15,6 +15,10 @@ class DestinationUnavailable(BackupError):
     """The place where backups are kept cannot be read or written now. Exit status 3."""
 
 
+class LockLost(BackupError):
+    """A command lost its lock at the destination: it was not renewed in time, or somebody deleted it. Exit status 3."""
+
+
 class DirectoryUnusable(BackupError):
     """The directory where a backup is put together cannot be written: it is full, or not ours. Exit status 3."""
 

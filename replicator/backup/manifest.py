@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -172,8 +172,9 @@ class Manifests:
     def write(self, manifest: Manifest) -> None:
         self._destination.write(f"{self._root}/{manifest.id}.json", encode_manifest(manifest))
 
-    def delete(self, backup: str) -> None:
-        self._destination.delete([f"{self._root}/{backup}.json"])
+    def delete(self, backups: Iterable[str], before_each: Callable[[], None] = lambda: None) -> None:
+        """Delete manifests: their backups are none any more. Calls ``before_each`` before each one."""
+        self._destination.delete((f"{self._root}/{backup}.json" for backup in backups), before_each)
 
 
 def clusters_at(destination: Destination) -> list[str]:

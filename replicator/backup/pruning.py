@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.destination import Destination
-from replicator.backup.locks import PRUNE, Lock
+from replicator.backup.locks import PRUNE, Clock, Lock, seconds_awake_or_not
 from replicator.backup.manifest import Manifests
 
 
@@ -19,12 +19,16 @@ class Pruned:
     freed_bytes: int
 
 
-def prune(destination: Destination, cluster: str, keep: int) -> Pruned:
+def prune(destination: Destination, cluster: str, keep: int, *, clock: Clock = seconds_awake_or_not) -> Pruned:
     """Keep the newest ``keep`` backups, and the newest whole one: while a store is damaged, all that are made of it are
     not whole, and must not push out the last that is. Raises :class:`BackupError` while a backup is being made, and
-    :class:`BackupDamaged` before anything is deleted, where it is not known which chunks a backup needs."""
+    :class:`BackupDamaged` before anything is deleted, where it is not known which chunks a backup needs.
+
+    Looks before each deletion whether the lock is still its own. If it is not, raises :class:`LockLost` and deletes
+    nothing more: a backup may be in the making that counts on these chunks.
+    """
     assert keep > 0
-    with Lock(destination, cluster, PRUNE):
+    with Lock(destination, cluster, PRUNE, clock=clock) as lock:
         manifests = Manifests(destination, cluster)
         needed: set[bytes] = set()
         ids = manifests.ids()
@@ -39,12 +43,11 @@ def prune(destination: Destination, cluster: str, keep: int) -> Pruned:
                 needed |= manifest.digests()
                 whole = whole or not manifest.damaged
         gone = [backup for backup in ids if backup not in kept]
-        for backup in gone:  # before their chunks: what has a manifest is whole
-            manifests.delete(backup)
+        manifests.delete(gone, lock.look)  # before their chunks: what has a manifest is whole
         chunks = Chunks(destination, cluster)
-        chunks.delete_unfinished()
+        chunks.delete_unfinished(lock.look)
         chunks.load()
         unneeded = chunks.known - needed
         freed = sum(map(chunks.stored_size, unneeded))
-        chunks.delete(unneeded)
+        chunks.delete(unneeded, lock.look)
         return Pruned(gone, len(unneeded), freed)

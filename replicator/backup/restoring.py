@@ -28,7 +28,7 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_check import check_store
 from replicator.engine.log.store_copy import DATA_FILE, is_store_file
-from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, lock_directory
+from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, is_there, lock_directory
 from replicator.engine.log.store_tables import FORMATS
 from replicator.engine.restored import RestoredMark, put_mark
 from snapshots.position import BEFORE_ALL, Position
@@ -65,7 +65,7 @@ def restore(
     with _writable(data, manifest):
         lock = lock_directory(data)
         try:
-            if (data / LOG).exists() and not replace:
+            if is_there(data / LOG) and not replace:
                 raise BackupError(
                     f"{data} has a store already: restore into another directory, or give --replace to move it aside"
                 )
@@ -76,7 +76,7 @@ def restore(
                     raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
                 mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
                 _check_and_mark(restoring, manifest, mark)
-            aside = _move_into_place(data)
+                aside = _move_into_place(data)
         finally:
             lock.close()
     return manifest, mark, aside
@@ -104,7 +104,7 @@ def _put_together(data: Path, restoring: Path) -> Iterator[None]:
         sync_directory(data)
         yield
     except BaseException:
-        if goes_on:
+        if goes_on and (data / LOG).exists():
             shutil.rmtree(restoring, ignore_errors=True)
         raise
 
@@ -196,7 +196,11 @@ def _move_into_place(data: Path) -> Path | None:
     if (data / LOG).exists():
         aside = data / f"{REPLACED}-{time.time_ns() // 1_000_000}"
         aside.mkdir(mode=OWNER_ONLY)
-        (data / LOG).rename(aside / LOG)
+        try:
+            (data / LOG).rename(aside / LOG)
+        except OSError:  # it is another user's
+            aside.rmdir()
+            raise
         sync_directory(data)
     (data / RESTORING / LOG).rename(data / LOG)
     sync_directory(data)

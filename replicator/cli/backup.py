@@ -267,11 +267,15 @@ def _reclaimed(file: Path, cluster: str, without: list[str] | None) -> Reclaimed
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     lines: list[str] = []
     for topic in done.topics:
+        if not topic.messages:  # only markers came back, which nobody published
+            if topic.made_anew:
+                lines.append(f"{topic.name} was made since the backup: it is back, with no messages of {cluster}")
+            continue
         anew = " (made since the backup)" if topic.made_anew else ""
         lines.append(
             f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}"
         )
-    if not done.topics:
+    if not lines:
         lines.append(f"the other clusters have nothing of {cluster}'s messages that it lacks")
     if done.epoch != done.epoch_before:
         lines.append(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from replicator.cli.admin import TopologyFile
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import DatabaseRevision
 from replicator.cli.output import Shown
+
+if TYPE_CHECKING:
+    from replicator.topology import Cluster, Topology
 
 Revisions = dict[str, DatabaseRevision]
 
@@ -35,7 +39,7 @@ def upgrade(file: TopologyFile, cluster: OnlyCluster = None) -> Shown[Revisions]
 def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = None) -> Shown[Revisions]:
     """Take the databases of a topology back to an older version's schema; docs/upgrade.md says when that is needed.
 
-    The workers must be stopped: this version's take the schema up again when they start.
+    Refused while a worker runs that uses the database: a new one would take the schema up again.
     """
     return asyncio.run(_change(file, cluster, revision))
 
@@ -46,6 +50,8 @@ async def _change(file: Path, cluster: str | None, revision: str | None) -> Show
 
     topology = load_topology(file)
     chosen = topology.clusters if cluster is None else (topology.cluster(cluster),)
+    if revision is not None:
+        await _check_unused(topology, chosen)
     revisions: dict[str, str | None] = {}
     for each in chosen:
         database = Database(database_of(each), each.data, cluster=each.name, known_good=False)
@@ -58,3 +64,44 @@ async def _change(file: Path, cluster: str | None, revision: str | None) -> Show
             await database.stop()
     lines = [f"{name}: the database is at revision {at}" for name, at in revisions.items()]
     return Shown({name: {"revision": at} for name, at in revisions.items()}, "\n".join(lines))
+
+
+async def _check_unused(topology: Topology, chosen: Sequence[Cluster]) -> None:
+    """Raise :class:`DatabaseInUse` if a worker runs that uses the database of a chosen cluster.
+
+    A worker here is seen by its data directory, and one elsewhere if its address answers. Clusters may share a
+    database.
+    """
+    from replicator.engine.log.store_files import is_in_use
+    from replicator.index.database import DatabaseInUse
+    from replicator.operating.status import fetch_all
+
+    shared = {_shared_database(each) for each in chosen} - {None}
+    answers = await fetch_all(topology)
+    for each in topology.clusters:
+        if each not in chosen and _shared_database(each) not in shared:
+            continue
+        if is_in_use(each.data):
+            where = f"on {each.data}"
+        elif "error" not in answers[each.name] or answers[each.name]["status"] is not None:
+            where = f"and answers at {each.address}"
+        else:
+            continue
+        raise DatabaseInUse(
+            f"clusters.{each.name}.database: the worker of {each.name} runs {where}: stop it before you take its "
+            "database back, or it takes the schema up again"
+        )
+
+
+def _shared_database(cluster: Cluster) -> str | None:
+    """Return what tells the cluster's database from others; None for one of its own, or that nobody here can tell."""
+    from sqlalchemy.exc import ArgumentError
+
+    from replicator.index.database import Database
+    from replicator.topology import EMBEDDED, TopologyError, database_of
+
+    try:
+        setting = database_of(cluster)
+        return None if setting == EMBEDDED else Database.fingerprint_of(setting)
+    except (ArgumentError, ValueError, TopologyError):
+        return None

@@ -6,7 +6,13 @@ may pass: a database that was never reached, which may start later, and a port t
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from replicator.operating.errors import AdminError, NotThere, WorkerUnavailable
+
+NOT_PERMITTED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The wrong user, or a disk that is mounted to be read only. Status 1 would say that something is damaged."""
 
 
 def exit_status_of(error: Exception) -> int | None:
@@ -21,10 +27,12 @@ def exit_status_of(error: Exception) -> int | None:
         BackupError,
         DestinationUnavailable,
         DirectoryUnusable,
+        LockLost,
         WorkerNotAsked,
     )
     from replicator.drills.errors import DrillError
-    from replicator.engine.errors import EngineError, StoreCopyFailed, StoreFailed
+    from replicator.engine.errors import EngineError, NoRoomToOpen, StoreCopyFailed, StoreFailed, StoreFull
+    from replicator.engine.log.disk_room import is_full
     from replicator.failover.errors import FailoverError
     from replicator.index.database import DatabaseError, DatabaseNeverReached, DatabaseUnavailable
     from replicator.operating.binding import PlaceTaken, WorkerError
@@ -41,9 +49,21 @@ def exit_status_of(error: Exception) -> int | None:
     if isinstance(error, LinkTaken | BackupDamaged):
         return 1
     away = (DatabaseUnavailable, DestinationUnavailable, PeerUnavailable, SparkFailed, StoreCopyFailed, StoreFailed)
-    passing = (DatabaseNeverReached, DirectoryUnusable, PlaceTaken, WorkerNotAsked)
+    passing = (
+        DatabaseNeverReached,
+        DirectoryUnusable,
+        LockLost,
+        NoRoomToOpen,
+        PlaceTaken,
+        StoreFull,
+        WorkerNotAsked,
+    )
     if isinstance(error, (*away, *passing)):
         return 3
+    if isinstance(error, OSError):
+        if is_full(error):
+            return 3
+        return 2 if error.errno in NOT_PERMITTED else None
     wrong_use = (
         BackupError,
         TopologyError,

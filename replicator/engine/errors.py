@@ -250,6 +250,12 @@ class StoreUnusable(EngineError):
     """The data directory cannot be opened: not writable, of another cluster, of a newer version, or in use."""
 
 
+class NoRoomToOpen(StoreUnusable):
+    """The disk of the data directory is full, so the store in it cannot be opened or made."""
+
+    status = 507
+
+
 class MarkerNewer(EngineError):
     """A marker of a later version, which this one does not understand and must not pass over."""
 

@@ -65,6 +65,10 @@ class DatabaseNewer(DatabaseError):
     """The database has a schema that this version does not know."""
 
 
+class DatabaseInUse(DatabaseError):
+    """A worker that runs uses the database, so its schema cannot be taken back."""
+
+
 class DatabaseNeverReached(DatabaseError):
     """The database does not answer, and never did: the setting is wrong, or it is not there yet."""
 

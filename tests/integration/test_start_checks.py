@@ -134,6 +134,17 @@ async def its_data_lies_below_a_file(broken: Broken) -> None:
     broken.cluster["data"] = str(broken.path / "file" / "solo")
 
 
+@case("disk", "mount its volume")
+async def its_data_is_a_link_to_what_is_not_mounted(broken: Broken) -> None:
+    broken.data.symlink_to(broken.path / "volume" / "solo")
+
+
+@case("disk", "mount its volume")
+async def its_data_lies_behind_a_link_to_what_is_not_mounted(broken: Broken) -> None:
+    (broken.path / "link").symlink_to(broken.path / "volume")
+    broken.cluster |= {"data": str(broken.path / "link" / "solo"), "database": "embedded"}
+
+
 @case("disk", "a backup is being restored here")
 async def a_restore_was_cut_off(broken: Broken) -> None:
     (broken.data / RESTORING).mkdir(parents=True)
@@ -219,7 +230,7 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str) -
 
 
 def contents(path: Path) -> dict[str, int]:
-    return {str(each): each.stat().st_size for each in sorted(path.rglob("*"))}
+    return {str(each): each.lstat().st_size for each in sorted(path.rglob("*"))}
 
 
 async def refused(topology: Topology) -> Exception:

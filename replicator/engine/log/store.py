@@ -32,12 +32,13 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
-from replicator.engine.log.segments.files import SEGMENTS
 from replicator.engine.log.segments.places import BlockRow, parse_row, read_placed
 from replicator.engine.log.segments.segments import Segments
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
     LOG,
+    SEGMENTS,
+    cannot_be_used,
     check_head,
     check_not_restoring,
     identity,
@@ -106,6 +107,10 @@ class Store(TopicRows):
             with self.env.begin(buffers=True) as txn:
                 placed = (place for place, _ in read_placed(txn, self.tables["placed"]))
                 self.segments = Segments(path / LOG / SEGMENTS, segments or SegmentSettings(), placed)
+        except OSError as error:
+            self.env.close()
+            self._lock.close()
+            raise cannot_be_used(path, error) from None
         except BaseException:
             self.env.close()
             self._lock.close()

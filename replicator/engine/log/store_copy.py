@@ -34,10 +34,10 @@ import lmdb
 
 from replicator.engine.errors import BlockCorrupt, StoreCopyFailed
 from replicator.engine.log.block import Buffer, verify_block
-from replicator.engine.log.segments.files import SEGMENTS, segment_name, segment_number
+from replicator.engine.log.segments.files import segment_name, segment_number
 from replicator.engine.log.segments.places import Place, parse_row, read_placed
 from replicator.engine.log.store import RESERVE_BYTES, Store
-from replicator.engine.log.store_files import LOG
+from replicator.engine.log.store_files import LOG, SEGMENTS
 from replicator.engine.log.store_tables import BLOCK_KEY
 from snapshots.position import Position
 

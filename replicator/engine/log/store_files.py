@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 import lmdb
 
 from replicator import __version__
-from replicator.engine.errors import StoreUnusable
+from replicator.engine.errors import NoRoomToOpen, StoreUnusable
 from replicator.engine.log.disk_room import is_full
 from replicator.engine.log.store_tables import FORMATS
 
@@ -24,8 +24,12 @@ OWNER_ONLY: Final = 0o700
 """Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
 
 
+EFFECTIVE: Final = os.access in os.supports_effective_ids
+"""Whether the system can be asked what this process may do, and not what its user may."""
 LOG: Final = "log"
 """The directory, below a cluster's, with all that a store consists of: it is moved as one."""
+SEGMENTS: Final = "segments"
+"""The directory of segments, below that of the log."""
 RESTORING: Final = "restoring"
 """Beside it while a backup is restored: until all of it is here and checked, no store is opened or made."""
 
@@ -35,7 +39,7 @@ def check_not_restoring(path: Path) -> None:
 
     A worker that opened such a directory would begin with an empty or partial store.
     """
-    if (path / RESTORING).exists():
+    if is_there(path / RESTORING):
         raise StoreUnusable(
             f"data directory {path}: a backup is being restored here, or its restore was cut off: "
             f"run `replicator backup restore` again (or delete {path / RESTORING} to go on without)"
@@ -47,19 +51,26 @@ def check_usable(path: Path) -> None:
 
     Raises :class:`StoreUnusable` if permissions are missing, a parent is no directory, or a restore has not ended.
     """
+    check_no_dangling_link(path)
     check_not_restoring(path)
     place = path
-    while not place.exists():
+    while not is_there(place):
         place = place.parent
     if not place.is_dir():
         raise StoreUnusable(f"data directory {path} cannot be made: {place} is not a directory")
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=EFFECTIVE):
         raise StoreUnusable(f"data directory {path} cannot be written: no permission on {place}")
-    files = (path / "worker.lock", path / LOG, path / LOG / "data.mdb", path / LOG / "lock.mdb")
-    for file in files:
-        wanted = os.R_OK | os.W_OK | (os.X_OK if file.is_dir() else 0)
-        if file.exists() and not os.access(file, wanted):
+    for file in _files_of(path):
+        if is_there(file) and not may_use(file):
             raise StoreUnusable(f"data directory {path} cannot be used: no permission on {file}")
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """Yield what a store may consist of, each directory before what is in it."""
+    segments = path / LOG / SEGMENTS
+    yield from (path / "worker.lock", path / LOG, path / LOG / "data.mdb", path / LOG / "lock.mdb", segments)
+    if is_there(segments):
+        yield from segments.iterdir()
 
 
 def check_unused(path: Path) -> None:
@@ -79,7 +90,7 @@ def read_meta(path: Path, names: Sequence[str]) -> dict[str, Any]:
     :class:`StoreUnusable` if the store cannot be read.
     """
     file = path / LOG / "data.mdb"
-    if not file.exists():
+    if not is_there(file):
         return {}
     try:
         env = lmdb.open(str(path / LOG), readonly=True, lock=False, create=False, max_dbs=1)
@@ -114,9 +125,49 @@ def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
         )
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a file or directory exists. Raises :class:`StoreUnusable` where this user may not look."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreUnusable(f"{path} cannot be looked at: {error.strerror} (as user {os.geteuid()})") from None
+    return True
+
+
+def may_use(path: Path) -> bool:
+    """Return whether this user may read and write a file, or a directory and what is in it."""
+    wanted = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+    return os.access(path, wanted, effective_ids=EFFECTIVE)
+
+
+def dangling_link(path: Path) -> Path | None:
+    """Return the symbolic link in ``path`` whose target is not there; None if each part is there, or no link."""
+    for each in (path, *path.parents):
+        try:
+            if each.is_symlink() and not each.exists():
+                return each
+        except OSError:  # not permitted; whoever opens it says so
+            return None
+    return None
+
+
+def check_no_dangling_link(path: Path) -> None:
+    """Raises :class:`StoreUnusable` where a volume is not mounted to which a symbolic link in ``path`` leads: a
+    worker would make an empty directory in its place, and begin with an empty store."""
+    link = dangling_link(path)
+    if link is not None:
+        raise StoreUnusable(
+            f"data directory {path}: {link} is a symbolic link to {link.readlink()}, which is not there: mount its "
+            "volume, or make that directory"
+        )
+
+
 def check_there(path: Path) -> None:
     """Raise :class:`StoreUnusable` if ``path`` has no store. A command that only reads a store must not create one."""
     if not (path / LOG / "data.mdb").exists():
+    check_no_dangling_link(path)
         raise StoreUnusable(
             f"{path} has no store (no {LOG}/data.mdb): is it the right directory, and its disk mounted?"
         )
@@ -124,11 +175,12 @@ def check_there(path: Path) -> None:
 
 def lock_directory(path: Path) -> IO[bytes]:
     """Hold the directory for this process; a second worker on it is refused."""
+    check_no_dangling_link(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / "worker.lock").open("ab")
     except OSError as error:
-        raise StoreUnusable(f"data directory {path} cannot be used: {error.strerror}") from None
+        raise cannot_be_used(path, error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -166,7 +218,11 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
             mode=OWNER_ONLY,
         )
         (path / LOG).chmod(OWNER_ONLY)  # one that was made before is closed to others too
-    except (lmdb.Error, OSError) as error:
+    except lmdb.DiskError:
+        raise no_room(path) from None
+    except OSError as error:
+        raise cannot_be_used(path, error) from None
+    except lmdb.Error as error:
         raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
     try:
         _check_size(path / LOG / "data.mdb", env)
@@ -228,8 +284,17 @@ def _damaged(path: Path, error: lmdb.Error) -> StoreUnusable:
     return StoreUnusable(f"data directory {path}: the log is damaged: {error}; restore a copy")
 
 
-def no_room(path: Path) -> StoreUnusable:
-    return StoreUnusable(f"data directory {path}: its disk is full: make room on it")
+def no_room(path: Path) -> NoRoomToOpen:
+    return NoRoomToOpen(f"data directory {path}: its disk is full: make room on it")
+
+
+def cannot_be_used(path: Path, error: OSError) -> StoreUnusable:
+    """Return the error of a data directory for which the system refused something, with the file and the user."""
+    if is_full(error):
+        return no_room(path)
+    where = path if error.filename is None else error.filename
+    denied = f" (as user {os.geteuid()})" if isinstance(error, PermissionError) else ""
+    return StoreUnusable(f"data directory {path} cannot be used: {where}: {error.strerror or error}{denied}")
 
 
 def identity(file: Path | int) -> tuple[int, int]:

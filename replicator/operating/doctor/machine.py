@@ -13,8 +13,9 @@ from typing import Final
 
 import psutil
 
+from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.segments.files import probe
-from replicator.engine.log.store_files import is_in_use
+from replicator.engine.log.store_files import check_no_dangling_link, is_in_use, is_there
 from replicator.operating.binding import take_place
 from replicator.operating.doctor.findings import MACHINE, Finding, Level
 from replicator.running.extras import PACKAGE_OF_EXTRA, is_installed
@@ -70,7 +71,11 @@ def look_at_limits() -> Finding:
 def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
     """The place of a worker's data: whether it can be written, its room, its file system and O_DIRECT."""
     name, data = cluster.name, cluster.data
-    there = next(each for each in (data, *data.parents) if each.exists())
+    try:
+        check_no_dangling_link(data)
+        there = next(each for each in (data, *data.parents) if is_there(each))
+    except StoreUnusable:
+        return  # the worker's own check says it
     if not there.is_dir():
         yield Finding("disk", name, Level.ERROR, f"{there} is no directory", f"choose another `clusters.{name}.data`")
         return

@@ -1,10 +1,9 @@
-"""Places where backups are kept, and who works there at the same time."""
+"""Places where backups are kept."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ from fsspec import AbstractFileSystem, register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 
 from replicator.backup.chunks import Chunks
-from replicator.backup.destination import UNFINISHED, Destination
-from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable
-from replicator.backup.locks import CREATE, PRUNE, STALE_SECONDS, Lock
+from replicator.backup.destination import AT_ONCE, UNFINISHED, Destination
+from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable, LockLost
 from replicator.backup.manifest import FileChunks, Manifest, Manifests, decode_manifest, encode_manifest, new_id
 from replicator.backup.pruning import prune
 
@@ -95,38 +93,56 @@ def test_what_cannot_be_listed_is_an_error_and_nothing_is_pruned(sick: Destinati
     assert prune(sick, "a", 1).chunks == 0
 
 
+class Slow(MemoryFileSystem):
+    """A place where each deletion waits until :data:`AT_ONCE` of them have been asked for."""
+
+    protocol = "slow"
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    together: ClassVar[threading.Barrier] = threading.Barrier(AT_ONCE)
+    running: ClassVar[list[str]] = []
+    most: ClassVar[int] = 0
+
+    def rm_file(self, path: str) -> None:
+        self.running.append(path)
+        Slow.most = max(Slow.most, len(self.running))
+        self.together.wait(timeout=60)
+        self.running.remove(path)
+        super().rm_file(path)
+
+
+def test_files_are_deleted_at_the_same_time_and_no_more_than_eight_of_them() -> None:
+    register_implementation("slow", Slow, clobber=True)
+    destination = Destination("slow://at")
+    paths = [f"a/{number}" for number in range(3 * AT_ONCE)]
+    for path in paths:
+        destination.write(path, b"x")
+    destination.delete(iter(paths))
+    assert destination.sizes("a") == {}
+    assert Slow.most == AT_ONCE == 8
+
+
+def test_no_file_is_deleted_any_more_once_what_is_asked_before_each_has_raised(tmp_path: Path) -> None:
+    destination = Destination(str(tmp_path))
+    paths = [f"a/{number}" for number in range(100)]
+    for path in paths:
+        destination.write(path, b"x")
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(1)
+        if len(asked) > 20:
+            raise LockLost("another has it")
+
+    with pytest.raises(LockLost):
+        destination.delete(paths, ask)
+    assert len(destination.sizes("a")) == 80
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/at", "ftp://127.0.0.1:9/at", "webhdfs://127.0.0.1:9/at"])
 def test_a_place_that_does_not_answer_is_said_to_be_away(url: str) -> None:
     with pytest.raises(DestinationUnavailable, match=r"127\.0\.0\.1:9"):
         Destination(url).sizes("a")
-
-
-@pytest.mark.parametrize(("first", "second"), [(CREATE, PRUNE), (PRUNE, CREATE), (PRUNE, PRUNE)])
-def test_who_prunes_is_alone(tmp_path: Path, first: str, second: str) -> None:
-    destination = Destination(str(tmp_path))
-    with Lock(destination, "a", first):
-        with pytest.raises(BackupError, match="somebody else"), Lock(destination, "a", second):
-            raise AssertionError("not reached")
-        with Lock(destination, "b", second):
-            pass
-    with Lock(destination, "a", second):
-        pass
-    assert destination.sizes("a/locks") == {}
-
-
-def test_backups_are_made_side_by_side(tmp_path: Path) -> None:
-    destination = Destination(str(tmp_path))
-    with Lock(destination, "a", CREATE), Lock(destination, "a", CREATE):
-        pass
-
-
-def test_who_was_killed_long_ago_is_in_nobodys_way(tmp_path: Path) -> None:
-    destination = Destination(str(tmp_path))
-    destination.write("a/locks/create-1.json", json.dumps({"at": time.time() - STALE_SECONDS - 5}).encode())
-    destination.write("a/locks/create-2.json", b"no JSON")
-    with Lock(destination, "a", PRUNE):
-        pass
-    assert destination.sizes("a/locks") == {}
 
 
 def test_a_manifest_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from replicator.engine.log.segments.segments import Segments
 from replicator.engine.log.segments.settings import FIRST_BYTES, FREE_KEPT, SegmentSettings
 from replicator.engine.log.segments.space import DENSEST_SHARE
 from replicator.engine.log.store_copy import copy_pieces
+from replicator.engine.log.store_files import SEGMENTS
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -43,7 +44,7 @@ async def publish(topic: Topic, numbers: Sequence[int], size: int = 10 * KIB) ->
 
 
 def segments_of(path: Path) -> list[str]:
-    directory = path / "log" / files.SEGMENTS
+    directory = path / "log" / SEGMENTS
     return sorted(each.name for each in directory.iterdir()) if directory.is_dir() else []
 
 
@@ -80,7 +81,7 @@ def test_nothing_is_preallocated_before_the_first_large_body(tmp_path: Path) -> 
             assert segments_of(tmp_path) == [], "one alone is faster in the table"
             await topic.publish([message(body(1, 600 * KIB))])
             (name,) = segments_of(tmp_path)
-            assert (tmp_path / "log" / files.SEGMENTS / name).stat().st_size == FIRST_BYTES
+            assert (tmp_path / "log" / SEGMENTS / name).stat().st_size == FIRST_BYTES
             assert live.store.meta("store")["format"] == 2
 
     asyncio.run(main())
@@ -322,7 +323,7 @@ def test_a_block_whose_segment_is_gone_is_named_and_others_are_served(tmp_path: 
             topic, other = await live.topic(TOPIC), await live.topic(OTHER)
             await publish(topic, range(20))
             await other.publish([message(b"small")])
-        (tmp_path / "log" / files.SEGMENTS / segments_of(tmp_path)[1]).unlink()
+        (tmp_path / "log" / SEGMENTS / segments_of(tmp_path)[1]).unlink()
         async with opened(tmp_path, settings=ENGINE) as live:
             topic = await live.topic(TOPIC)
             with pytest.raises(BlockCorrupt, match=r"topic \d+ at .*0000000002.segment, which holds it, "):

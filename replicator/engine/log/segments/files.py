@@ -11,6 +11,7 @@ refuse it whatever its alignment. There it goes through the page cache, which co
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -24,8 +25,6 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.disk_room import DiskRoom, is_full
 from replicator.engine.log.store_files import identity
 
-SEGMENTS: Final = "segments"
-"""Their directory, below that of the log."""
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
 """What the kernel is asked to read behind what is read now: catching up reads on."""
 PAGE_BYTES: Final = mmap.PAGESIZE
@@ -83,6 +82,14 @@ def listed(directory: Path) -> Iterator[tuple[int, int]]:
             except FileNotFoundError:
                 continue
             yield number, size
+
+
+def check_access(directory: Path, number: int) -> None:
+    """Raises :class:`PermissionError` for a segment that this user may not read and write: its blocks would seem to be
+    damaged."""
+    path = directory / segment_name(number)
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def preallocate(directory: Path, number: int, capacity: int) -> None:

@@ -95,6 +95,7 @@ class Segments:
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
         for number, size in sorted(files.listed(directory)) if directory.is_dir() else ():
+            files.check_access(directory, number)
             self.space.add(Segment(number, size - size % self.medium.alignment))
         self.space.revive(placed)
         self._last_number = max(self.space.segments, default=0)
