@@ -193,7 +193,10 @@ def check_may_replicate(request: web.Request, topic: str) -> None:
 
 
 def check_may(request: web.Request, actions: tuple[Action, ...], topic: str) -> None:
-    """Raise :class:`NotPermitted` if who asks may do none of these with one topic of several."""
+    """Raise :class:`NotPermitted` if the role of the request may do none of ``actions`` with ``topic``.
+
+    A handler whose request names several topics calls this for each of them.
+    """
     guard: Guard = request.get(GUARD, EVERYBODY)
     guard.check_topic(request.get(ROLE, ""), actions, topic)
 

@@ -116,8 +116,11 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
 
 
 async def twins(request: web.Request) -> web.Response:
-    """The entries of a topic that are hidden as duplicates, each after the one before it that has its message; up to
-    :data:`TWINS_MAX` after a position, which the last of them is for the next page."""
+    """Answer with pairs of positions: an entry that is hidden as a duplicate, after the twin of it that comes before.
+
+    The hidden entries lie after ``after`` and up to ``upto``, ``upto`` included. An answer has :data:`TWINS_MAX` pairs
+    at most; the next page begins after its last hidden entry.
+    """
     topic, after, upto = await _range(request)
     pairs: list[list[str]] = []
     if (found := topic.log.twins) is None:

@@ -172,10 +172,10 @@ def status(
     ] = LIMIT,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,
 ) -> Shown[dict[str, WorkerStatus | Unanswered]]:
-    """Show what the workers of a topology say: clusters, links, what is wrong, and the topics that lag most.
+    """Show the workers of a topology: clusters, links, what is wrong, and the topics that lag most.
 
-    Topics are listed with --topic or --all, or where no cluster has more than 20. JSON and YAML always have all topics,
-    or those of --topic. Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
+    Topics are listed with --topic or --all, or if no cluster has more than 20. JSON and YAML have all topics, or those
+    of --topic. Exit status 3 if a worker does not answer, 2 if workers that cannot be shown all refuse the request.
     """
     from replicator.operating.status import exit_status, fetch_all, look
     from replicator.topology.patterns import check_pattern
@@ -194,7 +194,7 @@ def status(
 
 
 def _end_after(duration: str) -> int:
-    """Return the seconds of ``--end-when-stuck``; raise :class:`typer.BadParameter`."""
+    """Return ``--end-when-stuck`` in seconds; raise :class:`typer.BadParameter` if it is no valid duration."""
     from pydantic import ValidationError
 
     from replicator.topology import WatchdogSettings

@@ -70,7 +70,10 @@ class EmbeddedPostgres:
             raise self._cannot_start(error) from None
 
     def check(self) -> None:
-        """Check what can be told without starting the server. Raises :class:`EmbeddedPostgresError`."""
+        """Check, without starting the server, that it could start: account, program, and version of its data directory.
+
+        Raises :class:`EmbeddedPostgresError`.
+        """
         try:
             needed_useradd()
             with warnings.catch_warnings():

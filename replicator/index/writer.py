@@ -149,7 +149,10 @@ class IndexWriter:
         return await self.repository().mappings(topic)
 
     async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
-        """Return the mappings of several topics as :meth:`mappings` does. Raises :class:`RepositoryUnavailable`."""
+        """Write all waiting rows, then return the snapshot mappings of ``topics`` from Postgres, by topic.
+
+        Raises :class:`RepositoryUnavailable`.
+        """
         self._check_up()
         await self.flush(extents=False)
         return await self.repository().mappings_of(topics)

@@ -206,8 +206,11 @@ def plan(
 def _switch_warnings(
     topology: Topology, probes: Mapping[str, Probe], rules: Mapping[str, Rules] | None
 ) -> Iterator[PlanWarning]:
-    """For each link, what clients of its source would find otherwise at its destination; nothing if nobody was
-    asked."""
+    """Yield a warning for each difference that clients would meet if they moved along a link to its destination.
+
+    Differences are those in permissions, policies, schemas and the like. Yield nothing if ``rules`` is None, because no
+    worker was asked.
+    """
     if rules is None:
         return
     for name in topology.names:

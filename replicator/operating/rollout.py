@@ -90,13 +90,16 @@ class Rollout:
         return tuple(dict.fromkeys(name for name in known if name not in self.topology.names))
 
     def changes_of(self, worker: RunningWorker) -> tuple[Change, ...]:
-        """Return what the file changes at one worker; nothing for one whose topology is not known."""
+        """Return what the new file changes at one worker; empty if the topology that it runs is not known."""
         if worker.topology is None:
             return ()
         return diff_of_worker(worker.topology, masked(self.topology), worker.cluster)
 
     def changes(self) -> list[tuple[tuple[str, ...], tuple[Change, ...]]]:
-        """The workers for which the same changes, and what; none for those that run it already."""
+        """Return the changes, grouped: names of workers, and the changes that are the same for them.
+
+        Workers that run the new file already are left out.
+        """
         groups: dict[tuple[str, ...], tuple[list[str], tuple[Change, ...]]] = {}
         for worker in self.taking_part:
             if changes := self.changes_of(worker):
@@ -104,7 +107,7 @@ class Rollout:
         return [(tuple(names), changes) for names, changes in groups.values()]
 
     def runs_it(self, worker: RunningWorker) -> bool:
-        """Return whether a worker runs what the file says, as it resolves here."""
+        """Return whether a worker runs the new file, also by its paths as they resolve on this machine."""
         return worker.digest == self.digest and not self.changes_of(worker)
 
     @property
@@ -113,9 +116,10 @@ class Rollout:
         return not self.missing and all(map(self.runs_it, self.taking_part))
 
     def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
-        """Return what no reload brings, a line each: a worker that agreed to reload reads it otherwise in its own file.
+        """Return a line for each change that a worker agreed to reload and that its own file does not have.
 
-        The digest leaves out where files lie, so the worker cannot know. A change that it names is in its file.
+        A worker compares digests, which leave out the folders of files, and so cannot notice such a difference. Changes
+        that a worker named in its answer are in its file.
         """
         said = {outcome.cluster: outcome.changed for outcome in checked}
         return [
@@ -237,8 +241,12 @@ async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address
 
 
 def _resolved(text: str, theirs: object, ours: Path, address: str) -> Topology:
-    """Return what a worker runs: as it resolved it in its own file, if the worker is of this machine. Else as if its
-    file lay where ours does: on another machine a folder may have another name. Raises :class:`TopologyError`."""
+    """Return the topology that a worker runs, with its paths resolved so that they can be compared with ours.
+
+    For a worker on this machine, paths are relative to the worker's own file. For a worker on another machine they are
+    resolved as if its file lay in the folder of our file: folders there may have other names. Raises
+    :class:`TopologyError`.
+    """
     if not isinstance(theirs, str):
         return parse_topology(text, ours)
     running, folder = parse_topology(text, Path(theirs)), Path(theirs).parent

@@ -64,7 +64,7 @@ class NotArrived(NotThere):
 
 
 class NotRemoved(NotThere):
-    """A topic of a run that is left in some cluster."""
+    """Raised if a topic of a roundtrip could not be removed from some cluster."""
 
 
 async def run_roundtrip(
@@ -77,9 +77,10 @@ async def run_roundtrip(
     seconds_max: float,
     tell: Callable[[str], None],
 ) -> list[str]:
-    """Return what was seen, a line a cluster, and leave nothing. ``tell`` gets what else a person should know.
+    """Send messages the whole way once, remove the topic, and return a line of text for each cluster.
 
-    Raises :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
+    ``tell`` is called with notices for the user, such as topics of interrupted runs that were removed. Raises
+    :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
     """
     home = topology.cluster(name)
     try:
@@ -117,10 +118,10 @@ def _named(left: list[Left]) -> str:
 
 
 async def remove_left(topology: Topology, namespace: str, *, used_too: bool = False) -> list[str]:
-    """Remove the topics that interrupted runs left in all clusters that answer; returns their names.
+    """Remove the topics that interrupted roundtrips left, from all clusters that answer; return their names.
 
-    A topic that has clients, or whose own cluster does not answer, is of a run that goes on, unless ``used_too``.
-    Raises :class:`NotRemoved` for those that cannot be removed.
+    A topic is kept if clients are connected to it, or if the cluster where it was made does not answer: its run may go
+    on. With ``used_too`` such topics are removed as well. Raises :class:`NotRemoved` if one cannot be removed.
     """
     found = await _left_topics(topology, namespace, used_too=used_too)
     if found and not used_too:
@@ -136,7 +137,10 @@ async def remove_left(topology: Topology, namespace: str, *, used_too: bool = Fa
 
 
 async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) -> dict[str, list[Cluster]]:
-    """Return the topics of runs that are over, each with the clusters to remove it from, its own first."""
+    """Return the topics of ended roundtrips, each with the clusters that answer, the one where it was made first.
+
+    With ``used_too``, also return topics whose run may go on.
+    """
     answers = dict(
         zip(
             topology.names,
@@ -159,8 +163,7 @@ async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) ->
 
 
 async def _topics_of_runs(cluster: Cluster, namespace: str) -> dict[str, bool] | None:
-    """Return the topics of runs that a cluster has, each with whether a client is connected to it; None where the
-    worker does not say."""
+    """Return the roundtrips' topics in a cluster, each with whether a client is connected; None if the worker fails."""
     try:
         async with timeout(LOOK_SECONDS_MAX), AdminClient(cluster.url) as admin:
             names = [str(name) for name in await admin.call("GET", topics_path(namespace))]

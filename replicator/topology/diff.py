@@ -99,7 +99,7 @@ class Change:
 
     @property
     def in_digest(self) -> bool:
-        """Whether two topologies that differ by this have different digests."""
+        """Return whether this change alters the topology's digest."""
         if self.kind == CLUSTER_CHANGED:
             return self.field not in _OF_OWN_WORKER
         return self.kind != SETTING_CHANGED or _without_places(self.before) != _without_places(self.after)
@@ -147,8 +147,10 @@ def diff(before: Topology, after: Topology) -> tuple[Change, ...]:
 
 
 def diff_of_worker(before: Topology, after: Topology, cluster: str) -> tuple[Change, ...]:
-    """Return what differs from ``before``, which the worker of ``cluster`` runs. Where the files of other clusters lie
-    is for their own workers to say."""
+    """Return the changes from ``before``, the topology that the worker of ``cluster`` runs, to ``after``.
+
+    Changed paths of other clusters' files are left out: their own workers report them.
+    """
     return tuple(
         change
         for change in diff(before, after)
@@ -240,7 +242,7 @@ def portable_text(topology: Topology) -> str:
 
 
 def moved(topology: Topology, old: Path, new: Path) -> Topology:
-    """Return the topology as if its file lay in ``new``: each path beneath ``old`` is the one beneath ``new``."""
+    """Return the topology as if its file lay in folder ``new``; each path in folder ``old`` moves with it."""
     sections = {name: _moved(getattr(topology, name), old, new) for name in _section_names(topology)}
     return replace(topology, clusters=tuple(_moved(each, old, new) for each in topology.clusters), **sections)
 

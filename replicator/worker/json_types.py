@@ -91,7 +91,7 @@ class TasksStatus(TypedDict):
 
 
 class EventLoopStatus(TypedDict):
-    """The worker's event loop."""
+    """How promptly the worker's event loop runs."""
 
     lag_max_seconds: Annotated[float, "how late it turned at most, within the last one to two minutes", "seconds"]
 

@@ -75,7 +75,7 @@ async def internal_of_partitions(request: web.Request) -> web.Response:
 
 
 async def last_message_id(request: web.Request) -> web.Response:
-    """The id of the last message that clients can receive; -1 and -1 in a topic without any."""
+    """Answer with the id of the last message that clients can receive; ledger and entry are -1 if there is none."""
     topic = await log_of_one(request)
     last = last_delivered(topic)
     return web.json_response(to_json(last.position, topic.partition, last.batch_index))

@@ -70,8 +70,10 @@ async def clear_backlog(request: web.Request) -> web.Response:
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
-    """Delete a subscription in every topic that has it; refused while it has consumers on one of them, in any
-    cluster."""
+    """Delete the subscription of the path's name in every topic of the namespace that has it.
+
+    If consumers use it on one of these topics, in this or another cluster, answer with an error and delete nothing.
+    """
     await delete_together([subscription async for subscription in _subscriptions(request)])
     return no_content()
 

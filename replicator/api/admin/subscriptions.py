@@ -90,8 +90,11 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a subscription; with ``force=true`` also one that has consumers, here or in another cluster, which are
-    disconnected."""
+    """Delete a subscription of one topic, or of all partitions of a topic.
+
+    While consumers use it, in this or another cluster, answer with an error and delete nothing. With ``force=true``
+    disconnect them and delete it all the same.
+    """
     force = flag_parameter(request, "force")
     subscriptions = await _subscriptions(request)
     await delete_together(subscriptions, force=force)

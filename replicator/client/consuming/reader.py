@@ -85,7 +85,10 @@ class Reader(ClosedAtExit):
                 return message
 
     async def has_message_available(self) -> bool:
-        """Return whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
+        """Return whether a message is there for :meth:`read_next`, so that it need not wait for a publish.
+
+        Raises :class:`ConnectError`.
+        """
         while True:
             last = await self._consumer.last_message()
             if last.position == BEFORE_ALL or not self._is_ahead(last):
@@ -105,7 +108,7 @@ class Reader(ClosedAtExit):
             await self._read(message)  # read_next would pass over it, too
 
     def _is_ahead(self, last: LastMessage) -> bool:
-        """Return whether the last message is one that was not read."""
+        """Return whether ``last`` is a message that this reader has not read yet."""
         if last.position != self._next:
             return last.position > self._next
         return self._skipped is None or last.batch_index > self._skipped.last_index

@@ -136,7 +136,10 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
 def _acknowledged_here_only(
     left: Mapping[str, Any] | None, left_there: Mapping[str, Any], after: Position, upto: Position
 ) -> int:
-    """How many entries in ``(after, upto]`` have messages that are acknowledged at the source, and not there."""
+    """Return how many entries after ``after`` and up to ``upto`` have messages that only the source acknowledged.
+
+    ``left`` is the source's state, ``left_there`` the destination's. ``upto`` is included.
+    """
     here, there = _positions(left), _positions(left_there)
     there.discard_through(after)
     there.discard_above(upto)

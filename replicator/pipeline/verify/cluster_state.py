@@ -40,18 +40,18 @@ TOLD_SECONDS: Final = 1.0
 
 Wanted = Callable[[str], bool]
 Progress = Callable[[str, int, int], None]
-"""Hears, on any thread, what is being done, how much of it is done, and how much there is."""
+"""Function that reports progress: a step's name, how much is done, how much there is. Any thread may call it."""
 TOPIC_GONE: Final = "TopicNotFound"
 """The API's name for a topic that was deleted meanwhile."""
 
 
 def no_progress(step: str, done: int, total: int) -> None:
-    """Do nothing: nobody watches."""
+    """Ignore a report of progress."""
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """One cluster's answers, by topic."""
+    """All that verify has read from one cluster's worker, by topic."""
 
     name: str
     url: str
@@ -62,7 +62,7 @@ class ClusterState:
     subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
     no_mappings: str | None = None
-    """Why mappings could not be read."""
+    """Why snapshot mappings could not be read; None if they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,11 @@ def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
 def _read_states(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool = True
 ) -> None:
-    """Read subscriptions, and mappings if they are wanted, of many topics at once."""
+    """Read subscriptions, and if ``mappings`` is true snapshot mappings, of many topics into ``state``.
+
+    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` and
+    :class:`UnexpectedAnswer`.
+    """
     state.subscriptions = dict(state.subscriptions)
     left = list(names)
     while left:
@@ -185,7 +189,10 @@ def _read_states(
 def _read_states_singly(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool
 ) -> None:
-    """Read the same from a worker that is too old to tell many together."""
+    """Read subscriptions, and if ``mappings`` is true snapshot mappings, into ``state``, topic by topic.
+
+    This is for workers of earlier versions, which cannot answer for many topics at once.
+    """
     for number, name in enumerate(names, 1):
         state.subscriptions[name] = worker.subscriptions(name)
         progress(f"states of {state.name}", number, len(names))
@@ -197,7 +204,7 @@ def _read_states_singly(
 
 
 def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
-    """Return the digests of all topics by cluster, of those clusters whose workers make them.
+    """Return the digests of all topics, by cluster and topic; clusters whose workers make no digests are left out.
 
     Raises :class:`PeerUnavailable` and :class:`UnexpectedAnswer`.
     """
@@ -245,14 +252,16 @@ def _moving(states: Iterable[ClusterState]) -> set[str]:
 
 
 def links_between(picture: Picture, links: Sequence[Link]) -> list[Link]:
-    """The links whose two clusters answered."""
+    """Return the links whose source and destination both answered."""
     names = {state.name for state in picture.clusters}
     return [link for link in links if link.source in names and link.destination in names]
 
 
 def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
-    """What is to be compared: each topic by the ways that links let it go, between the clusters that answered; none of
-    those that are left out by ``without``."""
+    """Return what to compare: for each topic the clusters that links copy it between, and their states.
+
+    Clusters that did not answer, and the topics in ``without``, are left out.
+    """
     names = tuple(state.name for state in picture.clusters)
     numbers = {name: number for number, name in enumerate(names)}
     between = links_between(picture, links)

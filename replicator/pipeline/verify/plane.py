@@ -95,7 +95,10 @@ class VerifyPlane(DataPlane):
             }
 
     def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
-        """The entries up to there that are hidden as duplicates, each after one that is said to be the same message."""
+        """Yield the positions of each entry that is hidden as a duplicate, after that of its earlier twin.
+
+        Only entries up to ``upto``, which is included, are looked at.
+        """
         after = BEFORE_ALL
         while True:
             answer = self._json("twins", topic=topic, after=str(after), upto=str(upto))
@@ -127,11 +130,18 @@ class VerifyPlane(DataPlane):
             ]
 
     def states(self, topics: Sequence[str], *, mappings: bool) -> StatesAnswer | None:
-        """Subscriptions and mappings of many topics; None from a worker that is too old to tell them together."""
+        """Return subscriptions and snapshot mappings of many topics; None from a worker that has no such route.
+
+        The worker may answer for some of the topics only; see :attr:`StatesAnswer.left`.
+        """
         return self._of_many(STATES_ROUTE, StatesAsked(topics, mappings).as_json(), StatesAnswer.of_json)
 
     def digests(self, topics: Mapping[str, Sequence[Position]]) -> DigestsAnswer | None:
-        """Digests of many topics; None from a worker that makes none, or others than this program knows."""
+        """Return digests of many topics, each with the positions that it is to sum up origins for.
+
+        Return None from a worker that makes no digests, or makes them in another form. The worker may answer for some
+        of the topics only; see :attr:`DigestsAnswer.left`.
+        """
         asked = DigestsAsked(DIGEST_FORM, topics)
         answer = self._of_many(DIGESTS_ROUTE, asked.as_json(), DigestsAnswer.of_json)
         return None if answer is None or answer.form != DIGEST_FORM else answer

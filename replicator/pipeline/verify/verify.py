@@ -201,7 +201,10 @@ class _Verification:
         self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
 
     def _in_step(self, picture: Picture) -> tuple[set[str], list[Tally]]:
-        """The topics of which digests say that all is well, and what there is to count of them."""
+        """Return the topics that agree by their digests alone, and the tallies of them for the report.
+
+        Both are empty if digests are not to be used, or if a worker makes none.
+        """
         is_session = self.spark is not None and not callable(self.spark)
         if not self.settings.digests or self.settings.selection.by_heads or is_session:
             return set(), []
@@ -356,14 +359,14 @@ def _full_name(topic: str) -> str:
 
 
 def _count_mappings(picture: Picture) -> int:
-    """How many snapshot mappings there are between the clusters that are compared."""
+    """Return the number of snapshot mappings between clusters that answered."""
     names = {state.name for state in picture.clusters}
     of_topics = (each for state in picture.clusters for each in state.mappings.values())
     return sum(mapping.peer in names for each in of_topics for mapping in each)
 
 
 def _count_subscriptions(picture: Picture) -> int:
-    """How many subscriptions of topics are replicated in some cluster."""
+    """Return the number of pairs of topic and subscription that are replicated in at least one cluster."""
     states = (
         (topic, each.name, each.replicated)
         for state in picture.clusters
