@@ -39,14 +39,14 @@ def add_subscription_use(app: web.Application, engine: Engine, brokers: Consumer
     """
 
     async def subscription_use(request: web.Request) -> web.Response:
-        """Answer with the numbers of consumers by topic; topics without consumers are left out.
+        """Answer how many consumers a replicated subscription has here, by topic; topics without any are left out.
 
         The answer is 503 ``BrokersSilent`` if the brokers do not answer.
         """
         try:
             question = UseQuestion.from_json(await request.json())
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is no question in JSON: {error}"[:300]) from None
+            raise BadRequest(f"the body is not an object with subscription and topics in JSON: {error}"[:300]) from None
         for topic in question.topics:
             check_may(request, READING, topic)
         if brokers is not None:

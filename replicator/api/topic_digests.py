@@ -105,7 +105,7 @@ async def _topic_states(request: web.Request, source: MappingSource) -> web.Resp
 
 
 async def topic_digests(request: web.Request) -> web.Response:
-    """Answer with digests of many topics. Two clusters whose digests of a topic are equal agree on the topic."""
+    """Answer with digests of many topics, which are equal only if clusters agree on a topic."""
     asked = await _asked(request, DigestsAsked.of_json)
     _check_count(list(asked.topics))
     if (count := sum(map(len, asked.topics.values()))) > POSITIONS_MAX:

@@ -105,8 +105,8 @@ def worker(
         typer.Option(
             "--end-when-stuck",
             metavar="DURATION",
-            help="End with exit status 70 after the event loop stood still for so long, such as 60s, where the "
-            "topology has no watchdog.end_after.",
+            help="End the worker with exit status 70 if its event loop stands still for this time, such as 60s. "
+            "watchdog.end_after of the topology takes precedence.",
         ),
     ] = None,
 ) -> None:
@@ -164,11 +164,11 @@ def status(
         typer.Option(
             "--topic",
             metavar="PATTERN",
-            help="Show the topics that match, as a link's `topics` do, or have that name; may be given again.",
+            help="Show topics of this name, or that this pattern matches, as in a link's `topics`; may be given again.",
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many topics the summary has of each kind.")
+        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many rows each table of the summary has.")
     ] = LIMIT,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,
 ) -> Shown[dict[str, WorkerStatus | Unanswered]]:

@@ -23,7 +23,7 @@ class WorkerError(Exception):
 
 
 class PlaceTaken(WorkerError):
-    """Another process uses a port of the worker, perhaps a former worker that is about to end."""
+    """Another process uses a port of the worker; it may be a former worker that is about to end."""
 
 
 @dataclass(frozen=True, slots=True)

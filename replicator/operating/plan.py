@@ -218,8 +218,8 @@ def _switch_warnings(
             yield PlanWarning(
                 "not-compared",
                 name,
-                "its worker does not say what clients are held to there, so permissions and policies were not compared "
-                "with those of other clusters. Give a token of a superuser.",
+                "its worker does not report permissions and policies, so they were not compared with those of other "
+                "clusters. Give the token of a superuser.",
             )
     pairs = dict.fromkeys((link.source, link.destination) for link in topology.links)
     for source, destination in pairs:

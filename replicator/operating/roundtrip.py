@@ -64,7 +64,7 @@ class NotArrived(NotThere):
 
 
 class NotRemoved(NotThere):
-    """Raised if a topic of a roundtrip could not be removed from some cluster."""
+    """A topic of a roundtrip could not be removed from some cluster."""
 
 
 async def run_roundtrip(
@@ -94,9 +94,9 @@ async def run_roundtrip(
     ]
     reached = topology.reached_from(name, topic)
     payloads = [f"{name} {number}".encode() for number in range(messages)]
-    if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not see the brokers' clients
+    if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not know the clients of brokers
         for earlier in await remove_left(topology, namespace):
-            tell(f"removed what an interrupted run had left: {earlier}")
+            tell(f"removed the topic of an interrupted run: {earlier}")
     quiet = QUIET_LOOKS
     try:
         lines = await _watched(home, away, topic, payloads, seconds_max)
@@ -106,10 +106,10 @@ async def run_roundtrip(
         left = await remove_topic(there, topic, quiet_looks=quiet)
         if left:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
-    # A cluster that nobody watched may be down for long, and then no link has brought anything there.
+    # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
     if len(unknown) < len(left):
-        raise NotRemoved(f"every message came, and {topic} is left")
+        raise NotRemoved(f"every message came, but {topic} could not be removed")
     return lines
 
 
@@ -190,12 +190,12 @@ async def _watched(
             await _publish(home, topic, payloads)
             lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
             await _consume(home, consumer, payloads)
-            lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after they were begun")
-            for cluster in away:  # while the consumer at home shows others that this run goes on
+            lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after publishing began")
+            for cluster in away:  # the consumer at home meanwhile tells other runs that this one goes on
                 waits_for = cluster.name
                 async with _consumer(cluster, topic) as other:
                     await _consume(cluster, other, payloads)
-                passed = f"{_ms_since(started)} ms after they were begun"
+                passed = f"{_ms_since(started)} ms after publishing began"
                 lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:

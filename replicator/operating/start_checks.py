@@ -118,7 +118,7 @@ async def _directory(setup: Setup) -> None:
 async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
-        return  # whoever has it has found all of this
+        return  # the process that has it open has made these checks
     rows = read_meta(cluster.data, (HEAD, MARK))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
@@ -155,7 +155,7 @@ START_CHECKS: Final = (
     ),
     StartCheck(
         "exposure",
-        "strangers do not reach it unasked, unless that is meant",
+        "other hosts cannot connect without authentication, unless the cluster allows it",
         "give the topology `auth`, or listen on this host alone",
         _exposed,
     ),
@@ -165,7 +165,9 @@ START_CHECKS: Final = (
     StartCheck(
         "disk", "its data directory can be used", "give it to the worker's user, or choose another `data`", _directory
     ),
-    StartCheck("store", "what is stored there is this cluster's", "give each cluster a `data` of its own", _store),
+    StartCheck(
+        "store", "the store in its data directory is this cluster's", "give each cluster a `data` of its own", _store
+    ),
     StartCheck(
         "database",
         "embedded: the worker starts it",

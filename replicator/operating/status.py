@@ -173,7 +173,9 @@ def render(
         parts += [_topics(answers)] if summaries is None else [_backlogs(summaries, top), _behind(summaries, top)]
     statuses = {answer["status"] for answer in unanswered}
     if statuses & _REFUSED:
-        parts.append("A worker that refuses wants the token of a role that may read it: docs/security.md.")
+        parts.append(
+            "A worker refused the request: give the token of a role that may read its status (docs/security.md)."
+        )
     elif len(unanswered) == len(answers) and statuses == {None}:
         parts.append("No worker answers; start them with `replicator up -f FILE`.")
     return Group(*parts)

@@ -31,7 +31,7 @@ class Backlog:
 
     @classmethod
     def of_status(cls, topic: Mapping[str, Any], subscription: Mapping[str, Any]) -> Self:
-        """Return the backlog of a subscription, from rows of topic and subscription in ``GET /replication/v1/status``."""
+        """Return the backlog of a subscription, from its row and its topic's row in ``GET /replication/v1/status``."""
         return cls(
             str(topic["name"]),
             str(subscription["name"]),
@@ -46,7 +46,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic that a link has not copied completely. ``lag_ms`` is the age of the oldest block not copied yet."""
+    """A topic that a link has not copied completely; ``lag_ms`` is the age of the oldest missing block."""
 
     topic: str
     link: str

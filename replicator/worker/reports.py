@@ -35,7 +35,7 @@ class Reports:
         return self._parts.engine.writer.failed or self._parts.failover.not_ready()
 
     def full(self) -> str | None:
-        """Return why the worker takes no messages because disk or store are full; None while it takes them."""
+        """Return why the worker takes no messages because disk or store is full; None while it takes them."""
         return self._parts.engine.writer.disk_status()["full"] or self._parts.engine.writer.beyond_limit()
 
     def failing_tasks(self) -> list[dict[str, Any]]:

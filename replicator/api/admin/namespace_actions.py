@@ -70,9 +70,9 @@ async def clear_backlog(request: web.Request) -> web.Response:
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
-    """Delete the subscription of the path's name in every topic of the namespace that has it.
+    """Delete a subscription in every topic of a namespace, unless consumers use it on one of them, in any cluster.
 
-    If consumers use it on one of these topics, in this or another cluster, answer with an error and delete nothing.
+    If they do, answer with an error and delete nothing.
     """
     await delete_together([subscription async for subscription in _subscriptions(request)])
     return no_content()

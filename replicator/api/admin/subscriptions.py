@@ -90,10 +90,10 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a subscription of one topic, or of all partitions of a topic.
+    """Delete a subscription that no consumer uses in any cluster; with ``force=true`` also one in use.
 
-    While consumers use it, in this or another cluster, answer with an error and delete nothing. With ``force=true``
-    disconnect them and delete it all the same.
+    The path names a topic, or a partitioned topic, whose partitions all lose the subscription. Without force, consumers
+    anywhere mean an error, and nothing is deleted. With force they are disconnected.
     """
     force = flag_parameter(request, "force")
     subscriptions = await _subscriptions(request)

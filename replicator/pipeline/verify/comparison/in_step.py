@@ -121,7 +121,7 @@ def _same_acknowledgements(
     for name in names:
         for cluster, digest in digests.items():
             if name not in digest.subscriptions and name in subscriptions.get(cluster, ()):
-                return False  # it is not replicated there: what it has acknowledged has no digest
+                return False  # a subscription that is not replicated has no digest
         for source, destination in ways.acks:
             if source in digests and destination in digests:
                 here, there = (_acknowledged(digests[each], name) for each in (source, destination))
@@ -139,7 +139,7 @@ def _mappings_hold(digests: Mapping[str, TopicDigest], mappings: Mapping[str, Se
     for home, of_home in mappings.items():
         for mapping in of_home:
             if mapping.peer not in digests:
-                continue  # of a cluster that is not compared, or that does not have the topic
+                continue  # the peer is not compared, or does not have the topic
             if home not in digests:
                 return False
             promised, there = _reached(digests[mapping.peer], mapping.remote), _reached(digests[home], mapping.local)
