@@ -102,7 +102,7 @@ class MessageId:
         return self._position
 
     def is_duplicate(self) -> bool:
-        """Of a message that was sent: whether the topic had it already (deduplication), under an id unknown here."""
+        """Return whether the topic had the sent message already, under an id unknown here (deduplication)."""
         return self._position == DUPLICATE
 
     def serialize(self) -> bytes:

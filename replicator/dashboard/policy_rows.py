@@ -125,13 +125,13 @@ def _differ(counting: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _count(policies: Mapping[str, Any]) -> int:
-    """Those for its topics count each."""
+    """Return the number of policies that are set, with each topic policy counted."""
     own = policies.get("topic_policies") or {}
     return len(own) + sum(name != "topic_policies" for name in policies)
 
 
 def policy_rows(policies: Sequence[Policy], standings: Mapping[str, Standing]) -> list[PolicyRow]:
-    """What counts of each policy, and who set it, in the clusters that have what is asked about."""
+    """Return a row for each policy: its value, and who set it, in the clusters that have the topic or namespace."""
     return [policy_row(policy, standings) for policy in policies] if standings else []
 
 

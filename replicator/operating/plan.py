@@ -37,7 +37,7 @@ RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of asking one worker whether it is alive."""
+    """Result of asking one worker whether it is alive."""
 
     reachable: bool
     detail: str
@@ -159,7 +159,7 @@ class Plan:
         return f"Links: copied by Spark on {pipeline.master}; {where}."
 
     def _policies(self) -> Iterator[Text]:
-        """What is not as it is by default; clusters with the same policies share a line."""
+        """Yield lines with the policies that differ from the defaults; clusters with equal policies share a line."""
         clusters_of: dict[str, list[str]] = {}
         for cluster in self.topology.clusters:
             changed = flattened(cluster.policies.changed())
@@ -229,7 +229,7 @@ def _switch_warnings(
 
 
 async def ask_rules(topology: Topology) -> dict[str, Rules]:
-    """What clients are held to in each cluster whose worker says so; never raises for a worker."""
+    """Return permissions and policies of each cluster whose worker reports them; other clusters are left out."""
     found: dict[str, Rules] = {}
     async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
 

@@ -143,7 +143,7 @@ def _unanswered(text: str) -> dict[str, Any]:
 
 
 def _reason(body: str) -> str:
-    """What a worker says; of what stands between, such as a proxy's page, nothing."""
+    """Return the message of a worker's error answer; empty if the answer is not a worker's, such as a proxy's page."""
     try:
         return str(json.loads(body)["message"])[:REASON_CHARS_MAX]
     except (ValueError, KeyError, TypeError):
@@ -251,7 +251,7 @@ def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
-    """What keeps a worker beside Apache Pulsar from copying, a line each; at most :data:`TROUBLES_SHOWN_MAX`."""
+    """Return a line for each fault of a worker beside Apache Pulsar, at most :data:`TROUBLES_SHOWN_MAX`."""
     if apache is None:
         return []
     troubles = [f"Apache Pulsar: {each}" for each in (apache["error"], apache.get("limited")) if each]
@@ -272,7 +272,7 @@ def _restored(mark: Mapping[str, Any]) -> str:
 
 
 def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
-    """Whose clients a worker serves, and since which failover; a worker of an older version does not say."""
+    """Return the clusters whose clients a worker serves, and the failover epoch; both empty if it reports neither."""
     if failover is None:
         return Text(""), ""
     if failover["fenced"]:

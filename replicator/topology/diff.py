@@ -81,11 +81,11 @@ _CLUSTER_FIELDS_TOLD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs. ``before`` and ``after`` are plain values as in the file; None where there is none."""
+    """One difference of two topologies. ``before`` and ``after`` are values as in the file; None if there is none."""
 
     kind: str
     subject: str
-    """A cluster, a link, or a section."""
+    """Name of a cluster, a link or a section."""
     field: str = ""
     before: Any = None
     after: Any = None
@@ -254,7 +254,7 @@ def _moved(value: Any, old: Path, new: Path) -> Any:
 
 
 def masked(topology: Topology) -> Topology:
-    """The same without passwords."""
+    """Return the topology without passwords."""
     clusters = (cluster.model_copy(update={"database": cluster.database_masked}) for cluster in topology.clusters)
     pipeline = topology.pipeline.model_copy(update={"conf": topology.pipeline.conf_masked})
     return replace(topology, clusters=tuple(clusters), pipeline=pipeline)

@@ -201,7 +201,7 @@ class TlsSettings(Section):
         return ", ".join(f"{name} {path}" for name, path in self.written().items())
 
     def written(self) -> dict[str, str]:
-        """As the topology file has it."""
+        """Return the fields that are set, in the form of the topology file."""
         return {name: str(path) for name, path in self if path is not None}
 
 
@@ -401,7 +401,7 @@ class MetricsSettings(Section):
     """Whether metrics that were renamed also stand under the names of the version before."""
 
     def written(self) -> dict[str, Any]:
-        """As the topology file has it: what is not the default."""
+        """Return the fields that differ from their defaults, in the form of the topology file."""
         return _changed(self, MetricsSettings())
 
 
@@ -433,7 +433,7 @@ class StoreSettings(Section):
     """Files that nothing lives in any more and that are kept to be used again."""
 
     def written(self) -> dict[str, str | int]:
-        """As the topology file has it."""
+        """Return the fields in the form of the topology file; some are left out while they have their defaults."""
         sizes: dict[str, str | int] = {"size_max": format_size(self.size_max)}
         if self.message_size_max != MESSAGE_BYTES_MAX:
             sizes["message_size_max"] = format_size(self.message_size_max)

@@ -103,7 +103,10 @@ async def backlog_size(request: web.Request) -> web.Response:
 async def _of_partitions(
     request: web.Request, figures: Callable[[web.Request, Topic], Awaitable[dict[str, Any]]]
 ) -> tuple[int, dict[str, Any]]:
-    """How many partitions there are, and the figures of each. Raises :class:`TopicNotFound`."""
+    """Return the number of partitions, and the figures of each by name.
+
+    Raises :class:`TopicNotFound` if the path names no partitioned topic.
+    """
     engine, name = request.app[ENGINE], str(topic_name(request))
     if not (partitions := engine.partitioned.count(name)):
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")

@@ -127,7 +127,10 @@ class Reader(ClosedAtExit):
             self._next, self._skipped = Position(0, 0), None
 
     async def get_last_message_id(self) -> MessageId:
-        """As :meth:`Consumer.get_last_message_id`."""
+        """Return the id of the last message that this reader can receive; :attr:`MessageId.earliest` if there is none.
+
+        Raises as :meth:`Consumer.get_last_message_id` does.
+        """
         return await self._consumer.get_last_message_id()
 
     async def close(self) -> None:
@@ -138,7 +141,7 @@ class Reader(ClosedAtExit):
         return self._settings.topic
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether nothing more can come: the topic is terminated, and all of it was read."""
+        """Return whether no message can come any more: the topic is terminated, and all of it was read."""
         return self._consumer.has_reached_end_of_topic()
 
     def is_connected(self) -> bool:

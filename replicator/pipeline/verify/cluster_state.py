@@ -36,13 +36,13 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 
 TOLD_SECONDS: Final = 1.0
-"""What consumers acknowledge is told within 0.1 s and copied within 0.1 s; who is slower is looked at again."""
+"""Pause before subscriptions are read again: acknowledgements are told within 0.1 s and copied within 0.1 s."""
 
 Wanted = Callable[[str], bool]
 Progress = Callable[[str, int, int], None]
 """Function that reports progress: a step's name, how much is done, how much there is. Any thread may call it."""
 TOPIC_GONE: Final = "TopicNotFound"
-"""The API's name for a topic that was deleted meanwhile."""
+"""Error code of the API for a topic that was deleted meanwhile."""
 
 
 def no_progress(step: str, done: int, total: int) -> None:
@@ -111,9 +111,9 @@ def read_picture(
 
 
 def read_again(picture: Picture, topics: Collection[str]) -> Picture:
-    """The same picture with the subscriptions of some topics, and how far copies stand, as they are now.
+    """Return the state of some topics as it is now; what was told in ``picture`` must still have arrived.
 
-    What had been told in the first one is still what must be there. Raises as :func:`read_picture`.
+    Raises as :func:`read_picture` does.
     """
     now = read_picture({state.name: state.url for state in picture.clusters}, set(topics).__contains__)
     before = {state.name: state for state in picture.clusters}
@@ -125,7 +125,7 @@ def read_again(picture: Picture, topics: Collection[str]) -> Picture:
 
 
 def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState]) -> list[SubscriptionState]:
-    """What was told first, of subscriptions that are of the same generation still; of others what is so now."""
+    """Return the states told first; of subscriptions whose generation has changed since, return the present state."""
     first = {state.name: state for state in told}
     return [
         first[state.name] if state.name in first and first[state.name].generation == state.generation else state
@@ -321,9 +321,9 @@ def _rewritten(links: Sequence[Link]) -> frozenset[tuple[str, str]]:
 
 
 def topic_filter(patterns: Sequence[str]) -> Wanted:
-    """Whether a topic is one of those that patterns stand for, in the form of a link's ``topics``; without any, all.
+    """Return a function that says whether one of ``patterns`` matches a topic; without patterns all match.
 
-    Raises :class:`BadOption`.
+    Patterns are those of a link's ``topics``. Raises :class:`BadOption` for a malformed one.
     """
     for pattern in patterns:
         try:

@@ -83,7 +83,7 @@ SMALL_ENTRIES: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """How to compare; see docs/verify.md."""
+    """Options of one comparison; see docs/verify.md."""
 
     selection: Selection = field(default_factory=Selection)
     settle_seconds: float = SETTLE_SECONDS
@@ -125,7 +125,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Verification:
-    """One run."""
+    """One run of verify."""
 
     spark: SparkSession | Callable[[], SparkSession] | None
     clusters: Mapping[str, str]
@@ -280,7 +280,7 @@ class _Verification:
         return tallies
 
     def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
-        """What is to be compared of some topics."""
+        """Return what to compare for the given topics alone."""
         scope = scope_of(picture, self.links)
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
@@ -307,7 +307,7 @@ class _Verification:
         return {_pair(tally) for tally in waiting}
 
     def _is_held(self, picture: Picture, tally: Tally) -> bool:
-        """Whether every way there leads over a link that is paused or that a backfill has."""
+        """Return whether all links that could bring the missing entries are paused or carried by a backfill."""
         held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
         if not held:
             return False
@@ -383,7 +383,7 @@ def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> 
 
 
 def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
-    """Whether more of a topic was trimmed in the meantime, or it was deleted."""
+    """Return whether a cluster has trimmed more of a topic since ``before``, or deleted the topic."""
     earlier = {state.name: state.standings.get(topic) for state in before.clusters}
     return any(
         first is not None and (later is None or later.trimmed != first.trimmed)
@@ -393,13 +393,13 @@ def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
 
 
 def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
-    """Whether the subscriptions of a topic are others by now."""
+    """Return whether the subscriptions of a topic have changed in a cluster since ``before``."""
     earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
     return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
 
 
 def _is_held(link: LinkState) -> bool:
-    """Whether a link is only late: it is paused, or a backfill has it, which brings one topic after the other."""
+    """Return whether a link is only late: it is paused, or a backfill carries it, topic by topic."""
     return link.paused or link.state == "backfilling"
 
 
