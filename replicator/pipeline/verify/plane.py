@@ -60,7 +60,7 @@ class LinkState:
     stopped: Mapping[str, str]
     """Topics that the link no longer copies, each with the reason."""
     gaps: Mapping[str, str]
-    """Those of ``stopped`` that have a gap, each with the kind of the gap."""
+    """Topics of ``stopped`` that have a gap, each with the kind of the gap."""
 
 
 class BlockUnreadable(UnexpectedAnswer):

@@ -157,7 +157,7 @@ def _bounds(
 ) -> Iterator[tuple[int, int]]:
     """Yield each place where the expectation changes, as number of the group and entry within the group's ledger.
 
-    These are ends of what a copy must have, edges of its holes, and starts of subscriptions.
+    Such places are ends of required copies, edges of holes, and starts of subscriptions.
     """
     groups = zip(topics.tolist(), origins, incarnations.tolist(), ledgers.tolist(), strict=True)
     for group, (topic, origin, incarnation, ledger) in enumerate(groups):
