@@ -43,25 +43,25 @@ from snapshots.mapping import SnapshotMapping
 
 
 class StatusSource(Protocol):
-    """What the application asks of its worker."""
+    """Interface of the worker: what the HTTP application asks of it."""
 
     def status(self) -> dict[str, Any]:
-        """All figures but those of topics, as ``GET /replication/v1/status`` gives them (docs/http.md)."""
+        """Return the answer of ``GET /replication/v1/status`` (docs/http.md) without its topics."""
 
     def ready(self) -> str | None:
-        """None when the worker takes traffic, else why it does not."""
+        """Return why clients are not served; None while they are."""
 
     def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
-        """The long-lived tasks that end again and again; what they do stands still now and then."""
+        """Return the long-lived tasks that keep ending with errors; each is restarted, but does nothing in between."""
 
     def full(self) -> str | None:
-        """Return why messages are refused for want of room, if they are."""
+        """Return why the worker takes no messages for want of disk space; None while it takes them."""
 
     def links(self) -> Iterable[LinkControl]:
-        """The links that leave this cluster, as they run."""
+        """Return the links of this worker whose source is this cluster."""
 
     async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
-        """Return the snapshot mappings of topics from Postgres; None while it is away."""
+        """Return the snapshot mappings by topic, as Postgres has them; None while Postgres does not answer."""
 
 
 STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
@@ -161,7 +161,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise :class:`BadRequest` for patterns that are wrong or too many."""
+    """Raise :class:`BadRequest` if a pattern is malformed, or if there are more than :data:`PATTERNS_MAX`."""
     if len(patterns) > PATTERNS_MAX:
         raise BadRequest(f"{len(patterns)} patterns of topics were given, the limit is {PATTERNS_MAX}")
     try:

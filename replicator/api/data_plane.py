@@ -231,7 +231,11 @@ def linked_source(request: web.Request) -> str:
 
 
 def exact_state(topic: Topic, name: str) -> dict[str, Any]:
-    """Return all that a subscription has acknowledged, as this cluster's positions."""
+    """Return the stored state of a subscription as JSON: its acknowledged messages, generation and starts.
+
+    Positions are those of this cluster, and ranges include both ends. Raises KeyError if the topic has no such
+    subscription.
+    """
     subscription = topic.subscriptions[name]
     state = subscription.cursor.state
     kind = subscription.dispatching.type

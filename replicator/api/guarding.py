@@ -178,7 +178,7 @@ def canonical(request: web.Request) -> str:
 
 
 def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
-    """Whether who asks may do one of these with a topic that the request names inside."""
+    """Return whether the role of the request may do one of ``actions`` with ``topic``."""
     guard: Guard = request.get(GUARD, EVERYBODY)
     try:
         guard.check_topic(request.get(ROLE, ""), actions, topic)
@@ -188,20 +188,22 @@ def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
 
 
 def check_may_replicate(request: web.Request, topic: str) -> None:
-    """Raises :class:`NotPermitted`, for one topic of several."""
+    """Raise :class:`NotPermitted` if the role of the request may not replicate ``topic``."""
     check_may(request, (Action.REPLICATE,), topic)
 
 
 def check_may(request: web.Request, actions: tuple[Action, ...], topic: str) -> None:
-    """Raise :class:`NotPermitted` if who asks may do none of these with one topic of several."""
+    """Raise :class:`NotPermitted` if the role of the request may do none of ``actions`` with ``topic``.
+
+    A handler whose request names several topics calls this for each of them.
+    """
     guard: Guard = request.get(GUARD, EVERYBODY)
     guard.check_topic(request.get(ROLE, ""), actions, topic)
 
 
 @contextmanager
 def ending_at_expiry(request: web.Request) -> Iterator[None]:
-    """What was shown for a request that lasts counts for a time: then its connection is cut, and who comes back shows
-    what counts by then."""
+    """Cut the connection of a long request when its credentials expire, so that the client authenticates again."""
     expires_at: float | None = request.get(EXPIRES_AT)
     if expires_at is None or request.transport is None:
         yield
@@ -215,13 +217,13 @@ def ending_at_expiry(request: web.Request) -> Iterator[None]:
 
 
 def check_superuser(request: web.Request) -> None:
-    """Raises :class:`NotPermitted`."""
+    """Raise :class:`NotPermitted` if the role of the request is no superuser."""
     guard: Guard = request.get(GUARD, EVERYBODY)
     guard.check_superuser(request.get(ROLE, ""))
 
 
 def sees_all(request: web.Request) -> bool:
-    """Whether what who asks may see does not depend on what was granted."""
+    """Return whether the role of the request is a superuser, which sees all topics without grants."""
     try:
         check_superuser(request)
     except NotPermitted:

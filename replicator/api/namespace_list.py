@@ -29,8 +29,10 @@ def add_namespace_list(app: web.Application) -> None:
 
 
 async def listed(request: web.Request) -> web.Response:
-    """Namespaces of all tenants, the policies that are set for each, and below them those of the topology file:
-    ``?search=&after=&limit=``."""
+    """Answer with a page of namespaces of all tenants, in order of their names: ``?search=&after=&limit=``.
+
+    Each has the policies that are set for it. ``below`` has the default policies of the topology file.
+    """
     limit, search = number(request, "limit", LISTED, LISTED_MAX), request.query.get("search", "").lower()
     if len(search) > SEARCH_CHARS_MAX:
         raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")

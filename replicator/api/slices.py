@@ -29,16 +29,20 @@ async def topics_in_slices(engine: Engine) -> AsyncIterator[Topic]:
 
 
 def json_object(fields: Mapping[str, Any], name: str, rows: Mapping[str, str]) -> web.Response:
-    """Answer with an object of ``fields`` and, as field ``name``, an object of ``rows``, which are JSON already.
+    """Return an answer whose JSON object has ``fields``, and an object of ``rows`` as its field ``name``.
 
-    Rows are encoded where they are made, slice by slice: to encode ten thousand at once takes a tenth of a second.
+    Each value of ``rows`` is JSON text already. The caller encodes rows slice by slice: ten thousand at once would stop
+    the event loop for a tenth of a second.
     """
     inside = ", ".join(f"{json.dumps(key)}: {row}" for key, row in rows.items())
     return _joined(fields, name, "{" + inside + "}")
 
 
 def json_list(fields: Mapping[str, Any], name: str, rows: Sequence[str]) -> web.Response:
-    """Answer as :func:`json_object` does, with a list."""
+    """Return an answer whose JSON object has ``fields``, and a list of ``rows`` as its field ``name``.
+
+    Each of ``rows`` is JSON text already; see :func:`json_object`.
+    """
     return _joined(fields, name, "[" + ", ".join(rows) + "]")
 
 

@@ -1,7 +1,7 @@
-"""``POST /replication/v1/subscription-use``: whether consumers use a replicated subscription in this cluster.
+"""``POST /replication/v1/subscription-use``: how many consumers a replicated subscription has in this cluster.
 
-The worker of another cluster asks before it deletes the subscription without force. The messages of both sides are in
-:mod:`replicator.sync.use_elsewhere`.
+The worker of another cluster asks this before it deletes the subscription without force. The messages are in
+:mod:`replicator.sync.use_elsewhere`, for both sides.
 """
 
 from __future__ import annotations
@@ -19,25 +19,34 @@ from replicator.engine.engine import Engine
 from replicator.sync.use_elsewhere import ROUTE, UseAnswer, UseQuestion
 
 TOPICS_A_TURN: Final = 200
-"""Looked at before others have their turn."""
+"""Topics that are looked up before the event loop serves others."""
 
 
 class ConsumersAtBrokers(Protocol):
-    """Consumers of a worker that runs beside brokers: they are connected there."""
+    """Interface of the Apache Pulsar brokers beside a worker: clients of this cluster connect to them."""
 
     async def consumers_at_brokers(self, subscription: str, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return how many consumers applications have, by topic. Raises :class:`BridgeError`."""
+        """Return how many consumers applications have on ``subscription``, for each of ``topics`` that has some.
+
+        Raises :class:`BridgeError` if the brokers do not answer.
+        """
 
 
 def add_subscription_use(app: web.Application, engine: Engine, brokers: ConsumersAtBrokers | None) -> None:
-    """Add the route; ``brokers`` are those that serve the clients of this cluster, if some do."""
+    """Add the route to ``app``; it counts consumers at ``brokers`` if Apache Pulsar serves this cluster's clients.
+
+    If ``brokers`` is None, it counts the consumers of ``engine``.
+    """
 
     async def subscription_use(request: web.Request) -> web.Response:
-        """Say how many consumers a replicated subscription has on each of some topics."""
+        """Answer how many consumers a replicated subscription has here, by topic; topics without any are left out.
+
+        The answer is 503 ``BrokersSilent`` if the brokers do not answer.
+        """
         try:
             question = UseQuestion.from_json(await request.json())
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is no question in JSON: {error}"[:300]) from None
+            raise BadRequest(f"the body is not an object with subscription and topics in JSON: {error}"[:300]) from None
         for topic in question.topics:
             check_may(request, READING, topic)
         if brokers is not None:

@@ -1,11 +1,12 @@
-"""Answers about many topics at once, for ``replicator verify``: their states, and their digests.
+"""Routes for ``replicator verify``: states and digests of many topics in one request.
 
-``POST /replication/v1/topic-states | topic-digests``; the messages are in :mod:`replicator.peering.comparing`. A digest
-reads a topic's whole log. So that clients are served meanwhile:
+The routes are ``POST /replication/v1/topic-states`` and ``…/topic-digests``; :mod:`replicator.peering.comparing` has
+the messages. A digest reads the whole log of a topic. Clients are served meanwhile, because
 
-1. What belongs to the event loop (how far a log goes, what is acknowledged) is copied in slices of some milliseconds.
-2. Logs are read and hashed on one thread, which all requests for digests share.
-3. A request ends after :data:`ANSWER_SECONDS`, with what it has until then. What is left is asked for again.
+1. the event loop copies what only it may read, such as acknowledgements, in slices of some milliseconds;
+2. one thread reads and hashes the logs, for all requests;
+3. a request is worked on for :data:`ANSWER_SECONDS`. The answer names the topics that are left, and the client asks for
+   them again.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 
 ANSWER_SECONDS: Final = 1.0
-"""How long one request is worked on. It is short, so that requests of several readers take turns."""
+"""How long the worker works on one request. It is short, so that requests of several clients take turns."""
 DIGEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Stored bytes of a topic that has a digest: some hundredths of a second. Larger ones are compared block by block."""
+"""The largest log that gets a digest, in stored bytes: some hundredths of a second. Verify reads larger ones."""
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Blocks that are held in memory while a digest is made, beside one that is larger."""
+"""Bytes of blocks that are in memory while a digest is made. A block that is larger is read alone."""
 TURN_TOPICS: Final = 50
-"""Topics that are handed to the thread at once."""
+"""Topics that the event loop hands to the thread at once."""
 TURN_SECONDS: Final = 0.1
-"""How long the thread works on one hand-over."""
+"""How long the thread works on the topics that it was handed at once."""
 NO_MAPPINGS: Final = "snapshot mappings are kept in Postgres, which is away; try again later"
 
 _T = TypeVar("_T")
@@ -59,21 +60,21 @@ _THREAD: Final = web.AppKey("digests", ThreadPoolExecutor)
 
 
 class MappingSource(Protocol):
-    """The source of snapshot mappings."""
+    """Interface of whatever reads snapshot mappings from Postgres."""
 
     async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
-        """Return the mappings by topic; None while Postgres is away."""
+        """Return the snapshot mappings of ``topics`` by topic; None while Postgres does not answer."""
 
 
 def add_topic_digests(app: web.Application, source: MappingSource) -> None:
-    """Serve both routes; ``source`` has the mappings."""
+    """Add both routes to ``app``, and the thread that makes digests. Snapshot mappings come from ``source``."""
     app[_THREAD] = ThreadPoolExecutor(1, thread_name_prefix="digests")
 
     async def end_thread(_: web.Application) -> None:
         await asyncio.to_thread(app[_THREAD].shutdown, cancel_futures=True)
 
     async def states(request: web.Request) -> web.Response:
-        """Subscriptions and snapshot mappings of many topics."""
+        """Answer with the subscriptions and snapshot mappings of many topics."""
         return await _topic_states(request, source)
 
     app.on_cleanup.append(end_thread)
@@ -104,7 +105,7 @@ async def _topic_states(request: web.Request, source: MappingSource) -> web.Resp
 
 
 async def topic_digests(request: web.Request) -> web.Response:
-    """Digests of many topics: two clusters whose digests of a topic are equal agree on it."""
+    """Answer with digests of many topics, which are equal only if clusters agree on a topic."""
     asked = await _asked(request, DigestsAsked.of_json)
     _check_count(list(asked.topics))
     if (count := sum(map(len, asked.topics.values()))) > POSITIONS_MAX:
@@ -124,7 +125,7 @@ async def topic_digests(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One topic as it stands on the event loop, for the thread."""
+    """Copy of one topic's state on the event loop, for the thread that makes its digest."""
 
     name: str
     topic_id: int
@@ -151,7 +152,10 @@ def _wanted(topic: Topic, asked: Mapping[str, Sequence[Position]]) -> _Wanted:
 
 
 def _digests(store: Store, wanted: Sequence[_Wanted]) -> dict[str, str]:
-    """Return digests as JSON: of one topic at least, then of as many as fit into :data:`TURN_SECONDS`."""
+    """Return digests as JSON by topic, for as many of ``wanted`` as :data:`TURN_SECONDS` allow, and at least one.
+
+    ``null`` stands for a topic that has no digest: its log is too large, damaged or out of order.
+    """
     deadline = time.perf_counter() + TURN_SECONDS
     rows: dict[str, str] = {}
     for each in wanted:
@@ -193,14 +197,14 @@ def _check_count(names: Sequence[str]) -> None:
 
 
 def _found(request: web.Request, names: Sequence[str] | Mapping[str, Any]) -> list[Topic]:
-    """Return the topics that are here and that the role may read, each once."""
+    """Return those of ``names`` that are topics of this cluster and that the request's role may read, each once."""
     engine = request.app[ENGINE]
     found = {topic.name: topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None}
     return [topic for name, topic in found.items() if may(request, READING, name)]
 
 
 async def _in_slices(topics: Sequence[Topic]) -> AsyncIterator[Topic]:
-    """Go through topics; let others have their turn every few milliseconds."""
+    """Yield the topics, and let the event loop serve others every :data:`SLICE_SECONDS`."""
     until = time.perf_counter() + SLICE_SECONDS
     for topic in topics:
         yield topic

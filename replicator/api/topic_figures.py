@@ -33,7 +33,7 @@ def add_topic_figures(app: web.Application) -> None:
 
 
 async def topic_summary(request: web.Request) -> web.Response:
-    """Sums over all topics, the largest backlogs of subscriptions, and the topics that links lag with most."""
+    """Answer with sums over all topics, the largest backlogs of subscriptions, and the topics that links lag with."""
     engine = request.app[ENGINE]
     limit = number(request, "limit", LIMIT, LIMIT_MAX)
     topics = messages = subscriptions = 0

@@ -1,8 +1,8 @@
-"""What ``replicator verify`` asks of a worker, beside what everybody reads: where copies stand, raw blocks.
+"""Routes that only ``replicator verify`` uses: how far copies are, raw blocks, and mending.
 
-``GET /replication/v1/cuts | raw-blocks | block-heads | twins`` and ``POST /replication/v1/mend``; the forms are in
-docs/http.md. Blocks come from here without a look at their bodies' checksums: whoever compares clusters checks those
-himself, and wants to see the corrupt ones too.
+The routes are ``GET /replication/v1/cuts | raw-blocks | block-heads | twins`` and ``POST /replication/v1/mend``;
+docs/http.md has the forms. Blocks are sent without a check of their checksums: verify checks them itself, and wants
+corrupt blocks, too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-"""Of blocks in one answer; one that is larger comes alone."""
+"""Bytes of blocks in one answer. A larger block is sent alone."""
 HEADS_MAX: Final = 5_000
-"""In one answer: a few hundredths of a second of the worker's time."""
+"""Heads in one answer: they take the worker a few hundredths of a second."""
 
 TWINS_MAX: Final = 5_000
-"""Hidden duplicates in one answer."""
+"""Pairs of twins in one answer."""
 
 
 class Mends(Protocol):
-    """See :class:`replicator.worker.mending.Mending`."""
+    """Interface of :class:`replicator.worker.mending.Mending`, which replaces damaged blocks."""
 
     async def mend(self, topic: Topic, position: Position) -> tuple[str, str]:
-        """What became of the block there, and why if it is left as it is."""
+        """Replace the damaged block at ``position``; return the outcome, and the reason if the block stays damaged."""
 
 
 def add_mending(app: web.Application, mends: Mends) -> None:
@@ -68,7 +68,7 @@ def add_verifying(app: web.Application) -> None:
 
 
 async def cuts(request: web.Request) -> web.Response:
-    """Of every topic: how far each origin is here, what was trimmed of it, and what links left out of it."""
+    """Answer with the state of every topic: how far each origin has come, what is trimmed, and what links left out."""
     engine = request.app[data_plane.ENGINE]
     rows: dict[str, str] = {}
     async for topic in topics_in_slices(engine):
@@ -92,7 +92,7 @@ def _cut(topic: Topic) -> dict[str, Any]:
 
 
 async def raw_blocks(request: web.Request) -> web.StreamResponse:
-    """As ``/blocks``, and blocks with a wrong checksum come like all others."""
+    """Answer with a page of blocks as ``/blocks`` does, but include blocks with wrong checksums."""
     data_plane.check_room_for_page(request.app)
     topic, after, upto = await _range(request)
     try:
@@ -103,7 +103,7 @@ async def raw_blocks(request: web.Request) -> web.StreamResponse:
 
 
 async def block_heads(request: web.Request) -> web.StreamResponse:
-    """What blocks say of themselves, without their entries; the form is :data:`~…block_heads.HEADS_SCHEMA`."""
+    """Answer with heads of blocks, without their entries (:data:`~replicator.engine.log.block_heads.HEADS_SCHEMA`)."""
     topic, after, upto = await _range(request)
     try:
         heads = request.app[data_plane.ENGINE].store.block_heads(topic.topic_id, after, upto, blocks_max=HEADS_MAX)
@@ -117,8 +117,11 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
 
 
 async def twins(request: web.Request) -> web.Response:
-    """The entries of a topic that are hidden as duplicates, each after the one before it that has its message; up to
-    :data:`TWINS_MAX` after a position, which the last of them is for the next page."""
+    """Answer with pairs of positions: an entry that is hidden as a duplicate, after the twin of it that comes before.
+
+    The hidden entries lie after ``after`` and up to ``upto``, ``upto`` included. An answer has :data:`TWINS_MAX` pairs
+    at most; the next page begins after its last hidden entry.
+    """
     topic, after, upto = await _range(request)
     pairs: list[list[str]] = []
     if (found := topic.log.twins) is None:

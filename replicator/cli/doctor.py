@@ -26,8 +26,8 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit status 1 for warnin
 def doctor(file: TopologyFile, cluster: Here = None, strict: Strict = False) -> Shown[DoctorAnswer]:
     """Look for what keeps workers from running well, and say what to do. Starts nothing, and changes nothing.
 
-    Everything for which a worker refuses to start, by its own checks; disks, Postgres, certificates, Java and limits
-    here; reach, versions and clocks of all workers.
+    On this machine it makes all checks that a starting worker makes, and looks at disks, Postgres, certificates, Java
+    and limits. It asks all workers whether they can be reached, and for their versions and clocks.
     Exit status 0 if there is no error, 1 if there is one, or with --strict a warning.
     """
     from replicator.operating.doctor.examining import examine

@@ -64,14 +64,15 @@ def roundtrip(
         bool,
         typer.Option(
             "--remove-left",
-            help="Only remove what interrupted runs left in the namespace, at all clusters; end others.",
+            help="Only remove the topics of all runs in the namespace, from all clusters; runs that go on fail.",
         ),
     ] = False,
 ) -> Shown[RoundtripAnswer]:
     """Publish messages at a cluster, consume them there and where its links lead, and remove them again.
 
-    Exit status 0 if every message came, 1 if not in time or if a topic is left, 3 if a worker does not answer. No other
-    topic is touched. What a killed run left is removed by the next run of the namespace, or by --remove-left.
+    Exit status 0 if every message came, 1 if not in time or if a topic could not be removed, 3 if a worker does not
+    answer. No other topic is touched. If a run is killed, the next run in the namespace removes its topic, or
+    --remove-left does.
     """
     from replicator.operating.roundtrip import remove_left as remove_topics
     from replicator.operating.roundtrip import run_roundtrip

@@ -105,8 +105,8 @@ def worker(
         typer.Option(
             "--end-when-stuck",
             metavar="DURATION",
-            help="End with exit status 70 after the event loop stood still for so long, such as 60s, where the "
-            "topology has no watchdog.end_after.",
+            help="End the worker with exit status 70 if its event loop stands still for this time, such as 60s. "
+            "watchdog.end_after of the topology takes precedence.",
         ),
     ] = None,
 ) -> None:
@@ -164,18 +164,18 @@ def status(
         typer.Option(
             "--topic",
             metavar="PATTERN",
-            help="Show the topics that match, as a link's `topics` do, or have that name; may be given again.",
+            help="Show topics of this name, or that this pattern matches, as in a link's `topics`; may be given again.",
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many topics the summary has of each kind.")
+        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many rows each table of the summary has.")
     ] = LIMIT,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,
 ) -> Shown[dict[str, WorkerStatus | Unanswered]]:
-    """Show what the workers of a topology say: clusters, links, what is wrong, and the topics that lag most.
+    """Show the workers of a topology: clusters, links, what is wrong, and the topics that lag most.
 
-    Topics are listed with --topic or --all, or where no cluster has more than 20. JSON and YAML always have all topics,
-    or those of --topic. Exit status 3 if a worker does not answer, 2 if those that give nothing all refuse.
+    Topics are listed with --topic or --all, or if no cluster has more than 20. JSON and YAML have all topics, or those
+    of --topic. Exit status 3 if a worker does not answer, 2 if workers that cannot be shown all refuse the request.
     """
     from replicator.operating.status import exit_status, fetch_all, look
     from replicator.topology.patterns import check_pattern
@@ -194,7 +194,7 @@ def status(
 
 
 def _end_after(duration: str) -> int:
-    """Return the seconds of ``--end-when-stuck``; raise :class:`typer.BadParameter`."""
+    """Return ``--end-when-stuck`` in seconds; raise :class:`typer.BadParameter` if it is no valid duration."""
     from pydantic import ValidationError
 
     from replicator.topology import WatchdogSettings

@@ -105,8 +105,11 @@ def side_console(file: TextIO | None = None) -> Console:
 
 @contextmanager
 def progress_lines() -> Iterator[Callable[[str, int, int], None]]:
-    """Show how far steps are: a line a step, on standard error, which goes when all is done. Only at a terminal, and
-    only where a table is wanted."""
+    """Yield a function to report progress: it takes a step's name, how much is done, and how much there is.
+
+    Each step has a line on standard error, which disappears at the end. Nothing is shown if standard error is no
+    terminal, or if the output is JSON or YAML.
+    """
     if WANTED.get() is not Format.TABLE or not sys.stderr.isatty():
         yield lambda step, done, total: None
         return

@@ -56,9 +56,7 @@ Brokers = Annotated[
 ]
 ReadAll = Annotated[
     bool,
-    typer.Option(
-        "--read-all", help="Read the logs of all topics here, also of those whose digests say that clusters agree."
-    ),
+    typer.Option("--read-all", help="Read the logs of all topics, even if digests say that the clusters agree."),
 ]
 Parquet = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write all differences there, as rows: an empty or new directory.")
@@ -89,7 +87,7 @@ def verify(
 ) -> Shown[VerifyAnswer]:
     """Do the clusters of a topology agree? Compares entries, their order and contents, mappings, and acknowledgements.
 
-    Workers make a digest of each topic. Logs are read where digests differ, and with --read-all, --since, --sample or
+    Workers make a digest of each topic. Logs are read if digests differ, or with --read-all, --since, --sample or
     --master.
 
     Runs on Spark where there is much to compare or --master is given, else in this process; what lies at brokers is

@@ -102,7 +102,7 @@ class MessageId:
         return self._position
 
     def is_duplicate(self) -> bool:
-        """Of a message that was sent: whether the topic had it already (deduplication), under an id unknown here."""
+        """Return whether the topic had the sent message already, under an id unknown here (deduplication)."""
         return self._position == DUPLICATE
 
     def serialize(self) -> bytes:
@@ -241,18 +241,19 @@ class Message:
         self._payload = payload
 
     def data(self) -> bytes:
-        """Return the payload, which is empty for a null value."""
+        """Return the payload; it is empty for a null value."""
         return self._payload
 
     def has_null_value(self) -> bool:
-        """Return whether the message was sent with the null value, which deletes its key on a compacted topic."""
+        """Return whether the producer sent the null value; on a compacted topic that deletes the message's key."""
         return (self._entry.metadata if self._single is None else self._single).null_value
 
     def value(self) -> Any:
-        """Return the payload as the consumer's schema reads it; without a schema return the payload.
+        """Return the payload as the consumer's schema decodes it.
 
-        A null value is an empty payload. It is None for a schema that cannot read an empty payload, such as JSON.
-        Raises :class:`SchemaError`.
+        Without a schema, or if the payload is encrypted, return its bytes. The schema decodes a null value like an
+        empty payload; if it cannot, as JSON cannot, return None. Raises :class:`SchemaError` for another payload that
+        it cannot decode.
         """
         schema = self._entry.schema
         if schema is None or self._entry.encrypted:

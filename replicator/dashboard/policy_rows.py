@@ -84,7 +84,11 @@ def _namespace_row(
     by_cluster: Mapping[str, Mapping[str, Mapping[str, Any]]],
     below: Mapping[str, Mapping[str, Any] | None],
 ) -> NamespaceRow:
-    """``below`` has what each cluster's topology file sets for all topics; None where its worker does not say it."""
+    """Return the row that shows whether all clusters have the same policies for namespace ``name``.
+
+    ``by_cluster`` has the policies of each cluster that answered, by namespace. ``below`` has the default policies of
+    each cluster's topology file; None if its worker is too old to report them.
+    """
     having = [cluster for cluster in clusters if name in by_cluster.get(cluster, {})]
     lacking = [cluster for cluster in clusters if cluster in by_cluster and cluster not in having]
     silent = [cluster for cluster in clusters if cluster not in by_cluster]
@@ -110,24 +114,24 @@ def _namespace_row(
 
 
 def _counting(policies: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what counts for topics of a namespace, by the policy's name."""
+    """Return the policies in force for topics of a namespace: its own, and defaults for those that it does not set."""
     return {**below, **(policies.get("topic_policies") or {})}
 
 
 def _differ(counting: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a policy that all of them know does not count the same in all."""
+    """Return whether clusters have different values for a policy that all of them report."""
     known = set(counting[0]).intersection(*counting[1:])
     return any(each[name] != counting[0][name] for each in counting[1:] for name in known)
 
 
 def _count(policies: Mapping[str, Any]) -> int:
-    """Those for its topics count each."""
+    """Return the number of policies that are set, with each topic policy counted."""
     own = policies.get("topic_policies") or {}
     return len(own) + sum(name != "topic_policies" for name in policies)
 
 
 def policy_rows(policies: Sequence[Policy], standings: Mapping[str, Standing]) -> list[PolicyRow]:
-    """What counts of each policy, and who set it, in the clusters that have what is asked about."""
+    """Return a row for each policy: its value, and who set it, in the clusters that have the topic or namespace."""
     return [policy_row(policy, standings) for policy in policies] if standings else []
 
 

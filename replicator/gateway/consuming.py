@@ -55,7 +55,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def last_message_answer(last: LastMessage, partition: int) -> CommandGetLastMessageIdResponse:
-    """Return the answer to a client that asks for the last message."""
+    """Return the protocol's answer to a client that asked for the last message of a topic."""
     return CommandGetLastMessageIdResponse(
         last_message_id=message_id(last.position, partition, last.batch_index),
         consumer_mark_delete_position=message_id(last.mark_delete or BEFORE_ALL, partition),
@@ -231,9 +231,9 @@ class ConsumerSession:
         self._over = True
 
     def last_message_id(self) -> CommandGetLastMessageIdResponse:
-        """Return the last message that the client can receive, and the last one that is consumed.
+        """Return the protocol's answer: the last message that the client can receive, and the mark-delete position.
 
-        A message that the client knows by its id of another cluster has that id in both places.
+        If the client knows that message by its id in another cluster, both are positions of that cluster.
         """
         last = self.consumer.last_message()
         named = self._name_of(last.position)

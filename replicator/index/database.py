@@ -79,12 +79,12 @@ class DatabaseUnavailable(DatabaseError):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a database says of itself."""
+    """Version of a Postgres server, and revision of the index's schema in it."""
 
     version: int
-    """As Postgres numbers itself: 160003 is 16.3."""
+    """Postgres' own number for its version: 160003 is 16.3."""
     revision: str | None
-    """Of the schema; None for an empty database."""
+    """Revision of the schema; None for an empty database."""
 
 
 class Database:
@@ -128,9 +128,9 @@ class Database:
             raise
 
     async def examine(self) -> Examined | None:
-        """Check what :meth:`start` checks, and start, make and change nothing. Returns None for an embedded server.
+        """Make all checks of :meth:`start` without changing anything; return what the database reports of itself.
 
-        Raises as :meth:`start` does.
+        Return None for an embedded server, which is not started for this. Raises as :meth:`start` does.
         """
         if self._embedded is not None:
             try:
@@ -150,8 +150,11 @@ class Database:
             raise await self._explained(error) from None
 
     async def _checked_revision(self, connection: AsyncConnection) -> str | None:
-        """Return the schema's revision. Raises :class:`DatabaseNewer`, and :class:`DatabaseConfigError` where the
-        schema has to be brought up to date by somebody who may not."""
+        """Return the schema's revision; None for an empty database.
+
+        Raises :class:`DatabaseNewer` if a newer version of this program made the schema. Raises
+        :class:`DatabaseConfigError` if migrations are missing and the user may not make tables.
+        """
         try:
             current = await connection.run_sync(_known_revision)
         except DatabaseNewer as error:
@@ -337,7 +340,10 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def _known_revision(connection: Connection) -> str | None:
-    """Return the schema's revision, None for an empty database. Raises :class:`DatabaseNewer`."""
+    """Return the schema's revision; None for an empty database.
+
+    Raises :class:`DatabaseNewer` if this version of the program does not know the revision.
+    """
     script = ScriptDirectory.from_config(_alembic(connection))
     current = _current_revision(connection)
     if current is not None:

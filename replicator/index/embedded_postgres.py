@@ -73,7 +73,10 @@ class EmbeddedPostgres:
             raise self._cannot_start(error) from None
 
     def check(self) -> None:
-        """Check what can be told without starting the server. Raises :class:`EmbeddedPostgresError`."""
+        """Check, without starting the server, that it could start: account, program, and version of its data directory.
+
+        Raises :class:`EmbeddedPostgresError`.
+        """
         try:
             check_no_dangling_link(self._data_dir)
             needed_useradd()
@@ -84,7 +87,7 @@ class EmbeddedPostgres:
         except (OSError, ValueError, ImportError, SystemUserMissing, StoreUnusable) as error:
             raise self._cannot_start(error) from None
         if found is not None and found != TARGET_POSTGRES_VERSION:
-            raise self._cannot_start(f"it is of PostgreSQL {found}, and this one is {TARGET_POSTGRES_VERSION}")
+            raise self._cannot_start(f"it is of PostgreSQL {found}, and this version brings {TARGET_POSTGRES_VERSION}")
 
     def _cannot_start(self, reason: object) -> EmbeddedPostgresError:
         return EmbeddedPostgresError(f"the embedded database in {self._directory} cannot start: {reason}")

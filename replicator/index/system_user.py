@@ -45,8 +45,10 @@ def ensure_system_user() -> None:
 
 
 def needed_useradd() -> str | None:
-    """Return the program that is to make the account; None where none has to be made. Raises
-    :class:`SystemUserMissing` where it is needed and not there."""
+    """Return the path of ``useradd`` if the account of PostgreSQL has to be made; None if it has not.
+
+    Raises :class:`SystemUserMissing` if the account has to be made and there is no ``useradd``.
+    """
     if os.geteuid() != 0 or _is_there():
         return None
     useradd = shutil.which("useradd", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SBIN]))

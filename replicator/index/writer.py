@@ -149,13 +149,16 @@ class IndexWriter:
         return await self.repository().mappings(topic)
 
     async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
-        """Return the mappings of several topics as :meth:`mappings` does. Raises :class:`RepositoryUnavailable`."""
+        """Write all waiting rows, then return the snapshot mappings of ``topics`` from Postgres, by topic.
+
+        Raises :class:`RepositoryUnavailable`.
+        """
         self._check_up()
         await self.flush(extents=False)
         return await self.repository().mappings_of(topics)
 
     async def audit_log(self, *, since: datetime | None = None, newest: int = 100) -> list[AuditEntry]:
-        """What was done to this cluster, the newest first, after what is waiting was written.
+        """Write all waiting rows, then return the cluster's audit log, the newest entry first.
 
         Raises :class:`RepositoryUnavailable`.
         """
@@ -169,19 +172,22 @@ class IndexWriter:
         return await self.repository().drill_runs(newest=newest)
 
     async def drill_run(self, run_id: str) -> DrillRun | None:
-        """One of them with its report. Raises :class:`RepositoryUnavailable`."""
+        """Return a stored drill with its report; None if there is none. Raises :class:`RepositoryUnavailable`."""
         self._check_up()
         return await self.repository().drill_run(run_id)
 
     async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
-        """Where the entry of an origin lies here, as Postgres has it, after what is waiting of it was written.
+        """Return the position in this log of an origin's entry, from Postgres; None if the entry was not copied.
 
-        Raises :class:`RepositoryUnavailable`.
+        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable`.
         """
         return await self._look_up(key.topic, lambda repository: repository.to_local(key, position))
 
     async def to_origin(self, topic: str, position: Position) -> tuple[ExtentKey, Position] | None:
-        """What the entry at a position here was at its origin; None if it was not copied. As :meth:`to_local`."""
+        """Return origin and origin position of the entry at ``position``, from Postgres; None if it was not copied.
+
+        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable`.
+        """
         return await self._look_up(topic, lambda repository: repository.to_origin(topic, position))
 
     async def _look_up(self, topic: str, ask: Callable[[SnapshotRepository], Awaitable[T]]) -> T:

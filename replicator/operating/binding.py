@@ -1,7 +1,7 @@
-"""The sockets of a worker: taken before anything is made, and reached from outside only where that is wanted.
+"""The sockets of a worker. They are bound before the worker makes or changes anything.
 
-Without ``auth`` a worker does not ask who somebody is: whoever reaches one of its ports reads and deletes everything.
-So it binds to loopback alone then, unless its cluster says ``insecure: true``.
+Without ``auth``, anybody who reaches a port of the worker can read and delete everything. Such a worker therefore binds
+to loopback only, unless its cluster says ``insecure: true``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WorkerError(Exception):
 
 
 class PlaceTaken(WorkerError):
-    """Another process has a port of the worker: perhaps the worker before it, which is about to end."""
+    """Another process uses a port of the worker; it may be a former worker that is about to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Bound:
     pulsar: socket.socket | None
     pulsar_tls: socket.socket | None
     exposed: tuple[str, ...]
-    """Those that others than this host reach, as ``HOST:PORT``, although nobody is asked who they are."""
+    """Addresses (``HOST:PORT``) that other hosts can reach although the worker authenticates nobody."""
 
     def close(self) -> None:
         for each in (self.address, self.pulsar, self.pulsar_tls):
@@ -43,10 +43,11 @@ class Bound:
 
 
 def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
-    """Take all places of a worker now, so that one in use is found before anything is made.
+    """Bind all sockets of a worker, before anything else is made, and return them.
 
-    ``asks`` says whether the worker asks who somebody is. Those of the binary protocol do not listen yet: others may
-    serve this cluster's clients. Raises :class:`WorkerError` where one cannot be taken, or must not be.
+    ``asks`` says whether the worker authenticates clients. Sockets of the binary protocol do not listen yet, because
+    another cluster may serve this cluster's clients. Raises :class:`WorkerError` if an address cannot be bound, or if
+    other hosts would reach the worker without authentication.
     """
     with ExitStack() as stack:
         taken: dict[str, socket.socket] = {}
@@ -63,9 +64,9 @@ def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
 
 
 def check_exposed(cluster: Cluster, *, asks: bool) -> tuple[str, ...]:
-    """Return the places at which other hosts reach a worker that does not ask who they are; binds nothing.
+    """Return the addresses at which other hosts reach the worker without authentication; bind nothing.
 
-    Raises :class:`WorkerError` where there is one and the cluster does not say that this is meant.
+    Raises :class:`WorkerError` if there is such an address and the cluster does not say ``insecure: true``.
     """
     exposed = (
         {} if asks else {field: at for field, at in cluster.bound_at().items() if not _is_loopback(cluster, field, at)}
@@ -89,7 +90,7 @@ def _is_loopback(cluster: Cluster, field: str, place: str) -> bool:
 
 
 def take_place(place: str, *, listening: bool) -> socket.socket:
-    """Return a socket that is bound to ``HOST:PORT``. Raises :class:`OSError`."""
+    """Return a socket that is bound to ``place`` (``HOST:PORT``). Raises :class:`OSError`."""
     family, kind, protocol, _, address = _found(place)
     bound = socket.socket(family, kind, protocol)
     try:

@@ -37,7 +37,7 @@ RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of asking one worker whether it is alive."""
+    """Result of asking one worker whether it is alive."""
 
     reachable: bool
     detail: str
@@ -159,7 +159,7 @@ class Plan:
         return f"Links: copied by Spark on {pipeline.master}; {where}."
 
     def _policies(self) -> Iterator[Text]:
-        """What is not as it is by default; clusters with the same policies share a line."""
+        """Yield lines with the policies that differ from the defaults; clusters with equal policies share a line."""
         clusters_of: dict[str, list[str]] = {}
         for cluster in self.topology.clusters:
             changed = flattened(cluster.policies.changed())
@@ -206,8 +206,11 @@ def plan(
 def _switch_warnings(
     topology: Topology, probes: Mapping[str, Probe], rules: Mapping[str, Rules] | None
 ) -> Iterator[PlanWarning]:
-    """For each link, what clients of its source would find otherwise at its destination; nothing if nobody was
-    asked."""
+    """Yield a warning for each difference that clients would meet if they moved along a link to its destination.
+
+    Differences are those in permissions, policies, schemas and the like. Yield nothing if ``rules`` is None, because no
+    worker was asked.
+    """
     if rules is None:
         return
     for name in topology.names:
@@ -215,8 +218,8 @@ def _switch_warnings(
             yield PlanWarning(
                 "not-compared",
                 name,
-                "its worker does not say what clients are held to there, so permissions and policies were not compared "
-                "with those of other clusters. Give a token of a superuser.",
+                "its worker does not report permissions and policies, so they were not compared with those of other "
+                "clusters. Give the token of a superuser.",
             )
     pairs = dict.fromkeys((link.source, link.destination) for link in topology.links)
     for source, destination in pairs:
@@ -226,7 +229,7 @@ def _switch_warnings(
 
 
 async def ask_rules(topology: Topology) -> dict[str, Rules]:
-    """What clients are held to in each cluster whose worker says so; never raises for a worker."""
+    """Return permissions and policies of each cluster whose worker reports them; other clusters are left out."""
     found: dict[str, Rules] = {}
     async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
 

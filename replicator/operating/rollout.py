@@ -1,14 +1,14 @@
-"""What a topology changes at the workers that run, and bringing it to them: all of them take it, or none is asked to.
+"""Comparison of a topology file with what workers run, and its rollout to all of them or to none.
 
-The workers read their own files; nothing is sent to them but the digest of the topology that is meant.
+Each worker reads its own file. A command sends only the digest of the topology to be used.
 
-1. Every worker of the file is asked what it runs (:func:`ask_workers`), and from what they say those at old addresses.
-2. :class:`Rollout` compares what the two resolve to, paths too: two files of the same text in different folders name
-   different directories. On another machine a path beneath the file's folder is the same; on this one it is not. A
-   cluster that no running worker knows need not run yet: its worker reads the file when it
-   starts. One that is not in the file any more is not asked; its worker is to be stopped.
-3. :func:`carry_out` asks all workers to check (a dry run). Only if all agree are they asked to change. Whoever fails
-   after that, by a crash, reads the file when it starts again; applying again does no harm.
+1. :func:`ask_workers` asks every worker of the file what it runs, and then workers at addresses that these name.
+2. :class:`Rollout` compares the topologies with their paths resolved. Files of equal text in different folders name
+   different directories. On another machine, a path under the file's folder counts as the same; on this machine it does
+   not. A cluster that no running worker knows need not run yet: its worker reads the file when it starts. A worker
+   whose cluster is no longer in the file is not asked, and is to be stopped.
+3. :func:`carry_out` asks all workers to check the change (a dry run). Only if all agree are they asked to make it. A
+   worker that crashes after that reads the file when it restarts; applying the file again does no harm.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RunningWorker:
-    """What came of asking one worker which topology it runs."""
+    """Answer of one worker that was asked which topology it runs."""
 
     cluster: str
     address: str
     error: str | None = None
-    """Why it did not answer, in words."""
+    """Why the worker did not answer, in words; None if it answered."""
     digest: str | None = None
     topology: Topology | None = None
     """The topology that it runs. None where it did not answer, or where this version cannot read the answer."""
@@ -57,11 +57,11 @@ class RunningWorker:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A topology beside what the workers run."""
+    """A topology, compared with what the workers run."""
 
     topology: Topology
     workers: tuple[RunningWorker, ...]
-    """Of every cluster of the topology, in its order."""
+    """One for each cluster of the topology, in the order of the file."""
 
     @property
     def digest(self) -> str:
@@ -90,13 +90,16 @@ class Rollout:
         return tuple(dict.fromkeys(name for name in known if name not in self.topology.names))
 
     def changes_of(self, worker: RunningWorker) -> tuple[Change, ...]:
-        """Return what the file changes at one worker; nothing for one whose topology is not known."""
+        """Return what the new file changes at one worker; empty if the topology that it runs is not known."""
         if worker.topology is None:
             return ()
         return diff_of_worker(worker.topology, masked(self.topology), worker.cluster)
 
     def changes(self) -> list[tuple[tuple[str, ...], tuple[Change, ...]]]:
-        """The workers for which the same changes, and what; none for those that run it already."""
+        """Return the changes, grouped: names of workers, and the changes that are the same for them.
+
+        Workers that run the new file already are left out.
+        """
         groups: dict[tuple[str, ...], tuple[list[str], tuple[Change, ...]]] = {}
         for worker in self.taking_part:
             if changes := self.changes_of(worker):
@@ -104,7 +107,7 @@ class Rollout:
         return [(tuple(names), changes) for names, changes in groups.values()]
 
     def runs_it(self, worker: RunningWorker) -> bool:
-        """Return whether a worker runs what the file says, as it resolves here."""
+        """Return whether a worker runs the new file, also by its paths as they resolve on this machine."""
         return worker.digest == self.digest and not self.changes_of(worker)
 
     @property
@@ -113,9 +116,10 @@ class Rollout:
         return not self.missing and all(map(self.runs_it, self.taking_part))
 
     def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
-        """Return what no reload brings, a line each: a worker that agreed to reload reads it otherwise in its own file.
+        """Return a line for each change that a worker agreed to reload and that its own file does not have.
 
-        The digest leaves out where files lie, so the worker cannot know. A change that it names is in its file.
+        A worker compares digests, which leave out the folders of files, and so cannot notice such a difference. Changes
+        that a worker named in its answer are in its file.
         """
         said = {outcome.cluster: outcome.changed for outcome in checked}
         return [
@@ -144,7 +148,7 @@ class Rollout:
         }
 
     def render(self) -> RenderableType:
-        """What would change, a line each."""
+        """Return what people see: the changes, a line each."""
         lines: list[Text] = []
         groups = self.changes()
         for names, changes in groups:
@@ -189,14 +193,14 @@ async def ask_workers(topology: Topology) -> Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one worker said to a reload."""
+    """Answer of one worker that was asked to reload its file."""
 
     cluster: str
     changed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    """Why it refuses; empty if it does not."""
+    """Reasons why the worker refuses; empty if it does not."""
     unavailable: bool = False
-    """It did not answer, so nobody knows; else it was asked and refuses."""
+    """Whether the worker did not answer, so that it is not known what it did."""
 
 
 async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
@@ -237,8 +241,12 @@ async def _ask(session: aiohttp.ClientSession, file: Path, cluster: str, address
 
 
 def _resolved(text: str, theirs: object, ours: Path, address: str) -> Topology:
-    """Return what a worker runs: as it resolved it in its own file, if the worker is of this machine. Else as if its
-    file lay where ours does: on another machine a folder may have another name. Raises :class:`TopologyError`."""
+    """Return the topology that a worker runs, with its paths resolved so that they can be compared with ours.
+
+    For a worker on this machine, paths are relative to the worker's own file. For a worker on another machine they are
+    resolved as if its file lay in the folder of our file: folders there may have other names. Raises
+    :class:`TopologyError`.
+    """
     if not isinstance(theirs, str):
         return parse_topology(text, ours)
     running, folder = parse_topology(text, Path(theirs)), Path(theirs).parent
@@ -293,12 +301,12 @@ def _in_words(error: Exception) -> str:
 
 
 def problems_of(outcomes: Iterable[Outcome]) -> list[str]:
-    """What workers refuse, a line each, with whose it is."""
+    """Return a line for each reason of a worker to refuse, with the worker's cluster."""
     return [f"{outcome.cluster}: {problem}" for outcome in outcomes for problem in outcome.problems]
 
 
 def worst_status(outcomes: Sequence[Outcome]) -> int:
-    """The exit status: 3 where somebody did not answer, 2 where somebody refuses, 0 where all agree."""
+    """Return the exit status: 3 if a worker did not answer, else 2 if one refuses, else 0."""
     if any(outcome.unavailable for outcome in outcomes):
         return 3
     return 2 if any(outcome.problems for outcome in outcomes) else 0

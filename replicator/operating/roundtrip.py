@@ -67,7 +67,7 @@ class NotArrived(NotThere):
 
 
 class NotRemoved(NotThere):
-    """A topic of a run that is left in some cluster."""
+    """A topic of a roundtrip could not be removed from some cluster."""
 
 
 async def run_roundtrip(
@@ -80,9 +80,10 @@ async def run_roundtrip(
     seconds_max: float,
     tell: Callable[[str], None],
 ) -> list[str]:
-    """Return what was seen, a line a cluster, and leave nothing. ``tell`` gets what else a person should know.
+    """Send messages the whole way once, remove the topic, and return a line of text for each cluster.
 
-    Raises :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
+    ``tell`` is called with notices for the user, such as topics of interrupted runs that were removed. Raises
+    :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
     """
     home = topology.cluster(name)
     try:
@@ -96,9 +97,9 @@ async def run_roundtrip(
     ]
     reached = topology.reached_from(name, topic)
     payloads = [f"{name} {number}".encode() for number in range(messages)]
-    if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not see the brokers' clients
+    if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not know the clients of brokers
         for earlier in await remove_left(topology, namespace):
-            tell(f"removed what an interrupted run had left: {earlier}")
+            tell(f"removed the topic of an interrupted run: {earlier}")
     quiet = QUIET_LOOKS
     try:
         lines = await _watched(home, away, topic, payloads, seconds_max)
@@ -108,10 +109,10 @@ async def run_roundtrip(
         left = await _to_its_end(remove_topic(there, topic, quiet_looks=quiet))
         if left:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
-    # A cluster that nobody watched may be down for long, and then no link has brought anything there.
+    # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
     if len(unknown) < len(left):
-        raise NotRemoved(f"every message came, and {topic} is left")
+        raise NotRemoved(f"every message came, but {topic} could not be removed")
     return lines
 
 
@@ -130,10 +131,10 @@ def _named(left: list[Left]) -> str:
 
 
 async def remove_left(topology: Topology, namespace: str, *, used_too: bool = False) -> list[str]:
-    """Remove the topics that interrupted runs left in all clusters that answer; returns their names.
+    """Remove the topics that interrupted roundtrips left, from all clusters that answer; return their names.
 
-    A topic that has clients, or whose own cluster does not answer, is of a run that goes on, unless ``used_too``.
-    Raises :class:`NotRemoved` for those that cannot be removed.
+    A topic is kept if clients are connected to it, or if the cluster where it was made does not answer: its run may go
+    on. With ``used_too`` such topics are removed as well. Raises :class:`NotRemoved` if one cannot be removed.
     """
     found = await _left_topics(topology, namespace, used_too=used_too)
     if found and not used_too:
@@ -149,7 +150,10 @@ async def remove_left(topology: Topology, namespace: str, *, used_too: bool = Fa
 
 
 async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) -> dict[str, list[Cluster]]:
-    """Return the topics of runs that are over, each with the clusters to remove it from, its own first."""
+    """Return the topics of ended roundtrips, each with the clusters that answer, the one where it was made first.
+
+    With ``used_too``, also return topics whose run may go on.
+    """
     answers = dict(
         zip(
             topology.names,
@@ -172,15 +176,17 @@ async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) ->
 
 
 def _home_of(topic: str, clusters: Sequence[str]) -> str | None:
-    """Return at which of these clusters the run began that made a topic; None for a topic that is no run's."""
+    """Return the cluster of ``clusters`` whose roundtrip made ``topic``; None if no roundtrip of them made it."""
     home, _, random = topic.rpartition(f"/{TOPIC_PREFIX}")[2].rpartition("-")
     made = f"{TOPIC_PREFIX}{home}-{random}" == topic.rpartition("/")[2] and _RANDOM.fullmatch(random)
     return home if made and home in clusters else None
 
 
 async def _topics_of_runs(cluster: Cluster, namespace: str, clusters: Sequence[str]) -> dict[str, bool] | None:
-    """Return the topics of runs that a cluster has, each with whether a client is connected to it; None where the
-    worker does not say. Runs are those that began at one of ``clusters``."""
+    """Return the roundtrips' topics in a cluster, each with whether a client is connected; None if the worker fails.
+
+    Only topics of roundtrips that began at one of ``clusters`` count.
+    """
     try:
         async with timeout(LOOK_SECONDS_MAX), AdminClient(cluster.url) as admin:
             names = [str(name) for name in await admin.call("GET", topics_path(namespace))]
@@ -207,12 +213,12 @@ async def _watched(
             await _publish(home, topic, payloads)
             lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
             await _consume(home, consumer, payloads)
-            lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after they were begun")
-            for cluster in away:  # while the consumer at home shows others that this run goes on
+            lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after publishing began")
+            for cluster in away:  # the consumer at home meanwhile tells other runs that this one goes on
                 waits_for = cluster.name
                 async with _consumer(cluster, topic) as other:
                     await _consume(cluster, other, payloads)
-                passed = f"{_ms_since(started)} ms after they were begun"
+                passed = f"{_ms_since(started)} ms after publishing began"
                 lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:

@@ -1,11 +1,10 @@
-"""Everything for which a worker refuses to start, as a list that starting a worker and ``replicator doctor`` both run.
+"""All checks that a worker makes before it starts; ``replicator doctor`` runs the same ones.
 
-:data:`START_CHECKS` has the checks in the order in which a start makes them. None of them makes or changes anything. A
-start runs all and raises what the first one raises; the doctor runs all and reports each. A check that is added here
-serves both.
+:data:`START_CHECKS` lists them in the order in which a starting worker makes them. No check makes or changes anything.
+A starting worker stops at the first check that fails; the doctor runs all and reports each.
 
-A start then takes what it has checked, and what can be told only by that may still refuse it: a port that another
-process took meanwhile, a disk that fails, a topic whose rows are damaged (``replicator store check`` finds these).
+A start may still fail after all checks have passed. Another process may take a port, a disk may fail, or stored rows
+may be damaged (``replicator store check`` finds these).
 """
 
 from __future__ import annotations
@@ -31,48 +30,51 @@ from replicator.topology.fields import TlsSettings
 from replicator.topology.made_security import make_security
 
 DATABASE_REACHED: Final = "database_reached"
-"""The row of a store's ``meta`` that tells which database its worker has reached."""
+"""The row of a store's ``meta`` with the fingerprint of the database that the worker has reached."""
 REFUSALS: Final = (WorkerError, StoreUnusable, DatabaseError, ExtraMissing, SecurityError, TopologyError)
-"""What a check may raise."""
+"""The errors that a check may raise: for each the worker does not start."""
 
 
 @dataclass(slots=True)
 class Setup:
-    """The worker that is to be started, and what checks found of it."""
+    """The worker to be started, and what the checks have found so far."""
 
     topology: Topology
     cluster: Cluster
     running: bool = False
-    """Whether this very worker runs already, so that it has its ports and its store."""
+    """Whether this worker runs already: then it holds its own ports and its store."""
     exposed: tuple[str, ...] = field(default=(), init=False)
-    """Where others connect without being asked who they are, because the cluster says so."""
+    """Addresses at which other hosts connect without authentication, because the cluster sets ``insecure: true``."""
     database: Examined | None = field(default=None, init=False)
     database_away: str | None = field(default=None, init=False)
-    """Why a database does not answer, without which the worker starts: it has reached it before."""
+    """Why the database does not answer. The worker starts without it, because it has reached it before."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
-    """One reason for which a worker may refuse to start."""
+    """One check that a worker makes before it starts."""
 
     name: str
-    """Stable: as the doctor calls it."""
+    """The name by which the doctor reports this check. It never changes."""
     passed: str
-    """What is so if it passes."""
+    """The sentence that the doctor shows if the check passes."""
     remedy: str
     run: Callable[[Setup], Awaitable[None]]
-    """Raises one of :data:`REFUSALS`."""
+    """Makes the check; raises one of :data:`REFUSALS` if it fails."""
 
 
 async def check_start(setup: Setup) -> None:
-    """Raise what the first check raises that does not pass; return when the worker may be started."""
+    """Run all checks in order, and raise the error of the first that fails; return if the worker may start."""
     for check in START_CHECKS:
         await check.run(setup)
 
 
 def tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLContext:
-    """Return the context by which a worker serves. With ``optional`` clients may leave their certificate out, and show
-    something else then. Raises :class:`WorkerError` for files that cannot be read, or do not belong together."""
+    """Return the TLS context of a worker's server.
+
+    With ``optional`` clients may connect without a certificate, and authenticate in another way. Raises
+    :class:`WorkerError` if a file cannot be read, or if certificate and key do not match.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # Python 3.11 leaves it to how OpenSSL was built
     try:
@@ -116,7 +118,7 @@ async def _directory(setup: Setup) -> None:
 async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
-        return  # whoever has it has found all of this
+        return  # the process that has it open has made these checks
     rows = read_meta(cluster.data, (HEAD, MARK))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
@@ -136,7 +138,7 @@ async def _database(setup: Setup) -> None:
 
 
 def _reached(data: Path) -> str | None:
-    """Return which database the worker of a store that nobody has open has reached; None where that is not known."""
+    """Return the fingerprint of the database that a closed store's worker has reached; None if it is not known."""
     with suppress(StoreUnusable):
         return read_meta(data, (DATABASE_REACHED,)).get(DATABASE_REACHED)
     return None
@@ -153,7 +155,7 @@ START_CHECKS: Final = (
     ),
     StartCheck(
         "exposure",
-        "strangers do not reach it unasked, unless that is meant",
+        "other hosts cannot connect without authentication, unless the cluster allows it",
         "give the topology `auth`, or listen on this host alone",
         _exposed,
     ),
@@ -163,7 +165,9 @@ START_CHECKS: Final = (
     StartCheck(
         "disk", "its data directory can be used", "give it to the worker's user, or choose another `data`", _directory
     ),
-    StartCheck("store", "what is stored there is this cluster's", "give each cluster a `data` of its own", _store),
+    StartCheck(
+        "store", "the store in its data directory is this cluster's", "give each cluster a `data` of its own", _store
+    ),
     StartCheck(
         "database",
         "embedded: the worker starts it",

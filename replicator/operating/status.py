@@ -1,4 +1,4 @@
-"""``replicator status``: what the workers of a topology say, side by side."""
+"""``replicator status``: shows the state of all workers of a topology."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from replicator.topology.patterns import DEFAULT_NAMESPACE, is_named
 
 ANSWER_SECONDS_MAX: Final = 5.0
 TOPICS_SECONDS_MAX: Final = 30.0
-"""With all topics: ten thousand take a worker a second, and more where it has much to do."""
+"""For a status with all topics: ten thousand take an idle worker a second."""
 LISTED_TOPICS_MAX: Final = 20
-"""Where no cluster has more, all topics are shown without being asked for."""
+"""All topics are listed if no cluster has more than this."""
 WRONG_SHOWN_MAX: Final = 10
-"""Lines on what is wrong with one worker and its links, unless all are wanted."""
+"""Lines on what is wrong with one worker and its links, unless ``--all`` is given."""
 REASON_CHARS_MAX: Final = 500
 TROUBLES_SHOWN_MAX: Final = 10
-"""Of one worker beside Apache Pulsar; a broker that is away troubles every topic."""
+"""Lines on one worker beside Apache Pulsar; if a broker is away, every topic has one."""
 _REFUSED: Final = frozenset({401, 403})
 _DATABASE_WELL: Final = frozenset({"up", "starting"})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
 
 
 async def fetch_all(topology: Topology, patterns: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """The status of every worker by cluster, with its topics or those that match ``patterns``; for a worker that gives
-    none, what :func:`fetch` says."""
+    """Return the status of every worker with its topics, or those that match ``patterns``, by cluster.
+
+    For a worker that does not give its status, the value has ``error`` and ``status``, as :func:`fetch` returns them.
+    """
     timeout = aiohttp.ClientTimeout(total=TOPICS_SECONDS_MAX, sock_connect=ANSWER_SECONDS_MAX)
     async with worker_session(timeout=timeout) as session:
         query = tuple(("topic", pattern) for pattern in patterns)
@@ -54,7 +56,10 @@ async def fetch_all(topology: Topology, patterns: Sequence[str] = ()) -> dict[st
 async def fetch_summaries(
     topology: Topology, limit: int = LIMIT
 ) -> tuple[dict[str, dict[str, Any]], dict[str, TopicSummary]]:
-    """Ask every worker for its status without topics, and for a summary of its topics; both by cluster."""
+    """Ask every worker for its status without topics, and for a summary of its topics; return both by cluster.
+
+    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns.
+    """
     async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
         asked = [_fetch_summary(session, cluster.address, limit) for cluster in topology.clusters]
         found = dict(zip(topology.names, await asyncio.gather(*asked), strict=True))
@@ -65,7 +70,11 @@ async def fetch_summaries(
 async def look(
     topology: Topology, patterns: Sequence[str] = (), *, top: int = LIMIT, every: bool = False
 ) -> tuple[dict[str, dict[str, Any]], Group]:
-    """Ask every worker, and show a summary; with ``patterns`` or ``every`` the topics themselves."""
+    """Ask every worker; return the answers, and what to show to people.
+
+    That is a summary if a cluster has more than :data:`LISTED_TOPICS_MAX` topics. With ``patterns`` or ``every``, or
+    fewer topics, it is a list of topics.
+    """
     if not patterns and not every:
         answers, summaries = await fetch_summaries(topology, top)
         if any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values()) or not summaries:
@@ -95,7 +104,7 @@ async def _fetch_summary(
 
 
 def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
-    """Make the summary from a whole status; which topics links are behind with is not in it."""
+    """Return the summary of a whole status. Its list of topics that links lag with stays empty."""
     topics = answer["topics"]
     rows = [(topic, each) for topic in topics for each in topic["subscriptions"] if each["backlog_messages"]]
     largest = heapq.nlargest(limit, rows, key=lambda row: row[1]["backlog_messages"])
@@ -110,8 +119,10 @@ def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
 
 
 async def fetch(session: aiohttp.ClientSession, address: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """The status of the worker at ``address``; else ``error`` says why not, and ``status`` is HTTP's, or None if it did
-    not answer."""
+    """Return the status of the worker at ``address``.
+
+    If it cannot be had, ``error`` says why, and ``status`` is the HTTP status, or None if the worker did not answer.
+    """
     return await _fetch(session, address, "/replication/v1/status", query)
 
 
@@ -137,7 +148,7 @@ def _unanswered(text: str) -> dict[str, Any]:
 
 
 def _reason(body: str) -> str:
-    """What a worker says; of what stands between, such as a proxy's page, nothing."""
+    """Return the message of a worker's error answer; empty if the answer is not a worker's, such as a proxy's page."""
     try:
         return str(json.loads(body)["message"])[:REASON_CHARS_MAX]
     except (ValueError, KeyError, TypeError):
@@ -155,8 +166,11 @@ def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
 def render(
     answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary] | None = None, top: int = LIMIT
 ) -> Group:
-    """Show people what workers say: workers, links, what is wrong; then the topics that lag most, by ``summaries``, or
-    without these all topics of the answers with their subscriptions."""
+    """Return what people see: workers, links, what is wrong, and topics.
+
+    With ``summaries`` these are at most ``top`` topics of each kind. Without, all topics of ``answers`` are listed with
+    their subscriptions.
+    """
     parts: list[RenderableType] = [_workers(answers, summaries or {})]
     unanswered = [answer for answer in answers.values() if "error" in answer]
     if len(unanswered) < len(answers):
@@ -164,7 +178,9 @@ def render(
         parts += [_topics(answers)] if summaries is None else [_backlogs(summaries, top), _behind(summaries, top)]
     statuses = {answer["status"] for answer in unanswered}
     if statuses & _REFUSED:
-        parts.append("A worker that refuses wants the token of a role that may read it: docs/security.md.")
+        parts.append(
+            "A worker refused the request: give the token of a role that may read its status (docs/security.md)."
+        )
     elif len(unanswered) == len(answers) and statuses == {None}:
         parts.append("No worker answers; start them with `replicator up -f FILE`.")
     return Group(*parts)
@@ -195,7 +211,7 @@ def _state(answer: Mapping[str, Any]) -> Text:
 
 
 def _wrong(answers: Mapping[str, Mapping[str, Any]], shown_max: int | None) -> Text:
-    """A line for each thing that is wrong, or deserves a look; of each cluster ``shown_max`` at most."""
+    """Return a line for each fault or warning, at most ``shown_max`` of each cluster; all if ``shown_max`` is None."""
     found = Text()
     for cluster, answer in answers.items():
         troubles = [Text(answer["error"], style="red")] if "error" in answer else list(_troubles(answer))
@@ -207,7 +223,7 @@ def _wrong(answers: Mapping[str, Mapping[str, Any]], shown_max: int | None) -> T
 
 
 def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield what is wrong with a worker that answers and with its links, the worst first."""
+    """Yield the faults of a worker that gave its status, and those of its links; warnings come last."""
     if failed := answer["store"]["failed"]:
         yield Text(failed, style="red")
     if full := answer["store"].get("full") or (answer["store"].get("disk") or {}).get("full"):
@@ -240,7 +256,7 @@ def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
-    """What keeps a worker beside Apache Pulsar from copying, a line each; at most :data:`TROUBLES_SHOWN_MAX`."""
+    """Return a line for each fault of a worker beside Apache Pulsar, at most :data:`TROUBLES_SHOWN_MAX`."""
     if apache is None:
         return []
     troubles = [f"Apache Pulsar: {each}" for each in (apache["error"], apache.get("limited")) if each]
@@ -261,7 +277,7 @@ def _restored(mark: Mapping[str, Any]) -> str:
 
 
 def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
-    """Whose clients a worker serves, and since which failover; a worker of an older version does not say."""
+    """Return the clusters whose clients a worker serves, and the failover epoch; both empty if it reports neither."""
     if failover is None:
         return Text(""), ""
     if failover["fenced"]:
@@ -302,7 +318,7 @@ def _subscription(subscription: Mapping[str, Any] | None) -> list[str]:
 
 
 def _backlogs(summaries: Mapping[str, TopicSummary], top: int) -> Table:
-    """The subscriptions with the largest backlogs of all clusters."""
+    """Return a table of the ``top`` largest backlogs of subscriptions in all clusters."""
     table = Table(title=f"Largest backlogs: {top} at most", title_justify="left")
     for heading in ("topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog"):
         table.add_column(heading, overflow="fold")
@@ -314,7 +330,7 @@ def _backlogs(summaries: Mapping[str, TopicSummary], top: int) -> Table:
 
 
 def _behind(summaries: Mapping[str, TopicSummary], top: int) -> Table:
-    """The topics that links lag with most, by age."""
+    """Return a table of the ``top`` topics that links lag with most, sorted by lag in time."""
     table = Table(title=f"Topics that links are behind with: {top} at most", title_justify="left")
     for heading in ("topic", "link", "backlog", "lag"):
         table.add_column(heading, overflow="fold")

@@ -1,7 +1,7 @@
-"""Removing a topic that a command of ours made from all clusters that links bring it to.
+"""Removal of a topic that one of our commands made, from all clusters that links copy it to.
 
-Links carry no deletions, and what a link had on its way while one cluster removed the topic brings it back there. So it
-is removed from all of them, again and again, until none has it.
+Links do not copy deletions. A link may bring a topic back with blocks that were on their way when a cluster deleted it.
+So the topic is deleted everywhere, again and again, until no cluster has it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from replicator.topology import Cluster
 NOT_FOUND: Final = 404
 REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.5
-"""What was on its way to a topic makes it once more."""
+"""Between two removals: blocks that were on their way may make the topic again."""
 ANSWER_SECONDS_MAX: Final = 20.0
-"""A worker that takes longer is not asked again."""
+"""A worker that takes longer counts as not answering, and is not asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A cluster that may still have the topic."""
+    """A cluster that has, or may have, the topic after the removal."""
 
     cluster: str
     reason: str
     unavailable: bool = False
-    """Its worker does not answer, so nobody knows."""
+    """The worker did not answer, so it is not known whether the topic is there."""
 
     def __str__(self) -> str:
         return f"{self.cluster}: {self.reason}"
 
 
 async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: int = 1) -> list[Left]:
-    """Remove a topic from these clusters, whoever is connected to it; returns where it may be left.
+    """Delete a topic in all ``clusters``, also if clients are connected; return the clusters that may still have it.
 
-    Give the cluster first in which it began: once it is gone there, links bring it no more. It counts as gone after so
-    many looks in a row that find it nowhere, without the first look: then it may be on its way.
+    Give the cluster where the topic was made first: without it links bring nothing more. The topic counts as removed
+    once ``quiet_looks`` rounds in a row have found it nowhere. The first round does not count: blocks may be on their
+    way.
     """
     left: list[Left] = []
     found: list[str] = []
@@ -72,7 +73,7 @@ async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: 
 
 
 async def _removed(cluster: Cluster, topic: str) -> bool:
-    """Whether it was there. Raises :class:`AdminError`, :class:`BridgeError`."""
+    """Delete the topic in one cluster; return whether it existed. Raises :class:`AdminError`, :class:`BridgeError`."""
     found = False
     if cluster.apache is not None:
         async with BrokerAdmin(cluster.apache) as brokers:

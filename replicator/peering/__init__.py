@@ -1,1 +1,1 @@
-"""Conversations between two processes of this project: their messages and routes, written once for both sides."""
+"""Messages and routes of conversations between two processes of this project, defined once for both sides."""

@@ -1,13 +1,13 @@
-"""The conversation of ``replicator verify`` with a worker about many topics at once: messages and routes.
+"""Messages and routes by which ``replicator verify`` asks a worker about many topics at once.
 
-* :data:`STATES_ROUTE`: subscriptions and snapshot mappings. ``{"topics": [name], "mappings": true}`` is answered by
-  ``{"cluster", "topics": {name: {"subscriptions", "mappings"}}, "no_mappings", "left": [name]}``. With
-  ``"mappings": false`` Postgres is not asked, and there are none.
-* :data:`DIGESTS_ROUTE`: digests (:mod:`replicator.engine.topic_digest`). ``{"form", "topics": [[name, [position]]]}``
-  is answered by ``{"cluster", "form", "topics": {name: digest}, "left": [name]}``.
+* :data:`STATES_ROUTE`: subscriptions and snapshot mappings. The body ``{"topics": [name], "mappings": true}`` gets
+  ``{"cluster", "topics": {name: {"subscriptions", "mappings"}}, "no_mappings", "left": [name]}``. With ``"mappings":
+  false`` the worker does not ask Postgres, and lists of mappings are empty.
+* :data:`DIGESTS_ROUTE`: digests (:mod:`replicator.engine.topic_digest`). The body ``{"form", "topics": [[name,
+  [position]]]}`` gets ``{"cluster", "form", "topics": {name: digest}, "left": [name]}``.
 
-A worker answers for as many topics as it can in the time that one request may take. The others are ``left``: whoever
-asks asks for them again. A topic that is not there, or that the role may not read, is in neither.
+A worker answers for as many topics as the time of one request allows. ``left`` names the others, for the next request.
+A topic that does not exist, or that the role may not read, is in neither.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ POSITIONS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """The exact state of one subscription.
+    """The state of one subscription, message by message, in positions of its own cluster.
 
-    Ranges are inclusive, disjoint, and each in one ledger; ``batch_acks`` are of entries that are not wholly acked.
+    ``individually_deleted`` has ranges of acknowledged entries: both ends included, disjoint, each within one ledger.
+    ``batch_acks`` has the acknowledged indexes of entries that are acknowledged in part.
     """
 
     name: str
@@ -43,11 +44,14 @@ class SubscriptionState:
     individually_deleted: tuple[tuple[Position, Position], ...]
     batch_acks: dict[Position, tuple[int, ...]]
     starts: Starts = field(default_factory=dict)
-    """Where it begins; nobody acknowledged what lies before. Earlier versions do not say."""
+    """By origin, the last position before the subscription's start. Empty from a worker of an earlier version."""
 
     @classmethod
     def of_json(cls, state: Mapping[str, Any]) -> Self:
-        """Read the form of ``GET /replication/v1/subscriptions``. Raises what wrong values raise."""
+        """Return the state that one row of ``GET /replication/v1/subscriptions`` has.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the row is malformed.
+        """
         return cls(
             name=str(state["name"]),
             replicated=bool(state["replicated"]),
@@ -63,7 +67,10 @@ class SubscriptionState:
 
 
 def mapping_of_json(row: Mapping[str, Any]) -> SnapshotMapping:
-    """Read a snapshot mapping. Raises what wrong values raise."""
+    """Return the snapshot mapping that a JSON object has.
+
+    Raises ValueError, KeyError, TypeError or InvalidPosition if the object is malformed.
+    """
     return SnapshotMapping(
         snapshot_id=str(row["snapshot_id"]),
         local=Position.parse(row["local"]),
@@ -73,7 +80,7 @@ def mapping_of_json(row: Mapping[str, Any]) -> SnapshotMapping:
 
 
 def mapping_as_json(mapping: SnapshotMapping) -> dict[str, str]:
-    """Return the form in which a worker tells a snapshot mapping."""
+    """Return a snapshot mapping as a JSON object."""
     return {
         "snapshot_id": mapping.snapshot_id,
         "local": str(mapping.local),
@@ -84,14 +91,17 @@ def mapping_as_json(mapping: SnapshotMapping) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StatesAsked:
-    """The topics whose subscriptions are wanted, and whether their snapshot mappings are wanted too."""
+    """Request for the subscriptions of ``topics``, and for their snapshot mappings if ``mappings`` is true."""
 
     topics: Sequence[str]
     mappings: bool = True
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Raises ValueError, KeyError, TypeError or AttributeError."""
+        """Return the request that a JSON body has.
+
+        Raises ValueError, KeyError, TypeError or AttributeError if the body is malformed.
+        """
         return cls([str(name) for name in body["topics"]], bool(body.get("mappings", True)))
 
     def as_json(self) -> dict[str, Any]:
@@ -100,7 +110,10 @@ class StatesAsked:
 
 @dataclass(frozen=True, slots=True)
 class StatesAnswer:
-    """Subscriptions and mappings of topics; ``no_mappings`` says why there are no mappings, if there are none."""
+    """Answer with subscriptions and snapshot mappings by topic.
+
+    ``no_mappings`` says why mappings could not be read, or is None. ``left`` names the topics to ask for again.
+    """
 
     cluster: str
     subscriptions: Mapping[str, Sequence[SubscriptionState]]
@@ -110,7 +123,10 @@ class StatesAnswer:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Raises what wrong values raise."""
+        """Return the answer that a JSON body has.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
+        """
         rows = {str(name): row for name, row in answer["topics"].items()}
         return cls(
             str(answer["cluster"]),
@@ -123,14 +139,20 @@ class StatesAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DigestsAsked:
-    """The topics whose digests are wanted, each with the local positions at which it is to say what lies before."""
+    """Request for digests: each topic, with the positions in the worker's log up to which a digest sums up origins.
+
+    ``form`` is the version of digests that the client can compare.
+    """
 
     form: int
     topics: Mapping[str, Sequence[Position]]
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition."""
+        """Return the request that a JSON body has.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
+        """
         topics = {str(name): [Position.parse(each) for each in positions] for name, positions in body["topics"]}
         return cls(int(body["form"]), topics)
 
@@ -140,7 +162,10 @@ class DigestsAsked:
 
 @dataclass(frozen=True, slots=True)
 class DigestsAnswer:
-    """The digests of topics; None for a topic that has none, because it is large, damaged or out of order."""
+    """Answer with digests by topic; None for a topic whose log is too large, damaged or out of order.
+
+    ``left`` names the topics to ask for again.
+    """
 
     cluster: str
     form: int
@@ -149,13 +174,16 @@ class DigestsAnswer:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Raises what wrong values raise."""
+        """Return the answer that a JSON body has.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
+        """
         topics = {str(name): None if row is None else digest_of_json(row) for name, row in answer["topics"].items()}
         return cls(str(answer["cluster"]), int(answer["form"]), topics, [str(name) for name in answer["left"]])
 
 
 def digest_as_json(digest: TopicDigest) -> dict[str, Any]:
-    """Return the form in which a worker tells a digest."""
+    """Return a digest of a topic as a JSON object."""
     return {
         "origins": [
             [each.origin, each.incarnation, each.digest, each.messages, [list(map(str, at)) for at in each.places]]
@@ -170,7 +198,10 @@ def digest_as_json(digest: TopicDigest) -> dict[str, Any]:
 
 
 def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
-    """Read a digest. Raises what wrong values raise."""
+    """Return the digest of a topic that a JSON object has.
+
+    Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the object is malformed.
+    """
     digest = TopicDigest(
         tuple(
             OriginDigest(

@@ -1,6 +1,7 @@
-"""The question of ``replicator status`` to a worker about all of its topics: sums, and the topics that lag most.
+"""Messages and route by which ``replicator status`` asks a worker for a summary of all its topics.
 
-``GET /replication/v1/topic-summary?limit=10``: :class:`TopicSummary` in JSON, whose lists have ``limit`` rows at most.
+``GET /replication/v1/topic-summary?limit=10`` gets a :class:`TopicSummary` in JSON. Each of its lists has ``limit``
+rows at most.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any, Final, Self
 SUMMARY_ROUTE: Final = "/replication/v1/topic-summary"
 LIMIT: Final = 10
 LIMIT_MAX: Final = 1_000
-"""Rows of each list: a table that somebody may still read, and some hundred kilobytes."""
+"""The most rows of each list: a table that people can still read, and some hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """A subscription and what it has not consumed."""
+    """A subscription, and how many messages it has not consumed yet."""
 
     topic: str
     subscription: str
@@ -30,7 +31,7 @@ class Backlog:
 
     @classmethod
     def of_status(cls, topic: Mapping[str, Any], subscription: Mapping[str, Any]) -> Self:
-        """Take it from the status of a topic, as ``GET /replication/v1/status`` has it."""
+        """Return the backlog of a subscription, from its row and its topic's row in ``GET /replication/v1/status``."""
         return cls(
             str(topic["name"]),
             str(subscription["name"]),
@@ -45,7 +46,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic that a link has not copied to its end; ``lag_ms`` is the age of the oldest block that is missing."""
+    """A topic that a link has not copied completely; ``lag_ms`` is the age of the oldest missing block."""
 
     topic: str
     link: str
@@ -55,20 +56,23 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """Sums over the topics of one cluster, and those that lag most."""
+    """Sums over the topics of one cluster, its largest backlogs, and the topics that links lag with most."""
 
     cluster: str
     topics: int
     messages: int
     subscriptions: int
     backlogs: Sequence[Backlog]
-    """The largest first."""
+    """The subscriptions with the largest backlogs, the largest first."""
     behind: Sequence[Behind]
-    """The largest backlogs and the greatest lags, each topic and link once."""
+    """The topics with the largest backlogs or the greatest lags of links; each pair of topic and link once."""
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Raise KeyError, TypeError or ValueError for what is no summary. Fields of newer workers are passed over."""
+        """Return the summary that a JSON body has, without fields that only newer workers know.
+
+        Raises KeyError, TypeError or ValueError if the body is malformed.
+        """
         return cls(
             str(answer["cluster"]),
             int(answer["topics"]),

@@ -40,7 +40,7 @@ class UnexpectedAnswer(PipelineError):
     code: str | None = None
     """The error's, where the worker gave one."""
     status: int | None = None
-    """HTTP's, where the worker refused the request."""
+    """HTTP status, if the worker refused the request; else None."""
 
 
 class SparkFailed(PipelineError):

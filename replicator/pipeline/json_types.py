@@ -13,7 +13,7 @@ class ClusterRead(TypedDict):
 
     messages: Annotated[int, "in its logs", "messages"]
     markers: Annotated[dict[str, int], "by type, entries of the replicator's own", "entries"]
-    duplicates: Annotated[int, "of these, not delivered because another entry has the same message", "messages"]
+    duplicates: Annotated[int, "of these, hidden because another entry has the same message", "messages"]
 
 
 class FaultFound(TypedDict):
@@ -48,7 +48,7 @@ class VerifyAnswer(TypedDict):
     reordered: Annotated[int, "after something of its origin that was published later", "messages"]
     corrupted: Annotated[int, "the same message with other content, or a damaged block", "messages"]
     mismapped: Annotated[int, "mappings that promise what is not there, or name another place", "mappings"]
-    hidden: Annotated[int, "not delivered as duplicates of others, and of other content", "messages"]
+    hidden: Annotated[int, "hidden as duplicates, though their content differs", "messages"]
     ack_mismatch: Annotated[int, "acknowledged here, and not where the link leads", "messages"]
     gaps: Annotated[int, "topics at which a link has stopped", "topics"]
     messages: Annotated[int, "that are somewhere, each counted once", "messages"]

@@ -1,4 +1,4 @@
-"""Why a worker could not be connected to, in words for people, and whether an address is one of this machine."""
+"""Reasons for failed connections to workers, as text for people, and a test whether an address is this machine's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import aiohttp
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """The reason alone, of the system or of TLS: the error's own text repeats the address, and not what is wrong."""
+    """Return the reason that the system or TLS gives, without the address that the text of ``error`` repeats."""
     reason = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {reason.verify_message}"
@@ -21,7 +21,7 @@ def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
 
 
 def is_of_this_machine(host: str) -> bool:
-    """Return whether ``host`` is an address of this machine: one to which a socket can be bound here."""
+    """Return whether ``host`` is an address of this machine, so that a socket can be bound to it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as tried:

@@ -81,11 +81,11 @@ _CLUSTER_FIELDS_TOLD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs. ``before`` and ``after`` are plain values as in the file; None where there is none."""
+    """One difference of two topologies. ``before`` and ``after`` are values as in the file; None if there is none."""
 
     kind: str
     subject: str
-    """A cluster, a link, or a section."""
+    """Name of a cluster, a link or a section."""
     field: str = ""
     before: Any = None
     after: Any = None
@@ -99,7 +99,7 @@ class Change:
 
     @property
     def in_digest(self) -> bool:
-        """Whether two topologies that differ by this have different digests."""
+        """Return whether this change alters the topology's digest."""
         if self.kind == CLUSTER_CHANGED:
             return self.field not in _OF_OWN_WORKER
         return self.kind != SETTING_CHANGED or _without_places(self.before) != _without_places(self.after)
@@ -147,8 +147,10 @@ def diff(before: Topology, after: Topology) -> tuple[Change, ...]:
 
 
 def diff_of_worker(before: Topology, after: Topology, cluster: str) -> tuple[Change, ...]:
-    """Return what differs from ``before``, which the worker of ``cluster`` runs. Where the files of other clusters lie
-    is for their own workers to say."""
+    """Return the changes from ``before``, the topology that the worker of ``cluster`` runs, to ``after``.
+
+    Changed paths of other clusters' files are left out: their own workers report them.
+    """
     return tuple(
         change
         for change in diff(before, after)
@@ -240,7 +242,7 @@ def portable_text(topology: Topology) -> str:
 
 
 def moved(topology: Topology, old: Path, new: Path) -> Topology:
-    """Return the topology as if its file lay in ``new``: each path beneath ``old`` is the one beneath ``new``."""
+    """Return the topology as if its file lay in folder ``new``; each path in folder ``old`` moves with it."""
     sections = {name: _moved(getattr(topology, name), old, new) for name in _section_names(topology)}
     return replace(topology, clusters=tuple(_moved(each, old, new) for each in topology.clusters), **sections)
 
@@ -252,7 +254,7 @@ def _moved(value: Any, old: Path, new: Path) -> Any:
 
 
 def masked(topology: Topology) -> Topology:
-    """The same without passwords."""
+    """Return the topology without passwords."""
     clusters = (cluster.model_copy(update={"database": cluster.database_masked}) for cluster in topology.clusters)
     pipeline = topology.pipeline.model_copy(update={"conf": topology.pipeline.conf_masked})
     return replace(topology, clusters=tuple(clusters), pipeline=pipeline)

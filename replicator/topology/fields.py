@@ -201,7 +201,7 @@ class TlsSettings(Section):
         return ", ".join(f"{name} {path}" for name, path in self.written().items())
 
     def written(self) -> dict[str, str]:
-        """As the topology file has it."""
+        """Return the fields that are set, in the form of the topology file."""
         return {name: str(path) for name, path in self if path is not None}
 
 
@@ -380,8 +380,10 @@ class SyncSettings(Section):
     in_use_timeout_ms: int = Field(default=5_000, ge=0, le=IN_USE_TIMEOUT_MS_MAX)
 
     def written(self) -> dict[str, Any]:
-        """Return the fields for a topology file. A field that the release before does not know is left out while it has
-        its default."""
+        """Return the fields in the form of the topology file.
+
+        ``in_use_timeout_ms`` is left out while it has its default: the previous release does not know it.
+        """
         fields = self.model_dump()
         if self.in_use_timeout_ms == SyncSettings.model_fields["in_use_timeout_ms"].default:
             del fields["in_use_timeout_ms"]
@@ -399,18 +401,18 @@ class MetricsSettings(Section):
     """Whether metrics that were renamed also stand under the names of the version before."""
 
     def written(self) -> dict[str, Any]:
-        """As the topology file has it: what is not the default."""
+        """Return the fields that differ from their defaults, in the form of the topology file."""
         return _changed(self, MetricsSettings())
 
 
 class WatchdogSettings(Section):
-    """When a worker whose event loop stands still is ended."""
+    """After how long a worker ends itself because its event loop stands still."""
 
     end_after: Annotated[int, BeforeValidator(parse_duration), AfterValidator(check_end_after)] | None = None
-    """Seconds. 0 means never; None leaves it to how the worker was started."""
+    """Seconds; 0 means never. None means that the worker's option ``--end-when-stuck`` decides."""
 
     def written(self) -> dict[str, Any]:
-        """Return what is set, as the topology file has it."""
+        """Return the fields that are set, in the form of the topology file."""
         return {} if self.end_after is None else {"end_after": format_duration(self.end_after)}
 
 
@@ -431,7 +433,7 @@ class StoreSettings(Section):
     """Files that nothing lives in any more and that are kept to be used again."""
 
     def written(self) -> dict[str, str | int]:
-        """As the topology file has it."""
+        """Return the fields in the form of the topology file; some are left out while they have their defaults."""
         sizes: dict[str, str | int] = {"size_max": format_size(self.size_max)}
         if self.message_size_max != MESSAGE_BYTES_MAX:
             sizes["message_size_max"] = format_size(self.message_size_max)

@@ -1,4 +1,4 @@
-"""What a topology's ``auth`` comes to once the files that it names are read."""
+"""Authentication of one topology, made from its ``auth`` settings and the files that these name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replicator.topology.auth import AuthSettings, TokenAuth
 
 @dataclass(frozen=True, slots=True)
 class MadeSecurity:
-    """What one topology's ``auth`` comes to."""
+    """The ``auth`` settings of one topology, with the keys and passwords read from their files."""
 
     settings: AuthSettings
     identifying: Identifying
@@ -21,7 +21,10 @@ class MadeSecurity:
 
 
 def make_security(settings: AuthSettings, former: MadeSecurity | None = None) -> MadeSecurity:
-    """Read what it names; a key set that is there already goes on. Raises :class:`SecurityError`."""
+    """Read the files that ``settings`` name, and return what they hold.
+
+    The key set of ``former`` is kept if its URL is the same. Raises :class:`SecurityError` if a file cannot be used.
+    """
     tokens = key_set = None
     if settings.tokens is not None:
         keys, key_set = _keys(settings.tokens, None if former is None else former.key_set)

@@ -36,9 +36,10 @@ def selects(topics: tuple[str, ...], exclude: tuple[str, ...], topic: str) -> bo
 
 
 def is_named(patterns: tuple[str, ...], topic: str) -> bool:
-    """Whether patterns that somebody typed stand for a topic, by its full name; without any, for all.
+    """Return whether a pattern that a user typed matches ``topic``, a full name. Without patterns, return True.
 
-    They are those of links, and stand for a partition, and for the shortest form of a name, too.
+    Patterns are those of a link's ``topics``. They also match a partition, and a name without its scheme or its default
+    namespace.
     """
     if not patterns:
         return True

@@ -255,7 +255,10 @@ Flag = Annotated[bool, BeforeValidator(_check_flag)]
 
 
 def check_end_after(seconds: int) -> int:
-    """Return ``seconds``; raise ValueError for a time that is neither 0 nor long enough to tell a standstill."""
+    """Return ``seconds`` if it is 0 (never) or within the allowed range; else raise ValueError.
+
+    A shorter time could not tell a standstill from a worker that is slow.
+    """
     if seconds != 0 and not END_AFTER_SECONDS_MIN <= seconds <= END_AFTER_SECONDS_MAX:
         raise ValueError(
             f"must be 0, which means never, or {format_duration(END_AFTER_SECONDS_MIN)} to "

@@ -41,7 +41,9 @@ class StoreStatus(TypedDict):
     bytes: Annotated[int, "its size"]
     bytes_max: Annotated[int, "how large it may get"]
     commits: Annotated[int, "since the start", "commits"]
-    full: Annotated[str | None, "why it refuses messages for want of room, if it does"]
+    full: Annotated[
+        str | None, "why the worker takes no messages because disk or store is full; null while it takes them"
+    ]
     disk: Annotated[DiskStatus, "the disk below it"]
     segments: Annotated[SegmentsStatus, "the files of large blocks"]
     mended: Annotated[int, "damaged blocks that were replaced by other clusters' since the start", "blocks"]
@@ -91,9 +93,9 @@ class TasksStatus(TypedDict):
 
 
 class EventLoopStatus(TypedDict):
-    """The worker's event loop."""
+    """How promptly the worker's event loop runs."""
 
-    lag_max_seconds: Annotated[float, "how late it turned at most, within the last one to two minutes", "seconds"]
+    lag_max_seconds: Annotated[float, "greatest lag of the event loop within the last one to two minutes", "seconds"]
 
 
 class SharedNameStatus(TypedDict):
@@ -150,9 +152,9 @@ class WorkerStatus(TypedDict):
     staging: Annotated[StagingStatus, "what Spark jobs have brought"]
     apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
     traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]
-    event_loop: NotRequired[Annotated[EventLoopStatus, "its event loop; a worker of an older version does not say"]]
+    event_loop: NotRequired[Annotated[EventLoopStatus, "its event loop; missing from a worker of an earlier version"]]
     deduplication: NotRequired[
-        Annotated[DeduplicationStatus, "conflicts of sequence ids; a worker of an older version does not say"]
+        Annotated[DeduplicationStatus, "conflicts of sequence ids; missing from a worker of an earlier version"]
     ]
     tasks: Annotated[TasksStatus, "its long-lived tasks"]
     topics: Annotated[list[TopicStatus], "its topics"]

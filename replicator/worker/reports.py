@@ -1,4 +1,4 @@
-"""What a worker's API shows of it: the :class:`~replicator.api.app.StatusSource` of a running worker."""
+"""Answers of a running worker's API: its :class:`~replicator.api.app.StatusSource`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reports:
         return self._parts.engine.writer.failed or self._parts.failover.not_ready()
 
     def full(self) -> str | None:
-        """Return why messages are refused, if the disk or the store has no room for them."""
+        """Return why the worker takes no messages because disk or store is full; None while it takes them."""
         return self._parts.engine.writer.disk_status()["full"] or self._parts.engine.writer.beyond_limit()
 
     def failing_tasks(self) -> list[dict[str, Any]]:
@@ -78,23 +78,23 @@ class Reports:
         }
 
     def topology(self) -> Topology:
-        """The one that runs."""
+        """Return the topology that runs."""
         return self._reloader.topology
 
     def topology_status(self) -> dict[str, Any]:
         return {"cluster": self._parts.cluster, **self._reloader.status(), "text": self._reloader.text()}
 
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
-        """See :meth:`TopologyReloader.reload_file`."""
+        """Read the topology file again, as :meth:`TopologyReloader.reload_file` does."""
         return await self._reloader.reload_file(expected=expected, dry_run=dry_run)
 
     def addresses(self) -> dict[str, ClusterAddress]:
-        """Where clients reach the clusters of the topology that runs."""
+        """Return the addresses at which clients reach each cluster of the topology that runs."""
         clusters = self._reloader.topology.clusters
         return {each.name: ClusterAddress(each.client_url, each.pulsar_url, each.pulsar_tls_url) for each in clusters}
 
     def allowed(self) -> Allowed:
-        """By which names the worker is called, and which pages may use it."""
+        """Return the host names of the worker, and the web pages that may use it."""
         topology = self._reloader.topology
         if self._allowed is None or self._allowed[0] is not topology:
             own = topology.cluster(self._parts.cluster)
@@ -103,14 +103,14 @@ class Reports:
         return self._allowed[1]
 
     def metrics(self) -> MetricsSettings:
-        """Of how much ``/metrics`` has series."""
+        """Return the settings of ``/metrics``."""
         return self._reloader.topology.metrics
 
     def links(self) -> Sequence[Link]:
         return list(self._parts.links)
 
     def pipeline(self) -> dict[str, Any]:
-        """What a driver of the pipeline needs to know: the links of this worker that Spark carries for."""
+        """Return what a pipeline's driver needs: Spark's settings, and the links of this worker that Spark carries."""
         settings = self._reloader.topology.pipeline
         return {
             "cluster": self._parts.cluster,
@@ -129,7 +129,7 @@ class Reports:
 
 
 def failing_tasks(supervisor: Supervisor) -> list[dict[str, Any]]:
-    """Each task that ended five times within ten minutes, with how often it ended in all, and why it did last."""
+    """Return the tasks that ended five times within ten minutes, each with its number of ends and the last cause."""
     return [
         {"name": task.name, "kind": task.kind, "ends": task.restarts, "cause": task.last_end}
         for task in supervisor.failing()

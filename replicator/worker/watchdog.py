@@ -1,18 +1,17 @@
-"""The watchdog of a worker's event loop: it measures how late the loop turns, and ends a worker that stands still.
+"""Watchdog of a worker's event loop: measures the loop's lag, and ends the process if the loop stands still.
 
-While the loop stands still the worker answers nobody and logs nothing. Three things notice it:
+While the event loop stands still, the worker answers no request and logs nothing. Three parts notice it:
 
-1. A beat on the loop every :data:`BEAT_SECONDS`. It measures how much later than due the loop turned
-   (:class:`LoopLag`).
-2. ``faulthandler``'s timer, which each beat sets anew. Without a beat for :data:`STACKS_SECONDS` it writes the stacks
-   of all threads. It needs no GIL, so it also shows C code that holds the GIL. It goes by the clock: after a
-   suspension of the process it may write once for nothing.
-3. A thread that ticks every :data:`TICK_SECONDS`. It ends the process after so many ticks without a beat
-   (:class:`Standstill`). A suspended process does not tick, so it is never ended. Neither does a process whose C code
-   holds the GIL: whoever probes it from outside ends that one.
+1. A timer on the loop (a *beat*) fires every :data:`BEAT_SECONDS`, and measures how late it fired (:class:`LoopLag`).
+2. Each beat sets the timer of ``faulthandler`` anew. If :data:`STACKS_SECONDS` pass without a beat, that timer writes
+   the stacks of all threads. It needs no GIL, so it works while C code holds the GIL. It uses the clock, so it may
+   write stacks for no reason after the process was suspended.
+3. A thread ticks every :data:`TICK_SECONDS`, and ends the process after enough ticks without a beat
+   (:class:`Standstill`). A suspended process does not tick, so it is not ended. Nor does a process tick whose C code
+   holds the GIL: a probe from outside has to end that.
 
-The end is :func:`os._exit`: nothing on the loop can be taken down. It is like ``kill -9``, which loses nothing that was
-confirmed (invariant 1).
+The process ends by :func:`os._exit`, as a loop that stands still cannot stop anything in order. Like ``kill -9``, this
+loses nothing that was confirmed (invariant 1).
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from replicator.engine.latencies import Histogram
 from replicator.topology import WatchdogSettings
 
 BEAT_SECONDS: Final = 0.1
-"""Shorter standstills may fall between two beats. A beat costs 30 µs, most of it for the timer of the stacks."""
+"""Shorter standstills may go unnoticed between two beats. A beat costs 30 µs, mostly for ``faulthandler``'s timer."""
 STACKS_SECONDS: Final = 5.0
-"""Nothing that a worker does on its event loop takes nearly as long."""
+"""Nothing that a worker does on its event loop takes nearly so long."""
 TICK_SECONDS: Final = 1.0
 TELL_SECONDS: Final = 1.0
-"""The log may be what the loop waits for: the process ends after this time, told or not."""
+"""The process ends after this time even if its last log lines are not written: writing them may be what hangs."""
 EXIT_STATUS: Final = 70
-"""The loop stood still. ``EX_SOFTWARE`` of ``sysexits.h``: service managers start the worker again."""
+"""Exit status of a worker that ended itself: ``EX_SOFTWARE`` of ``sysexits.h``. Service managers restart it."""
 MAX_WINDOW_SECONDS: Final = 60.0
-"""The maximum is that of the last one to two of these, so each of several scrapers sees it."""
+"""The maximum covers the last one to two such windows, so that several scrapers can all see it."""
 
 log = structlog.get_logger(__name__)
 
 
 class LoopLag:
-    """How much later than due the event loop turned: a histogram, and the maximum of the last minute or two. Pure."""
+    """Lag of the event loop: a histogram, and the maximum of the last one to two minutes. Pure."""
 
     def __init__(self) -> None:
         self.histogram = Histogram()
@@ -58,14 +57,14 @@ class LoopLag:
         self._max_now = self._max_before = 0.0
 
     def on_beat(self, now: float, due: float) -> None:
-        """Note a turn of the loop at ``now`` that was due at ``due``."""
+        """Record that a beat that was due at ``due`` came at ``now``, both in seconds of one clock."""
         lag_seconds = max(0.0, now - due)
         self.histogram.observe(lag_seconds)
         self._roll(now)
         self._max_now = max(self._max_now, lag_seconds)
 
     def max_seconds(self, now: float) -> float:
-        """Return the greatest lag of the last one to two minutes."""
+        """Return the greatest lag within the last one to two minutes; 0 if there was no beat."""
         self._roll(now)
         return max(self._max_now, self._max_before)
 
@@ -78,24 +77,27 @@ class LoopLag:
 
 
 class Standstill:
-    """Counts the watchdog's own ticks since the loop last turned. Pure."""
+    """Counter of the watchdog's ticks since the event loop last turned. Pure."""
 
     def __init__(self) -> None:
         self._beats = -1
         self._ticks = 0
 
     def on_tick(self, beats: int) -> float:
-        """Return for how many seconds of ticks the loop stands still, given how many beats it had until now."""
+        """Count a tick, and return for how many seconds of ticks the event loop has not turned.
+
+        ``beats`` is the number of beats since the start; the loop has turned if it changed since the last tick.
+        """
         self._ticks = self._ticks + 1 if beats == self._beats else 0
         self._beats = beats
         return self._ticks * TICK_SECONDS
 
 
 class Watchdog:
-    """Watches the event loop that it is started on.
+    """Watches the event loop on which it is started.
 
-    ``of_process`` says that the loop is the only one of its process. Only then stacks are written, and only then the
-    process may be ended. ``end_after`` counts where the topology does not say when to end; None and 0 mean never.
+    ``of_process`` says that this loop is the process's only one. Only then may stacks be written and the process be
+    ended. ``end_after`` is in seconds, and applies if the topology sets no time; None and 0 mean never.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to beat on the running loop."""
+        """Start beats on the running event loop, and ticks on a thread. A second call does nothing."""
         if self._timer is not None:
             return
         self._due = self._clock()
@@ -129,7 +131,7 @@ class Watchdog:
             self._thread.start()
 
     def stop(self) -> None:
-        """End beats and ticks."""
+        """Stop beats and ticks; the process is not ended after this."""
         self._armed = False
         self._stopped.set()
         if self._timer is not None:
@@ -139,16 +141,16 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def use(self, settings: WatchdogSettings) -> None:
-        """Take over what a topology says."""
+        """Take over the settings of a topology; if they set no time, the one given to the constructor applies."""
         said = settings.end_after
         self._end_after = self._end_after_by_default if said is None else said
 
     def arm(self, armed: bool) -> None:
-        """Say whether a standstill may end the process: not while a worker starts or stops, which may take long."""
+        """Allow the watchdog to end the process, or forbid it: starting and stopping a worker may take long."""
         self._armed = armed
 
     def status(self) -> dict[str, float]:
-        """Return what the worker's status shows."""
+        """Return the field ``event_loop`` of the worker's status."""
         return {"lag_max_seconds": round(self.lag.max_seconds(self._clock()), 6)}
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -75,7 +75,7 @@ async def internal_of_partitions(request: web.Request) -> web.Response:
 
 
 async def last_message_id(request: web.Request) -> web.Response:
-    """The id of the last message that clients can receive; -1 and -1 in a topic without any."""
+    """Answer with the id of the last message that clients can receive; ledger and entry are -1 if there is none."""
     topic = await log_of_one(request)
     last = last_delivered(topic)
     return web.json_response(to_json(last.position, topic.partition, last.batch_index))
@@ -103,7 +103,10 @@ async def backlog_size(request: web.Request) -> web.Response:
 async def _of_partitions(
     request: web.Request, figures: Callable[[web.Request, Topic], Awaitable[dict[str, Any]]]
 ) -> tuple[int, dict[str, Any]]:
-    """How many partitions there are, and the figures of each. Raises :class:`TopicNotFound`."""
+    """Return the number of partitions, and the figures of each by name.
+
+    Raises :class:`TopicNotFound` if the path names no partitioned topic.
+    """
     engine, name = request.app[ENGINE], str(topic_name(request))
     if not (partitions := engine.partitioned.count(name)):
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")

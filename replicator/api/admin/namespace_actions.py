@@ -1,4 +1,4 @@
-"""What is done to all topics of a namespace at once, and its one bundle."""
+"""Admin API: actions on all topics of a namespace, and the namespace's only bundle."""
 
 from __future__ import annotations
 
@@ -70,14 +70,19 @@ async def clear_backlog(request: web.Request) -> web.Response:
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
-    """Delete a subscription in every topic that has it; refused while it has consumers on one of them, in any
-    cluster."""
+    """Delete a subscription in every topic of a namespace, unless consumers use it on one of them, in any cluster.
+
+    If they do, answer with an error and delete nothing.
+    """
     await delete_together([subscription async for subscription in _subscriptions(request)])
     return no_content()
 
 
 async def _subscriptions(request: web.Request) -> AsyncIterator[Subscription]:
-    """Those of the path's name, or all of the namespace's; between topics others have their turn."""
+    """Yield the subscriptions of the path's name in all topics of the namespace, or all its subscriptions.
+
+    The event loop serves others between topics.
+    """
     name = subscription_name(request) if "subscription" in request.match_info else None
     engine = request.app[ENGINE]
     for topic_name in engine.catalog.topics(namespace_name(request)):

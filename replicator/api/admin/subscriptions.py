@@ -90,8 +90,11 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a subscription; with ``force=true`` also one that has consumers, here or in another cluster, which are
-    disconnected."""
+    """Delete a subscription that no consumer uses in any cluster; with ``force=true`` also one in use.
+
+    The path names a topic, or a partitioned topic, whose partitions all lose the subscription. Without force, consumers
+    anywhere mean an error, and nothing is deleted. With force they are disconnected.
+    """
     force = flag_parameter(request, "force")
     subscriptions = await _subscriptions(request)
     await delete_together(subscriptions, force=force)
@@ -132,7 +135,7 @@ async def clear(request: web.Request) -> web.Response:
 
 
 async def show_replicated(request: web.Request) -> web.Response:
-    """Whether other clusters are told of a subscription: by topic, of a partitioned one by partition."""
+    """Answer with a boolean for each topic or partition: whether the subscription is replicated."""
     return web.json_response({each.topic.name: each.replicated for each in await _subscriptions(request)})
 
 
@@ -145,7 +148,7 @@ async def set_replicated(request: web.Request) -> web.Response:
 
 
 async def expire(request: web.Request) -> web.Response:
-    """Treat what was published longer ago than so many seconds as consumed."""
+    """Treat messages older than the path's seconds as consumed, for one subscription."""
     seconds = number_of(request.match_info["seconds"], "seconds")
     for subscription in await _subscriptions(request):
         await subscription.moves.expire(_ago_ms(request, seconds))
@@ -153,7 +156,7 @@ async def expire(request: web.Request) -> web.Response:
 
 
 async def expire_all(request: web.Request) -> web.Response:
-    """The same for every subscription of the topic."""
+    """Treat messages older than the path's seconds as consumed, for every subscription of the topic."""
     seconds = number_of(request.match_info["seconds"], "seconds")
     for topic in await logs_of(request):
         for subscription in list(topic.subscriptions.values()):
@@ -196,7 +199,7 @@ async def set_properties(request: web.Request) -> web.Response:
 
 
 async def analyze(request: web.Request) -> web.Response:
-    """What a subscription has not consumed, in entries and messages; nothing is filtered here."""
+    """Answer with the backlog of a subscription in entries and messages; no filter is applied."""
     subscription = await _one_subscription(request)
     entries, messages = subscription.cursor.backlog_entries(), subscription.backlog_messages()
     log = subscription.topic.log
@@ -223,7 +226,7 @@ async def find_subscription(request: web.Request) -> Subscription:
 
 
 async def _topics_made_by_use(request: web.Request) -> list[Topic]:
-    """As :func:`logs_of`; the topic is made if its namespace lets its use make it."""
+    """Return the topics of :func:`logs_of`; make the topic first if its namespace allows creation by use."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     if not await engine.by_use.partitions(name):
         await engine.topic(name)
@@ -253,7 +256,7 @@ def _not_found(request: web.Request, name: str) -> SubscriptionNotFound:
 
 
 def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[Any]:
-    """Which of the topics a target is for: a message is in one partition, the ends are in all."""
+    """Return the topics that ``target`` refers to: one partition for a message id, all for the ends of the topic."""
     name = topic_name(request)
     if not request.app[ENGINE].partitioned.count(str(name)) or target.anywhere:
         return topics
@@ -266,7 +269,7 @@ def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[
 
 
 def _start(topic: Topic, target: Target) -> Position:
-    """What a new subscription at ``target`` treats as consumed."""
+    """Return the last position before the start of a new subscription at ``target``."""
     if target.position == BEFORE_ALL:
         return BEFORE_ALL
     return topic.reading.position_before(target.next_position)

@@ -64,19 +64,19 @@ STORE_MENDED: Final = counter(
 # Deduplication over clusters.
 SHARED_NAMES: Final = gauge(
     "producer_names_in_two_clusters",
-    "Names under which a producer is connected here while another cluster stores messages of that name, by topic and"
-    " cluster, in the last five minutes. Only of topics with deduplication.",
+    "Producer names, by topic and cluster, that are connected here while the other cluster stores messages under them,"
+    " in the last five minutes. Only topics with deduplication.",
     unit="names",
 )
 OTHER_CONTENT: Final = counter(
     "sequence_ids_reused",
-    "Messages that have the sequence ids of others, from another cluster, and other content. All are delivered.",
+    "Messages with the sequence ids of another cluster's messages, but other content. All are delivered.",
     unit="messages",
 )
 HIDDEN_DIFFERING: Final = gauge(
     "hidden_duplicates_differing",
-    "Entries that an earlier version hid as duplicates though their content differs, found when the worker started."
-    " They are delivered from then on.",
+    "Entries with other content that an earlier version hid as duplicates, found when the worker started. They are"
+    " delivered from then on.",
     unit="entries",
 )
 
@@ -93,7 +93,7 @@ DRIVER_STARTS: Final = counter(
 # Latencies: of groups, runs, blocks and frames, not of each message. Ages are by the clocks of two clusters.
 # The event loop.
 LOOP_LAG: Final = histogram(
-    "event_loop_lag_seconds", "Of each beat, ten a second, how much later than due the worker's event loop turned."
+    "event_loop_lag_seconds", "How late the worker's event loop turned, measured ten times a second."
 )
 PUBLISH: Final = histogram(
     "publish_latency_seconds",

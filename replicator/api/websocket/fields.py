@@ -68,7 +68,10 @@ def number_field(fields: Mapping[str, Any], name: str) -> int:
 
 
 def null_value_field(fields: Mapping[str, Any]) -> bool:
-    """Return whether a message has the null value in place of a payload. Raises :class:`BadField`."""
+    """Return whether ``nullValue`` is true: the message has no value, which is not an empty payload.
+
+    Raises :class:`BadField` if it is no boolean, or if the message has a payload, too.
+    """
     value = fields.get("nullValue")
     if value is not None and not isinstance(value, bool):
         raise BadField("nullValue is neither true nor false")

@@ -255,18 +255,19 @@ class Consumer(Receiver):
             self._skipped_after_restart = None
 
     async def get_last_message_id(self) -> MessageId:
-        """Return the id of the last message that this consumer can receive, or :attr:`MessageId.earliest`.
+        """Return the id of the last message that this consumer can receive.
 
-        The ``batch_size`` of the id is the least that it can be. Raises as :meth:`last_message` does.
+        Return :attr:`MessageId.earliest` if there is none. The ``batch_size`` of the id is a lower bound: one more than
+        its ``batch_index``. Raises as :meth:`last_message` does.
         """
         last = await self.last_message()
         return MessageId.at(last.position, self._partition, last.batch_index, max(last.batch_index + 1, 1))
 
     async def last_message(self) -> LastMessage:
-        """Return the last message that this consumer can receive, and the last one that is consumed.
+        """Return the last message that this consumer can receive, and the subscription's mark-delete position.
 
-        While the consumer connects again, such as after a seek, it is asked again. Raises :class:`ConnectError`,
-        :class:`Timeout`.
+        While the consumer reconnects, such as after a seek, the request is sent again. Raises :class:`ConnectError`, or
+        :class:`Timeout` once the operation timeout is over.
         """
         return await open_first(
             lambda: self._connected().last_message(),

@@ -85,7 +85,10 @@ class Reader(ClosedAtExit):
                 return message
 
     async def has_message_available(self) -> bool:
-        """Return whether :meth:`read_next` would return without waiting for a publish. Raises :class:`ConnectError`."""
+        """Return whether a message is there for :meth:`read_next`, so that it need not wait for a publish.
+
+        Raises :class:`ConnectError`.
+        """
         while True:
             last = await self._consumer.last_message()
             if last.position == BEFORE_ALL or not self._is_ahead(last):
@@ -105,7 +108,7 @@ class Reader(ClosedAtExit):
             await self._read(message)  # read_next would pass over it, too
 
     def _is_ahead(self, last: LastMessage) -> bool:
-        """Return whether the last message is one that was not read."""
+        """Return whether ``last`` is a message that this reader has not read yet."""
         if last.position != self._next:
             return last.position > self._next
         return self._skipped is None or last.batch_index > self._skipped.last_index
@@ -124,7 +127,10 @@ class Reader(ClosedAtExit):
             self._next, self._skipped = Position(0, 0), None
 
     async def get_last_message_id(self) -> MessageId:
-        """As :meth:`Consumer.get_last_message_id`."""
+        """Return the id of the last message that this reader can receive; :attr:`MessageId.earliest` if there is none.
+
+        Raises as :meth:`Consumer.get_last_message_id` does.
+        """
         return await self._consumer.get_last_message_id()
 
     async def close(self) -> None:
@@ -135,7 +141,7 @@ class Reader(ClosedAtExit):
         return self._settings.topic
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether nothing more can come: the topic is terminated, and all of it was read."""
+        """Return whether no message can come any more: the topic is terminated, and all of it was read."""
         return self._consumer.has_reached_end_of_topic()
 
     def is_connected(self) -> bool:

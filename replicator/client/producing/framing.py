@@ -183,7 +183,10 @@ def message_bytes(message: OutgoingMessage) -> int:
 
 
 def is_plain(message: OutgoingMessage) -> bool:
-    """Return whether the message has nothing but its content, which is not null, and maybe a sequence id."""
+    """Return whether the message has a value and nothing else, except perhaps a sequence id.
+
+    A null value, a key, properties, and times make a message not plain.
+    """
     return (
         message.content is not None
         and message.partition_key is None

@@ -119,7 +119,7 @@ class ConsumerChannel(Protocol):
         ``target`` milliseconds since the epoch or later, comes next. Its consumers get ``on_restarted``."""
 
     async def last_message(self) -> LastMessage:
-        """Return the last message that this consumer can receive, and the last one that is consumed."""
+        """Return the last message that this consumer can receive, and the subscription's mark-delete position."""
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription; with ``force`` also while it has other consumers, which are disconnected."""

@@ -170,7 +170,7 @@ class OwnSystem:
         rules = await ask_rules(self._topology)
         primary, secondary = self.cast.pair
         if silent := [name for name in (primary, secondary) if name not in rules]:
-            return [f"{' and '.join(silent)} did not say what clients are held to there: nothing was compared"]
+            return [f"{' and '.join(silent)} did not report permissions and policies: nothing was compared"]
         return differences(rules[primary], rules[secondary])
 
     async def _verified(self) -> dict[str, Any] | None:

@@ -166,8 +166,8 @@ def check_no_dangling_link(path: Path) -> None:
 
 def check_there(path: Path) -> None:
     """Raise :class:`StoreUnusable` if ``path`` has no store. A command that only reads a store must not create one."""
-    if not (path / LOG / "data.mdb").exists():
     check_no_dangling_link(path)
+    if not is_there(path / LOG / "data.mdb"):
         raise StoreUnusable(
             f"{path} has no store (no {LOG}/data.mdb): is it the right directory, and its disk mounted?"
         )

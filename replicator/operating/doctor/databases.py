@@ -1,4 +1,4 @@
-"""What the doctor says of a cluster's Postgres that a start check has reached: its version, and its migrations."""
+"""The doctor's findings on a cluster's Postgres: whether it answers, its version, and the schema's revision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ VERSION_MIN: Final = 14
 
 
 def judge_database(setup: Setup) -> Iterator[Finding]:
-    """Nothing for one that was refused: the check of the start says why."""
+    """Yield findings on the cluster's Postgres: that it does not answer, or its version and its schema's revision.
+
+    Yield nothing if the start check refused the database: that check's finding says why.
+    """
     name = setup.cluster.name
     if setup.database_away is not None:
         remedy = "start it; until then the worker runs without its index (docs/operating.md)"

@@ -53,7 +53,7 @@ async def examine(topology: Topology, chosen: tuple[str, ...], java_found: Calla
 
 
 async def look_at_start(setup: Setup) -> list[Finding]:
-    """Return for each reason to refuse a start whether it is there; the worker's own checks tell."""
+    """Run all start checks of a worker, and return a finding for each: an error if the worker would not start."""
     found: list[Finding] = []
     for check in START_CHECKS:
         try:
@@ -70,7 +70,10 @@ async def look_at_start(setup: Setup) -> list[Finding]:
 
 
 def _not_said_closer(started: list[Finding], closer: list[Finding]) -> list[Finding]:
-    """Return the findings of start checks that a closer look at the same thing does not give too."""
+    """Return the findings of start checks, without those that a more detailed check of the same thing replaces.
+
+    A detailed finding replaces one of the same name and level, or one that passed.
+    """
     return [
         each
         for each in started

@@ -24,12 +24,12 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import end_before, from_data
 
 Topics = Mapping[str, Mapping[str, Any]]
-"""What a worker says of its topics, by name."""
+"""A worker's answer about its topics, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to where a cluster has an origin's entries, of which incarnation of the topic there."""
+    """The last position of an origin that a cluster has, and the topic's incarnation at that origin."""
 
     incarnation: int
     position: Position
@@ -37,16 +37,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TopicGoal:
-    """What the destination is to have of one topic."""
+    """State that the destination must reach for one topic."""
 
     marks: Mapping[str, Mark]
     """By origin."""
     messages: int
-    """That the source ever had, of all origins."""
+    """Messages that the source has ever had, of all origins."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
     unreplicated: tuple[str, ...] = ()
-    """The others: what they acknowledged stays where it is."""
+    """The other subscriptions at the source: their acknowledgements are not copied."""
 
 
 def topics_by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -70,7 +70,10 @@ def goals_of(
 
 
 def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
-    """Why the destination's copy is not enough; None if it is. ``there`` is None where it has no such topic."""
+    """Return why the destination's copy does not reach ``goal``; None if it does.
+
+    ``there`` is the destination's answer about the topic, or None if it has no such topic.
+    """
     for origin, mark in goal.marks.items():
         has = None if there is None else _mark(there, origin)
         if has is None:
@@ -83,7 +86,7 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
 
 
 def made_anew(goal: TopicGoal, source: str, here: Mapping[str, Any] | None) -> bool:
-    """Whether the source's own topic is not the one of the goal any more: it was deleted, and perhaps made again."""
+    """Return whether the source's topic is no longer that of ``goal``: it was deleted, and perhaps made again."""
     had, has = goal.marks.get(source), None if here is None else _mark(here, source)
     return here is None or (had is not None and (has is None or has.incarnation != had.incarnation))
 
@@ -104,7 +107,7 @@ def lacking_states(here: Mapping[str, Any], there: Mapping[str, Any] | None) -> 
 
 
 def reset_since(here: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a subscription of the source was put elsewhere or deleted since ``here``: then that is to be compared."""
+    """Return whether a subscription at the source was reset, sought or deleted since ``here`` was read."""
     states = now["subscriptions"]
     return any(name not in states or states[name]["generation"] != state["generation"] for name, state in _states(here))
 
@@ -136,7 +139,10 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
 def _acknowledged_here_only(
     left: Mapping[str, Any] | None, left_there: Mapping[str, Any], after: Position, upto: Position
 ) -> int:
-    """How many entries in ``(after, upto]`` have messages that are acknowledged at the source, and not there."""
+    """Return how many entries after ``after`` and up to ``upto`` have messages that only the source acknowledged.
+
+    ``left`` is the source's state, ``left_there`` the destination's. ``upto`` is included.
+    """
     here, there = _positions(left), _positions(left_there)
     there.discard_through(after)
     there.discard_above(upto)

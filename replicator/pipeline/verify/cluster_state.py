@@ -36,22 +36,22 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 
 TOLD_SECONDS: Final = 1.0
-"""What consumers acknowledge is told within 0.1 s and copied within 0.1 s; who is slower is looked at again."""
+"""Pause before subscriptions are read again: acknowledgements are told within 0.1 s and copied within 0.1 s."""
 
 Wanted = Callable[[str], bool]
 Progress = Callable[[str, int, int], None]
-"""Hears, on any thread, what is being done, how much of it is done, and how much there is."""
+"""Function that reports progress: a step's name, how much is done, how much there is. Any thread may call it."""
 TOPIC_GONE: Final = "TopicNotFound"
-"""The API's name for a topic that was deleted meanwhile."""
+"""Error code of the API for a topic that was deleted meanwhile."""
 
 
 def no_progress(step: str, done: int, total: int) -> None:
-    """Do nothing: nobody watches."""
+    """Ignore a report of progress."""
 
 
 @dataclass(slots=True)
 class ClusterState:
-    """One cluster's answers, by topic."""
+    """All that verify has read from one cluster's worker, by topic."""
 
     name: str
     url: str
@@ -62,7 +62,7 @@ class ClusterState:
     subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
     no_mappings: str | None = None
-    """Why mappings could not be read."""
+    """Why snapshot mappings could not be read; None if they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ def read_picture(
 
 
 def read_again(picture: Picture, topics: Collection[str]) -> Picture:
-    """The same picture with the subscriptions of some topics, and how far copies stand, as they are now.
+    """Return the state of some topics as it is now; what was told in ``picture`` must still have arrived.
 
-    What had been told in the first one is still what must be there. Raises as :func:`read_picture`.
+    Raises as :func:`read_picture` does.
     """
     now = read_picture({state.name: state.url for state in picture.clusters}, set(topics).__contains__)
     before = {state.name: state for state in picture.clusters}
@@ -125,7 +125,7 @@ def read_again(picture: Picture, topics: Collection[str]) -> Picture:
 
 
 def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState]) -> list[SubscriptionState]:
-    """What was told first, of subscriptions that are of the same generation still; of others what is so now."""
+    """Return the states told first; of subscriptions whose generation has changed since, return the present state."""
     first = {state.name: state for state in told}
     return [
         first[state.name] if state.name in first and first[state.name].generation == state.generation else state
@@ -163,7 +163,11 @@ def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
 def _read_states(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool = True
 ) -> None:
-    """Read subscriptions, and mappings if they are wanted, of many topics at once."""
+    """Read subscriptions, and if ``mappings`` is true snapshot mappings, of many topics into ``state``.
+
+    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` and
+    :class:`UnexpectedAnswer`.
+    """
     state.subscriptions = dict(state.subscriptions)
     left = list(names)
     while left:
@@ -192,7 +196,10 @@ def _check_progress(state: ClusterState, asked: Collection[str], told: Collectio
 def _read_states_singly(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool
 ) -> None:
-    """Read the same from a worker that is too old to tell many together."""
+    """Read subscriptions, and if ``mappings`` is true snapshot mappings, into ``state``, topic by topic.
+
+    This is for workers of earlier versions, which cannot answer for many topics at once.
+    """
     for number, name in enumerate(names, 1):
         state.subscriptions[name] = worker.subscriptions(name)
         progress(f"states of {state.name}", number, len(names))
@@ -204,7 +211,7 @@ def _read_states_singly(
 
 
 def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
-    """Return the digests of all topics by cluster, of those clusters whose workers make them.
+    """Return the digests of all topics, by cluster and topic; clusters whose workers make no digests are left out.
 
     Raises :class:`PeerUnavailable` and :class:`UnexpectedAnswer`.
     """
@@ -253,14 +260,16 @@ def _moving(states: Iterable[ClusterState]) -> set[str]:
 
 
 def links_between(picture: Picture, links: Sequence[Link]) -> list[Link]:
-    """The links whose two clusters answered."""
+    """Return the links whose source and destination both answered."""
     names = {state.name for state in picture.clusters}
     return [link for link in links if link.source in names and link.destination in names]
 
 
 def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
-    """What is to be compared: each topic by the ways that links let it go, between the clusters that answered; none of
-    those that are left out by ``without``."""
+    """Return what to compare: for each topic the clusters that links copy it between, and their states.
+
+    Clusters that did not answer, and the topics in ``without``, are left out.
+    """
     names = tuple(state.name for state in picture.clusters)
     numbers = {name: number for number, name in enumerate(names)}
     between = links_between(picture, links)
@@ -320,9 +329,9 @@ def _rewritten(links: Sequence[Link]) -> frozenset[tuple[str, str]]:
 
 
 def topic_filter(patterns: Sequence[str]) -> Wanted:
-    """Whether a topic is one of those that patterns stand for, in the form of a link's ``topics``; without any, all.
+    """Return a function that says whether one of ``patterns`` matches a topic; without patterns all match.
 
-    Raises :class:`BadOption`.
+    Patterns are those of a link's ``topics``. Raises :class:`BadOption` for a malformed one.
     """
     for pattern in patterns:
         try:

@@ -150,7 +150,10 @@ class InProcess:
             yield from compare(cells, scope, read)
 
     def _cells(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> Iterator[pa.Table]:
-        """Read the ranges of tasks, several at a time, and return rows of pieces, those of one cell together."""
+        """Read the ranges of all tasks with several threads, and return the pieces sorted by cell and start.
+
+        All pieces of one cell are in one table.
+        """
         ranges = [each for task in tasks for each in task]
         bundles = [ranges[start : start + READ_TOGETHER] for start in range(0, len(ranges), READ_TOGETHER)]
         pieces: list[pa.RecordBatch] = []
@@ -216,7 +219,10 @@ class InSpark:
         return [Found(**row.asDict()) for row in _in_arrow(sorted_logs, find, FINDINGS).collect()]
 
     def _cells(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> DataFrame:
-        """Rows of pieces, those of one cell together, in order."""
+        """Read the ranges of all tasks with Spark, and return the pieces sorted by cell and start.
+
+        All pieces of one cell are in one partition.
+        """
         shared = self._spark.sparkContext.broadcast(pickle.dumps((list(map(tuple, tasks)), scope.names_only())))
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -259,7 +265,7 @@ def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:
 
 
 def add_found(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
-    """Add a finding to the tally of its kind, topic and clusters."""
+    """Add a finding to the tally of its kind, topic and two clusters; make the tally if there is none."""
     tally = _tally(tallies, found.kind, found.topic, found.cluster, found.other)
     tally.count += found.count
     if found.shown and found.detail is not None:

@@ -1,7 +1,8 @@
-"""Messages that a cluster does not deliver, because it takes them for duplicates of others: do they hold the same?
+"""A check that messages which a cluster hides as duplicates are duplicates.
 
-A worker hides an entry if one of another origin has the same message: ids and content. Whether it was right, this looks
-at by itself. It asks each worker which entries it hides behind which, reads both, and compares what they hold.
+A worker hides an entry if an entry of another origin has the same message: equal ids and equal content. Verify does not
+rely on the worker's own comparison. It asks each worker which entries are hidden, reads both entries of each pair, and
+compares their content.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from snapshots.position import Position
 
 _BLOCKS_KEPT: Final = 8
 HIDDEN: Final = "hidden"
-"""The kind of fault; see :data:`~replicator.pipeline.verify.report.FAULTS`."""
+"""The kind of fault: a hidden entry has other content (:data:`~replicator.pipeline.verify.report.FAULTS`)."""
 
 
 @dataclass(slots=True)
 class Duplicates:
-    """Messages that clusters hide as duplicates: by cluster how many rightly so, and those that differ."""
+    """Result of the check: by cluster how many messages are hidden rightly, and the faults found."""
 
     messages: Counter[str] = field(default_factory=Counter)
     differing: list[Found] = field(default_factory=list)
 
 
 def look_at_hidden(picture: Picture) -> Duplicates:
-    """Compare what each cluster hides with what it delivers instead. Raises :class:`PeerUnavailable`."""
+    """Compare each hidden entry of all clusters with the entry that is delivered in its place; return the result.
+
+    Raises :class:`PeerUnavailable` if a cluster does not answer.
+    """
     found = Duplicates()
     for state in picture.clusters:
         topics = [name for name, standing in state.standings.items() if standing.hidden]
@@ -86,7 +90,7 @@ def _messages(entry: memoryview) -> int:
 
 
 class _Reader:
-    """Reads single entries of a topic, and keeps the blocks that it read last."""
+    """Reads single entries of a topic from one worker, and keeps the blocks that it read last."""
 
     def __init__(self, worker: VerifyPlane, topic: str) -> None:
         self._worker = worker
@@ -94,7 +98,7 @@ class _Reader:
         self._views: OrderedDict[Position, BlockView] = OrderedDict()
 
     def entry(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:
-        """Origin and origin position of an entry, and its bytes; None for one that cannot be read."""
+        """Return origin and origin position of the entry at ``position``, and its bytes; None if it cannot be read."""
         return self._kept(position) or (self._kept(position) if self._fetch(position) else None)
 
     def _kept(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:

@@ -1,4 +1,4 @@
-"""What verify asks of workers over plain blocking HTTP: reads of :class:`DataPlane`, and what only verify needs."""
+"""HTTP requests of verify to workers, blocking: reads of :class:`DataPlane`, and those that only verify needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 CORRUPT: Final = "BlockCorrupt"
 NO_ROUTE: Final = frozenset({403, 404, 405})
-"""How a worker without a route refuses it; 403 is for roles that may not see everything."""
+"""Statuses of a worker that does not have a route; 403 is for roles that may not see everything."""
 
 
 class Head(NamedTuple):
@@ -58,20 +58,20 @@ class LinkState:
     detail: str
     paused: bool
     stopped: Mapping[str, str]
-    """Topics that it does not copy any more, each with why."""
+    """Topics that the link no longer copies, each with the reason."""
     gaps: Mapping[str, str]
-    """Those of them that have a gap, with its kind."""
+    """Topics of ``stopped`` that have a gap, each with the kind of the gap."""
 
 
 class BlockUnreadable(UnexpectedAnswer):
-    """The worker says that a block is corrupt so that it cannot even tell what it holds."""
+    """A worker reported a block that is too corrupt to tell which entries it has."""
 
 
 class VerifyPlane(DataPlane):
-    """One worker's data plane. Raises as :class:`DataPlane` does."""
+    """Requests of verify to one worker. Methods raise as those of :class:`DataPlane` do."""
 
     def standings(self) -> dict[str, Standing]:
-        """How far every topic is here, by origin."""
+        """Return how far every topic is in this cluster, by topic."""
         answer = self._json("cuts")
         with _promised(self.url, "cuts"):
             return {
@@ -95,7 +95,10 @@ class VerifyPlane(DataPlane):
             }
 
     def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
-        """The entries up to there that are hidden as duplicates, each after one that is said to be the same message."""
+        """Yield the positions of each entry that is hidden as a duplicate, after that of its earlier twin.
+
+        Only entries up to ``upto``, which is included, are looked at.
+        """
         after = BEFORE_ALL
         while True:
             answer = self._json("twins", topic=topic, after=str(after), upto=str(upto))
@@ -107,7 +110,7 @@ class VerifyPlane(DataPlane):
             after = pairs[-1][1]
 
     def link_states(self) -> list[LinkState]:
-        """The links that leave this cluster."""
+        """Return the links whose source is this cluster."""
         answer = self._json("links")
         with _promised(self.url, "links"):
             return [
@@ -127,11 +130,18 @@ class VerifyPlane(DataPlane):
             ]
 
     def states(self, topics: Sequence[str], *, mappings: bool) -> StatesAnswer | None:
-        """Subscriptions and mappings of many topics; None from a worker that is too old to tell them together."""
+        """Return subscriptions and snapshot mappings of many topics; None from a worker that has no such route.
+
+        The worker may answer for some of the topics only; see :attr:`StatesAnswer.left`.
+        """
         return self._of_many(STATES_ROUTE, StatesAsked(topics, mappings).as_json(), StatesAnswer.of_json)
 
     def digests(self, topics: Mapping[str, Sequence[Position]]) -> DigestsAnswer | None:
-        """Digests of many topics; None from a worker that makes none, or others than this program knows."""
+        """Return digests of many topics, each with the positions that it is to sum up origins for.
+
+        Return None from a worker that makes no digests, or makes them in another form. The worker may answer for some
+        of the topics only; see :attr:`DigestsAnswer.left`.
+        """
         asked = DigestsAsked(DIGEST_FORM, topics)
         answer = self._of_many(DIGESTS_ROUTE, asked.as_json(), DigestsAnswer.of_json)
         return None if answer is None or answer.form != DIGEST_FORM else answer
@@ -147,12 +157,15 @@ class VerifyPlane(DataPlane):
             return read(answer)
 
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
-        """As :meth:`blocks`, corrupt ones too; raises :class:`BlockUnreadable` for one whose header is wrong."""
+        """Yield the blocks after ``after`` up to ``upto``, included, corrupt ones too.
+
+        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        """
         for answer in self._pages("raw-blocks", topic, after, upto):
             yield from _read_page(answer)
 
     def page_of(self, topic: str, after: Position) -> list[FetchedBlock]:
-        """The first page of raw blocks after a position; empty if there are none, or they cannot be read."""
+        """Return the first page of raw blocks after a position; empty if there are none, or if they cannot be read."""
         try:
             answer, _ = self._get("raw-blocks", topic=topic, after=str(after))
         except UnexpectedAnswer:
@@ -161,25 +174,33 @@ class VerifyPlane(DataPlane):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
-        """The same without the entries of the blocks."""
+        """Yield the heads of the blocks after ``after`` up to ``upto``, included.
+
+        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        """
         for answer in self._pages("block-heads", topic, after, upto):
             yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
-        """Of the first block that holds entries there. Raises :class:`BlockUnreadable`."""
+        """Return the head of the first block with entries after ``after``; None if there is none up to ``upto``.
+
+        ``upto`` is included. Raises :class:`BlockUnreadable`.
+        """
         following = min(Position(after.ledger, after.entry + 1), upto)  # one head, where there is one in that ledger
         found = next(self.heads(topic, after, following), None)
         return found or next(self.heads(topic, after, upto), None)
 
     def mend(self, topic: str, position: Position) -> tuple[str, str]:
-        """Have the worker fetch a damaged block from a cluster that has it; what became of it
-        (:class:`replicator.worker.mending.Outcome`), and why if it is left."""
+        """Have the worker replace a damaged block by one from another cluster.
+
+        Return the outcome (:class:`replicator.worker.mending.Outcome`), and the reason if the block stays damaged.
+        """
         answer = self.call("POST", "/replication/v1/mend", {"topic": topic, "position": str(position)})
         with _promised(self.url, "mend"):
             return str(answer["outcome"]), str(answer["reason"])
 
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
-        """Where an entry of an origin lies here, by the exact mapping."""
+        """Return the position in this cluster's log of an origin's entry, by the exact mapping."""
         answer = self._json(
             "place", topic=topic, origin=origin, incarnation=str(incarnation), origin_position=str(position)
         )

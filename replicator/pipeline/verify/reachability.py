@@ -1,6 +1,6 @@
 """Reachability: between which clusters a topic's messages and acknowledgements are compared. Pure.
 
-Follows from the links of a topology: their patterns, which one of a pair carries a topic, what they forward, and the
+It follows from the links of a topology: their patterns, which one of a pair carries a topic, what they forward, and the
 clusters to which each namespace is copied.
 """
 
@@ -17,23 +17,27 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Who gets what of one topic, by the names of clusters."""
+    """Clusters that get the messages and acknowledgements of one topic, by their names."""
 
     messages: frozenset[Pair]
-    """Origin, and a cluster that gets its messages, straight or forwarded."""
+    """Pairs of an origin and a cluster that gets its messages, directly or forwarded."""
     acks: frozenset[Pair]
-    """Source and destination of each link that carries the topic: acknowledgements go the same way."""
+    """Source and destination of each link that carries the topic; acknowledgements go the same way."""
 
 
 class Ways:
-    """Who gets what of each topic over some links. Topics that the same links carry are looked up once."""
+    """Reachability of topics over given links. The result is computed once for all topics that the same links carry."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._topology = Topology((), tuple(links))
         self._known: dict[tuple[int, ...], Reachability] = {}
 
     def of(self, topic: str, allowed: Mapping[str, Collection[str] | None]) -> Reachability:
-        """See :func:`reachability_of`."""
+        """Return the clusters that get messages and acknowledgements of ``topic``.
+
+        ``allowed`` has, by source cluster, the clusters to which the topic's namespace may be copied from it. None, or
+        a missing cluster, means all.
+        """
         links = self._topology.links
         numbers = tuple(
             number
@@ -48,8 +52,11 @@ class Ways:
 
 
 def reachability_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Collection[str] | None]) -> Reachability:
-    """Who gets what of a topic. ``allowed`` has, by cluster, the clusters to which its namespace may be copied from
-    there; None or no entry means wherever links lead."""
+    """Return the clusters that get messages and acknowledgements of ``topic``.
+
+    ``allowed`` has, by source cluster, the clusters to which the topic's namespace may be copied from it. None, or a
+    missing cluster, means all.
+    """
     return Ways(links).of(topic, allowed)
 
 

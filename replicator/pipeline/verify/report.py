@@ -21,7 +21,7 @@ FAULTS: Final = {
     "reordered": "after something of its origin that was published later",
     "corrupted": "the same message with other content, or a damaged block",
     "mismapped": "snapshot mapping that promises what is not there, or exact mapping that names another place",
-    "hidden": "not delivered as a duplicate of another message, and of other content",
+    "hidden": "hidden as a duplicate of another message, though its content differs",
     "ack_mismatch": "acknowledged here, and not where the link leads",
     "gaps": "topics at which a link has stopped: replicator links list",
 }
@@ -68,7 +68,7 @@ class ClusterCounts:
     messages: int
     markers: Mapping[str, int]
     duplicates: int = 0
-    """Of the messages those that are not delivered, because another entry has the same message."""
+    """Messages that are hidden because another entry has the same message; ``messages`` counts them, too."""
 
 
 @dataclass(slots=True)
@@ -205,7 +205,7 @@ def format_report(report: VerifyReport) -> Table:
                 table.add_row("", f"{finding.count:,}", Text("\n  ".join([finding.topic, *finding.examples])))
     for name, read_there in report.clusters.items():
         if read_there.duplicates:
-            text = f"{name}: {read_there.duplicates:,} messages came by two ways, and are delivered once: no fault"
+            text = f"{name}: {read_there.duplicates:,} messages came by two ways and are delivered once: no fault"
             table.add_row("duplicates", "", Text(text))
     for block in report.damaged[:EXAMPLES_MAX]:
         text = f"{block.cluster}: {block.topic} at {block.position}: {block.reason}"

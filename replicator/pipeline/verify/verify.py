@@ -83,7 +83,7 @@ SMALL_ENTRIES: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """How to compare; see docs/verify.md."""
+    """Options of one comparison; see docs/verify.md."""
 
     selection: Selection = field(default_factory=Selection)
     settle_seconds: float = SETTLE_SECONDS
@@ -125,7 +125,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Verification:
-    """One run."""
+    """One run of verify."""
 
     spark: SparkSession | Callable[[], SparkSession] | None
     clusters: Mapping[str, str]
@@ -201,7 +201,10 @@ class _Verification:
         self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
 
     def _in_step(self, picture: Picture) -> tuple[set[str], list[Tally]]:
-        """The topics of which digests say that all is well, and what there is to count of them."""
+        """Return the topics that agree by their digests alone, and the tallies of them for the report.
+
+        Both are empty if digests are not to be used, or if a worker makes none.
+        """
         is_session = self.spark is not None and not callable(self.spark)
         if not self.settings.digests or self.settings.selection.by_heads or is_session:
             return set(), []
@@ -277,7 +280,7 @@ class _Verification:
         return tallies
 
     def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
-        """What is to be compared of some topics."""
+        """Return what to compare for the given topics alone."""
         scope = scope_of(picture, self.links)
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
@@ -304,7 +307,7 @@ class _Verification:
         return {_pair(tally) for tally in waiting}
 
     def _is_held(self, picture: Picture, tally: Tally) -> bool:
-        """Whether every way there leads over a link that is paused or that a backfill has."""
+        """Return whether all links that could bring the missing entries are paused or carried by a backfill."""
         held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
         if not held:
             return False
@@ -356,14 +359,14 @@ def _full_name(topic: str) -> str:
 
 
 def _count_mappings(picture: Picture) -> int:
-    """How many snapshot mappings there are between the clusters that are compared."""
+    """Return the number of snapshot mappings between clusters that answered."""
     names = {state.name for state in picture.clusters}
     of_topics = (each for state in picture.clusters for each in state.mappings.values())
     return sum(mapping.peer in names for each in of_topics for mapping in each)
 
 
 def _count_subscriptions(picture: Picture) -> int:
-    """How many subscriptions of topics are replicated in some cluster."""
+    """Return the number of pairs of topic and subscription that are replicated in at least one cluster."""
     states = (
         (topic, each.name, each.replicated)
         for state in picture.clusters
@@ -380,7 +383,7 @@ def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> 
 
 
 def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
-    """Whether more of a topic was trimmed in the meantime, or it was deleted."""
+    """Return whether a cluster has trimmed more of a topic since ``before``, or deleted the topic."""
     earlier = {state.name: state.standings.get(topic) for state in before.clusters}
     return any(
         first is not None and (later is None or later.trimmed != first.trimmed)
@@ -390,13 +393,13 @@ def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
 
 
 def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
-    """Whether the subscriptions of a topic are others by now."""
+    """Return whether the subscriptions of a topic have changed in a cluster since ``before``."""
     earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
     return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
 
 
 def _is_held(link: LinkState) -> bool:
-    """Whether a link is only late: it is paused, or a backfill has it, which brings one topic after the other."""
+    """Return whether a link is only late: it is paused, or a backfill carries it, topic by topic."""
     return link.paused or link.state == "backfilling"
 
 

@@ -155,7 +155,10 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
 def _bounds(
     scope: Scope, topics: Int64s, origins: tuple[str, ...], incarnations: Int64s, ledgers: Int64s
 ) -> Iterator[tuple[int, int]]:
-    """Where copies begin, end, and have holes, and where subscriptions begin: group and entry."""
+    """Yield each place where the expectation changes, as number of the group and entry within the group's ledger.
+
+    Such places are ends of required copies, edges of holes, and starts of subscriptions.
+    """
     groups = zip(topics.tolist(), origins, incarnations.tolist(), ledgers.tolist(), strict=True)
     for group, (topic, origin, incarnation, ledger) in enumerate(groups):
         for of_clusters in scope.topics[topic].must.values():
@@ -192,7 +195,7 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
 
 
 def _begins(cells: _Cells, acked: Acked) -> Int64s:
-    """By group, how many entries of the ledger lie before the start of a subscription."""
+    """Return for each group how many entries of its ledger lie before the subscription's start."""
     groups = zip(cells.ledgers.tolist(), cells.origins, cells.incarnations.tolist(), strict=True)
     return np.array(
         [within(ledger, end_before(acked.begins, origin, incarnation)) for ledger, origin, incarnation in groups],

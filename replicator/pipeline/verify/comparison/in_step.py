@@ -1,16 +1,18 @@
-"""The decision which topics are in step, by their digests alone: their logs are not read. Pure.
+"""The decision which topics agree in all clusters, made by their digests without reading logs. Pure.
 
-Digests are made by workers (:mod:`replicator.engine.topic_digest`). A topic is in step if
+Workers make the digests (:mod:`replicator.engine.topic_digest`). A topic is in step if
 
-1. every cluster that has it has a digest of it, so that its log is sound and in order;
-2. of each origin all clusters have the same entries, or do not have and need not have any;
-3. each replicated subscription has acknowledged the same at both ends of each link, of the origins that both have;
-4. each snapshot mapping promises what lies before it, and no more.
+1. every cluster that has the topic has a digest of it: then its log is undamaged and in order;
+2. of each origin, all clusters that have entries have the same ones, and each cluster that should have some has some;
+3. the two clusters of each link have acknowledged the same messages of each replicated subscription, of the origins
+   that both have;
+4. whatever a snapshot mapping promises to lie before its position does lie there.
 
-Then comparing it block by block would find nothing. The converse does not hold: clusters may have cut blocks elsewhere,
-and a copy that is trimmed further, behind, or filtered lacks what it need not have. Such topics are compared block by
-block. No moment has to be common to the digests: what one cluster had acknowledged when it made its digest, the other
-had when it made its own, and acknowledgements only grow.
+A comparison block by block would then find nothing. A topic that is not in step may still be correct: a copy may have
+other blocks, or lack what was trimmed, filtered or not copied yet. Verify compares such topics block by block.
+
+The clusters need not make their digests at the same moment. Logs keep their entries and acknowledgements only grow, so
+a cluster still has what it had when it made its digest.
 """
 
 from __future__ import annotations
@@ -29,23 +31,30 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswers:
-    """The answers of those clusters that have a topic, by their names."""
+    """All that verify knows of one topic, by cluster; only clusters that have the topic are named."""
 
     digests: Mapping[str, TopicDigest | None]
     mappings: Mapping[str, Sequence[SnapshotMapping]] = field(default_factory=dict)
     subscriptions: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """The names of all subscriptions, replicated or not."""
+    """The names of all subscriptions of the topic, replicated or not."""
 
 
 def positions_asked(mappings: Mapping[str, Sequence[SnapshotMapping]], cluster: str) -> list[Position]:
-    """Return the positions in the log of ``cluster`` that mappings, by home, speak of."""
+    """Return the positions in the log of ``cluster`` that snapshot mappings name, in order.
+
+    ``mappings`` are by the cluster that stores them.
+    """
     here = {mapping.local for mapping in mappings.get(cluster, ())}
     here |= {mapping.remote for each in mappings.values() for mapping in each if mapping.peer == cluster}
     return sorted(here)
 
 
 def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
-    """Whether block by block nothing would be found wrong in a topic. See above."""
+    """Return whether digests show that a comparison block by block would find no fault in a topic.
+
+    False means that the topic must be compared block by block, not that it has a fault. ``ways`` says between which
+    clusters links copy the topic.
+    """
     digests: dict[str, TopicDigest] = {}
     for name, digest in answers.digests.items():
         if digest is None:
@@ -59,7 +68,7 @@ def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
 
 
 def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[Found]:
-    """Return what to report of a topic that is in step: how much was compared, and some places to look up."""
+    """Yield the findings on a topic that is in step: how much was compared, and some messages to look up as a probe."""
     messages: dict[OriginKey, int] = {}
     for cluster, digest in answers.digests.items():
         if digest is None:
@@ -112,7 +121,7 @@ def _same_acknowledgements(
     for name in names:
         for cluster, digest in digests.items():
             if name not in digest.subscriptions and name in subscriptions.get(cluster, ()):
-                return False  # it is not replicated there: what it has acknowledged has no digest
+                return False  # a subscription that is not replicated has no digest
         for source, destination in ways.acks:
             if source in digests and destination in digests:
                 here, there = (_acknowledged(digests[each], name) for each in (source, destination))
@@ -130,7 +139,7 @@ def _mappings_hold(digests: Mapping[str, TopicDigest], mappings: Mapping[str, Se
     for home, of_home in mappings.items():
         for mapping in of_home:
             if mapping.peer not in digests:
-                continue  # of a cluster that is not compared, or that does not have the topic
+                continue  # the peer is not compared, or does not have the topic
             if home not in digests:
                 return False
             promised, there = _reached(digests[mapping.peer], mapping.remote), _reached(digests[home], mapping.local)

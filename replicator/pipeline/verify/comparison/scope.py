@@ -26,11 +26,13 @@ ENTRY_ABOVE_ALL: Final = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far one topic is in one cluster, by origin. ``high_water`` is None where the cluster does not say: then
-    nothing is taken to be on its way."""
+    """How far one topic is in one cluster, by origin.
+
+    ``high_water`` is None if the cluster does not report it: then nothing counts as being on its way.
+    """
 
     runs: Sequence[tuple[int, int, int]] = ()
-    """The log: each ledger with the first and the last entry of it that is here."""
+    """The entries in the log: each ledger with its first and last entry, both included."""
     trimmed: Position = BEFORE_ALL
     trimmed_of: Mapping[str, Position] = field(default_factory=dict)
     high_water: Mapping[str, tuple[int, Position]] | None = None
@@ -39,11 +41,14 @@ class Standing:
     """How many entries are hidden as duplicates."""
 
     def gone_upto(self, cluster: str, origin: str) -> Position:
-        """Up to where an origin's entries were trimmed here."""
+        """Return the position of ``origin`` up to which ``cluster`` has trimmed its entries, included."""
         return self.trimmed if cluster == origin else self.trimmed_of.get(origin, BEFORE_ALL)
 
     def reached(self, cluster: str, origin: str, incarnation: int) -> Position | None:
-        """Up to where an origin's entries must be here; None if all must."""
+        """Return the position of ``origin`` up to which ``cluster`` must have its entries, included.
+
+        None means that ``cluster`` must have all of them.
+        """
         if cluster == origin or self.high_water is None:
             return None
         mark = self.high_water.get(origin)
