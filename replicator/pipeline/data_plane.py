@@ -17,12 +17,20 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
+from replicator.engine.log.arrow import BLOCK_SCHEMA, StreamCutOff, decode_block_list, read_stream
 from replicator.engine.log.block import BLOCK_BYTES_MAX
 from replicator.peering.comparing import SubscriptionState, mapping_of_json
-from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
+from replicator.pipeline.errors import (
+    AnswerCutOff,
+    BadOption,
+    LinkTaken,
+    PeerUnavailable,
+    PlanGone,
+    TopicChanged,
+    UnexpectedAnswer,
+)
 from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
-from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection
+from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection, read_whole
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -59,8 +67,9 @@ class FetchedBlock(NamedTuple):
 class DataPlane(WorkerConnection):
     """One worker's read API. Use it as a context manager, or close it.
 
-    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, and
-    :class:`UnexpectedAnswer` if it refuses, or answers with something else than the API promises.
+    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, its kind
+    :class:`AnswerCutOff` if an answer ends early, and :class:`UnexpectedAnswer` if it refuses, or answers with
+    something else than the API promises.
     """
 
     def __init__(self, url: str, *, wait_seconds: float = 0.0, silence_seconds: float = TIMEOUT_S) -> None:
@@ -151,7 +160,7 @@ class DataPlane(WorkerConnection):
             answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
             if incarnation is not None:
                 self._check_whole(topic, after, incarnation, headers)
-            with _promised(self.url, "blocks"):
+            with _promised(self.url, f"blocks of {topic}"):
                 yield from _read_page(answer)
                 if headers["X-Replicator-End"] == "true":
                     return
@@ -205,7 +214,7 @@ class DataPlane(WorkerConnection):
     def _ask_once(
         self, method: str, path: str, body: Any, query: Mapping[str, str]
     ) -> tuple[bytes, http.client.HTTPMessage]:
-        what = path.removeprefix("/replication/v1/")
+        what = path.removeprefix("/replication/v1/") + (f" of {query['topic']}" if "topic" in query else "")
         target = f"{self._base_path}{path}" + (f"?{urlencode(query)}" if query else "")
         content, headers = None, self.shown()
         if body is not None:
@@ -214,7 +223,13 @@ class DataPlane(WorkerConnection):
         try:
             self._connection.request(method, target, content, headers)
             response = self._connection.getresponse()
-            answer = response.read(ANSWER_BYTES_MAX + 1)
+            answer = read_whole(response, ANSWER_BYTES_MAX)
+        except http.client.IncompleteRead as error:
+            self.close()
+            raise AnswerCutOff(
+                f"worker at {self.url}: its answer to {what} ended early, after {len(error.partial)} bytes: "
+                "the worker was killed, or the connection broke"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise PeerUnavailable(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from error
@@ -252,6 +267,8 @@ class _promised:  # noqa: N801 - reads as a statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, StreamCutOff):
+            raise AnswerCutOff(f"worker at {self._url}: its answer to {self._what}: {error}") from error
         if isinstance(error, KeyError):
             problem = f"{error.args[0]} is missing"
         elif isinstance(error, (ValueError, TypeError, AttributeError, InvalidPosition, pa.ArrowException)):
@@ -264,14 +281,13 @@ class _promised:  # noqa: N801 - reads as a statement
 
 
 def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
-    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
-        if not stream.schema.equals(BLOCK_SCHEMA):
-            raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
-        for batch in stream:
-            batch.validate(full=True)
-            ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
-            for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
-                yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
+    stream = read_stream(answer)
+    if not stream.schema.equals(BLOCK_SCHEMA):
+        raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
+    for batch in stream.batches:
+        ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
+        for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
+            yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
 
 
 def _json_object(answer: bytes) -> JsonObject:

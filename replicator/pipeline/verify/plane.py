@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
+from replicator.engine.log.arrow import read_stream
 from replicator.engine.log.block_heads import HEADS_SCHEMA
 from replicator.engine.topic_digest import DIGEST_FORM
 from replicator.peering.comparing import (
@@ -149,7 +149,8 @@ class VerifyPlane(DataPlane):
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
         """As :meth:`blocks`, corrupt ones too; raises :class:`BlockUnreadable` for one whose header is wrong."""
         for answer in self._pages("raw-blocks", topic, after, upto):
-            yield from _read_page(answer)
+            with _promised(self.url, f"raw-blocks of {topic}"):
+                yield from _read_page(answer)
 
     def page_of(self, topic: str, after: Position) -> list[FetchedBlock]:
         """The first page of raw blocks after a position; empty if there are none, or they cannot be read."""
@@ -157,13 +158,14 @@ class VerifyPlane(DataPlane):
             answer, _ = self._get("raw-blocks", topic=topic, after=str(after))
         except UnexpectedAnswer:
             return []
-        with _promised(self.url, "raw-blocks"):
+        with _promised(self.url, f"raw-blocks of {topic}"):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
         """The same without the entries of the blocks."""
         for answer in self._pages("block-heads", topic, after, upto):
-            yield from read_heads(answer)
+            with _promised(self.url, f"block-heads of {topic}"):
+                yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
         """Of the first block that holds entries there. Raises :class:`BlockUnreadable`."""
@@ -194,7 +196,7 @@ class VerifyPlane(DataPlane):
                 if error.code == CORRUPT:
                     raise BlockUnreadable(str(error)) from error
                 raise
-            with _promised(self.url, what):
+            with _promised(self.url, f"{what} of {topic}"):
                 yield answer
                 if headers["X-Replicator-End"] == "true":
                     return
@@ -205,23 +207,22 @@ class VerifyPlane(DataPlane):
 
 
 def read_heads(answer: bytes) -> Iterator[Head]:
-    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
-        if not stream.schema.equals(HEADS_SCHEMA):
-            raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
-        origins = stream.schema.metadata[b"origins"].decode().split(",")
-        for batch in stream:
-            batch.validate(full=True)
-            columns: list[Any] = [column.to_pylist() for column in batch.columns]
-            for row in zip(*columns, strict=True):
-                ledger, first, kind, origin, incarnation, origin_ledger, origin_first, *rest = row
-                yield Head(
-                    Position(ledger, first),
-                    kind,
-                    origins[origin],
-                    incarnation,
-                    Position(origin_ledger, origin_first),
-                    *rest,
-                )
+    stream = read_stream(answer)
+    if not stream.schema.equals(HEADS_SCHEMA):
+        raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
+    origins = stream.schema.metadata[b"origins"].decode().split(",")
+    for batch in stream.batches:
+        columns: list[Any] = [column.to_pylist() for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            ledger, first, kind, origin, incarnation, origin_ledger, origin_first, *rest = row
+            yield Head(
+                Position(ledger, first),
+                kind,
+                origins[origin],
+                incarnation,
+                Position(origin_ledger, origin_first),
+                *rest,
+            )
 
 
 def uneven_sizes(sizes: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes | None:
