@@ -67,9 +67,15 @@ def add_verifying(app: web.Application) -> None:
 
 
 async def cuts(request: web.Request) -> web.Response:
-    """Of every topic: how far each origin is here, what was trimmed of it, and what links left out of it."""
+    """Return how far each origin is in every topic, or in those named; and what was trimmed and left out of it."""
+    await data_plane.hold_back_for_reclaim(request)
     engine = request.app[data_plane.ENGINE]
     rows: dict[str, Any] = {}
+    if named := request.query.getall("topic", []):
+        for topic in filter(None, map(engine.find, named)):
+            if may(request, READING, topic.name):
+                rows[topic.name] = _cut(topic)
+        return web.json_response({"cluster": engine.cluster, "topics": rows})
     async for topic in topics_in_slices(engine):
         if may(request, READING, topic.name):
             rows[topic.name] = _cut(topic)

@@ -19,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from replicator.engine.log.arrow import BLOCK_SCHEMA, StreamCutOff, decode_block_list, read_stream
 from replicator.engine.log.block import BLOCK_BYTES_MAX
+from replicator.engine.log.link_frame import RECLAIMING_HEADER
 from replicator.peering.comparing import SubscriptionState, mapping_of_json
 from replicator.pipeline.errors import (
     AnswerCutOff,
@@ -64,6 +65,19 @@ class FetchedBlock(NamedTuple):
     block: memoryview
 
 
+class BlockPage(NamedTuple):
+    """One page of a topic's blocks, and how the topic was when it was read."""
+
+    blocks: list[FetchedBlock]
+    trimmed: Position
+    """Up to where the topic was trimmed; :data:`BEFORE_ALL` also from a worker that does not say it."""
+    incarnation: int | None
+    """The life of the topic; None from a worker that does not say it."""
+    reached: Position
+    """The position after which the next page begins."""
+    at_end: bool
+
+
 class DataPlane(WorkerConnection):
     """One worker's read API. Use it as a context manager, or close it.
 
@@ -72,11 +86,24 @@ class DataPlane(WorkerConnection):
     something else than the API promises.
     """
 
-    def __init__(self, url: str, *, wait_seconds: float = 0.0, silence_seconds: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        wait_seconds: float = 0.0,
+        silence_seconds: float = TIMEOUT_S,
+        reclaiming: str | None = None,
+    ) -> None:
         """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready;
-        ``silence_seconds`` for one that has taken the connection and sends nothing."""
+        ``silence_seconds`` for one that has taken the connection and sends nothing. ``reclaiming`` is the cluster that
+        takes back its messages: the worker holds its retention back meanwhile."""
         super().__init__(check_url(url), silence_seconds)
         self._wait_seconds = wait_seconds
+        self._reclaiming = reclaiming
+
+    def shown(self) -> dict[str, str]:
+        """The headers that show who asks, and what for."""
+        return {**super().shown(), **({} if self._reclaiming is None else {RECLAIMING_HEADER: self._reclaiming})}
 
     def topics(self) -> tuple[str, list[TopicState]]:
         """The cluster's name and its topics."""
@@ -154,20 +181,30 @@ class DataPlane(WorkerConnection):
         The first and the last may hold entries outside. Checksums are not looked at. With an ``incarnation`` all of
         the range must be there, in that life of the topic: raises :class:`TopicChanged` where it is not.
         """
-        bound = {} if upto is None else {"upto": str(upto)}
         while True:
-            limit = str(page_bytes or PAGE_BYTES)
-            answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
+            page = self.page(topic, after, upto, page_bytes=page_bytes)
             if incarnation is not None:
-                self._check_whole(topic, after, incarnation, headers)
-            with _promised(self.url, f"blocks of {topic}"):
-                yield from _read_page(answer)
-                if headers["X-Replicator-End"] == "true":
-                    return
-                following = Position.parse(headers["X-Replicator-Next"])
-                if following <= after:
-                    raise ValueError(f"the page after {after} says that the next is after {following}")
-            after = following
+                _check_whole(topic, after, incarnation, page)
+            yield from page.blocks
+            if page.at_end:
+                return
+            after = page.reached
+
+    def page(
+        self, topic: str, after: Position, upto: Position | None = None, *, page_bytes: int | None = None
+    ) -> BlockPage:
+        """Return the first page of what :meth:`blocks` yields, with how the topic was at that moment."""
+        bound = {} if upto is None else {"upto": str(upto)}
+        limit = str(page_bytes or PAGE_BYTES)
+        answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
+        with _promised(self.url, f"blocks of {topic}"):
+            at_end = headers["X-Replicator-End"] == "true"
+            reached = after if at_end else Position.parse(headers["X-Replicator-Next"])
+            if reached <= after and not at_end:
+                raise ValueError(f"the page after {after} says that the next is after {reached}")
+            trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
+            told = headers.get("X-Replicator-Incarnation")
+            return BlockPage(list(_read_page(answer)), trimmed, None if told is None else int(told), reached, at_end)
 
     def block_list(self, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> pa.Array:
         """The blocks that start at ``[ledger, first entry]`` in each topic, in that order, as a column of bytes; null
@@ -184,15 +221,6 @@ class DataPlane(WorkerConnection):
         answer, _ = self._ask(method, path, body, **query)
         with _promised(self.url, path):
             return _json_object(answer)
-
-    def _check_whole(self, topic: str, after: Position, incarnation: int, headers: http.client.HTTPMessage) -> None:
-        with _promised(self.url, "blocks"):
-            trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
-            here = int(headers.get("X-Replicator-Incarnation", incarnation))
-        if here != incarnation:
-            raise TopicChanged(topic, "was deleted and made anew since the read was planned")
-        if trimmed > after:
-            raise TopicChanged(topic, f"was trimmed up to {trimmed} since the read from after {after} was planned")
 
     def _json(self, what: str, **query: str) -> JsonObject:
         answer, _ = self._get(what, **query)
@@ -278,6 +306,13 @@ class _promised:  # noqa: N801 - reads as a statement
         raise UnexpectedAnswer(
             f"worker at {self._url}: its answer to {self._what} cannot be read: {problem}"
         ) from error
+
+
+def _check_whole(topic: str, after: Position, incarnation: int, page: BlockPage) -> None:
+    if page.incarnation not in (None, incarnation):
+        raise TopicChanged(topic, "was deleted and made anew since the read was planned")
+    if page.trimmed > after:
+        raise TopicChanged(topic, f"was trimmed up to {page.trimmed} since the read from after {after} was planned")
 
 
 def _read_page(answer: bytes) -> Iterator[FetchedBlock]:

@@ -74,25 +74,17 @@ class VerifyPlane(DataPlane):
         """How far every topic is here, by origin."""
         answer = self._json("cuts")
         with _promised(self.url, "cuts"):
-            return {
-                str(name): Standing(
-                    runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
-                    trimmed=Position.parse(row["trimmed"]),
-                    trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},
-                    high_water=None
-                    if row["high_water"] is None
-                    else {
-                        str(origin): (int(incarnation), Position.parse(at))
-                        for origin, (incarnation, at) in row["high_water"].items()
-                    },
-                    left_out={
-                        str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
-                        for origin, holes in row["left_out"].items()
-                    },
-                    hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
-                )
-                for name, row in answer["topics"].items()
-            }
+            return {str(name): _standing(row) for name, row in answer["topics"].items()}
+
+    def standing(self, topic: str) -> Standing | None:
+        """Return how far one topic is there, by origin; None where there is no such topic, or the worker names it not.
+
+        A worker of a version before answers with all topics.
+        """
+        answer = self._json("cuts", topic=topic)
+        with _promised(self.url, f"cuts of {topic}"):
+            row = answer["topics"].get(topic)
+            return None if row is None else _standing(row)
 
     def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
         """The entries up to there that are hidden as duplicates, each after one that is said to be the same message."""
@@ -204,6 +196,25 @@ class VerifyPlane(DataPlane):
                 if following <= after:
                     raise ValueError(f"the page after {after} says that the next is after {following}")
             after = following
+
+
+def _standing(row: Mapping[str, Any]) -> Standing:
+    return Standing(
+        runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
+        trimmed=Position.parse(row["trimmed"]),
+        trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},
+        high_water=None
+        if row["high_water"] is None
+        else {
+            str(origin): (int(incarnation), Position.parse(at))
+            for origin, (incarnation, at) in row["high_water"].items()
+        },
+        left_out={
+            str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
+            for origin, holes in row["left_out"].items()
+        },
+        hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
+    )
 
 
 def read_heads(answer: bytes) -> Iterator[Head]:
