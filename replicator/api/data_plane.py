@@ -28,7 +28,7 @@ from replicator.api.slices import json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.log.arrow import encode_read
-from replicator.engine.log.link_frame import PROTOCOL_VERSION, agreed_version
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER, agreed_version
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.running.timeouts import timeout
@@ -41,6 +41,7 @@ LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
+WHOSE_CHARS_MAX: Final = 100
 PARTITIONED_AT_ONCE_MAX: Final = 1_000
 """In one request, so that it is answered in bounded time."""
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
@@ -92,6 +93,7 @@ async def list_topics(request: web.Request) -> web.Response:
 async def read_blocks(request: web.Request) -> web.StreamResponse:
     """One page of a topic, as one Arrow IPC stream."""
     check_room_for_page(request.app)
+    await hold_back_for_reclaim(request)
     topic = await _topic(request)
     after = _position(request, "after", BEFORE_ALL)
     upto = min(_position(request, "upto", topic.log.last), topic.log.last)
@@ -109,6 +111,16 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
         "X-Replicator-Incarnation": str(topic.incarnation),
     }
     return await send_page(request, encode_read(blocks), headers)
+
+
+async def hold_back_for_reclaim(request: web.Request) -> None:
+    """Hold retention back if a cluster that takes back its messages asks; see :data:`RECLAIMING_HEADER`.
+
+    Who may not read the log of failovers, which every reclaim reads, holds nothing back.
+    """
+    whose = request.headers.get(RECLAIMING_HEADER)
+    if whose and may(request, READING, EPOCHS_TOPIC):
+        await request.app[ENGINE].maintenance.hold_back(whose[:WHOSE_CHARS_MAX])
 
 
 def check_room_for_page(app: web.Application) -> None:
@@ -156,6 +168,7 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 async def high_water(request: web.Request) -> web.Response:
     """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins."""
+    await hold_back_for_reclaim(request)
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     asked = filter(None, map(engine.find, named)) if named else engine.topics()

@@ -68,9 +68,15 @@ def add_verifying(app: web.Application) -> None:
 
 
 async def cuts(request: web.Request) -> web.Response:
-    """Answer with the state of every topic: how far each origin has come, what is trimmed, and what links left out."""
+    """Answer with the state of all topics, or of those named: how far each origin has come, and what is not here."""
+    await data_plane.hold_back_for_reclaim(request)
     engine = request.app[data_plane.ENGINE]
     rows: dict[str, str] = {}
+    if named := request.query.getall("topic", []):
+        for topic in filter(None, map(engine.find, named)):
+            if may(request, READING, topic.name):
+                rows[topic.name] = json.dumps(_cut(topic))
+        return json_object({"cluster": engine.cluster}, "topics", rows)
     async for topic in topics_in_slices(engine):
         if may(request, READING, topic.name):
             rows[topic.name] = json.dumps(_cut(topic))

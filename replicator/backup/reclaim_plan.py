@@ -9,6 +9,8 @@ For each topic, with A the restored cluster and p its own last position there:
 2. A peer that has A's messages up to m, trimmed up to t, has (t, m] without what its links left out. A peer that gets
    them through a link that rewrites or filters messages has nothing that could be taken back.
 3. Between p and the highest m, what no peer has is a hole.
+4. A peer may not give what it has: it was trimmed since, or a block is damaged there. What no other peer gives is then
+   a hole too (:func:`holes_of`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ class TopicPlan:
     """The topic is to be made in that life; one of an older life is in the way, or there is none."""
     sources: Mapping[str, Position]
     """The peers to read from, each up to its mark."""
+    has: Mapping[str, Sequence[Range]]
+    """For each of them, the ranges of which it has all that there was."""
     holes: tuple[Range, ...]
+    """The ranges that no peer has, as far as is known before anything is read."""
 
 
 def plan_topic(
@@ -69,12 +74,22 @@ def plan_topic(
     if upto <= after:
         return None
     unusable = frozenset(rewritten)
-    has: list[Range] = []
-    sources: dict[str, Position] = {}
+    has: dict[str, Sequence[Range]] = {}
     for peer, copy in copies.items():
         ranges = without([(max(after, copy.trimmed), copy.mark)], copy.left_out)
         if peer not in unusable and ranges:
-            has += ranges
-            sources[peer] = copy.mark
-    holes = tuple(without([(after, upto)], merged_ranges(has)))
-    return TopicPlan(name, incarnation, after, upto, made_anew, sources, holes)
+            has[peer] = ranges
+    sources = {peer: copies[peer].mark for peer in has}
+    return TopicPlan(name, incarnation, after, upto, made_anew, sources, has, _holes(after, upto, has, {}))
+
+
+def holes_of(plan: TopicPlan, missed: Mapping[str, Sequence[Range]]) -> tuple[Range, ...]:
+    """Return the ranges of a plan that nobody gives, where the peers did not give what is in ``missed``."""
+    return _holes(plan.after, plan.upto, plan.has, missed)
+
+
+def _holes(
+    after: Position, upto: Position, has: Mapping[str, Sequence[Range]], missed: Mapping[str, Sequence[Range]]
+) -> tuple[Range, ...]:
+    given = [each for peer, ranges in has.items() for each in without(ranges, missed.get(peer, ()))]
+    return tuple(without([(after, upto)], merged_ranges(given)))

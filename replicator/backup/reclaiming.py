@@ -6,10 +6,14 @@ its place in it. The worker does not start on a restored store before (:mod:`rep
 1. Every other cluster is asked: for the newest failover epoch, and for what it has of this cluster's messages. One that
    does not answer must be named by whoever goes on without it.
 2. What is to be taken back is planned (:mod:`.reclaim_plan`), and read from all peers that have it, in the order of
-   positions, each block once.
+   positions, each block once. What a peer does not give, another may (:mod:`.reclaim_reading`). The peers hold their
+   retention back meanwhile: they are asked something every :data:`ASKED_AGAIN_SECONDS`.
 3. Blocks are appended at their own positions (:mod:`replicator.engine.log.commit.reclaiming`). A run that is cut off is
    run again: it goes on where the log then ends.
-4. The store's mark is settled. What other clusters published comes by their links, once the worker runs.
+4. A range that nobody gave becomes a hole in the commit of what comes after it. Before that the store's mark names
+   it, so that a run that goes on after another knows of it. A topic into whose log nothing can be put back any more is
+   named too, and the others go on.
+5. The store's mark is settled. What other clusters published comes by their links, once the worker runs.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
-from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
+from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, holes_of, plan_topic
+from replicator.backup.reclaim_reading import Missed, PeerReading
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import BlockCorrupt
+from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.restored import MARK, RestoredMark, restored_mark
 from replicator.engine.topic import Topic
@@ -34,8 +40,10 @@ from replicator.failover.epochs import FIRST, as_json, from_json, precedence
 from replicator.failover.service import RECORD
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.security.asking import worker_url
 from replicator.topology import Topology
+from snapshots.ack_vector import Range, within
 from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
@@ -43,6 +51,11 @@ APPENDED_BYTES: Final = 8 * 1024 * 1024
 """In one commit."""
 ANSWER_SECONDS: Final = 5.0
 """How long a peer is waited for."""
+
+ASKED_AGAIN_SECONDS: Final = 20.0
+"""A peer holds its retention back for a minute after each question, and one topic may take longer than that."""
+NAMED_MAX: Final = 10
+"""Losses of a topic that are named one by one."""
 
 OnTopic = Callable[[str], None]
 
@@ -69,12 +82,18 @@ class Reclaimed:
     epoch: int = 0
     lost: list[str] = field(default_factory=list)
     """What is known to be lost, or was not asked for, in words."""
+    damaged: bool = False
+    """Whether something is lost because a peer's block is damaged."""
+
+    def loses(self, *what: str) -> None:
+        """Note losses, each once: a run that goes on after another may find some again."""
+        self.lost += [each for each in what if each not in self.lost]
 
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
     name: str
-    plane: DataPlane
+    plane: VerifyPlane
     copies: Mapping[str, PeerCopy]
     record: FailoverEpoch
 
@@ -107,7 +126,13 @@ async def reclaim(
         for each in topology.clusters:
             if each.name != name and each.name not in without:
                 peers.append(await asyncio.to_thread(_ask, each.name, worker_url(each.address), name))
-        return await _reclaim_from(engine, topology, peers, without, on_topic)
+        async with _held_back(engine, peers):
+            return await _reclaim_from(engine, topology, peers, without, on_topic)
+    except PeerUnavailable as error:
+        raise WorkerNotAsked(
+            f"{error}; what came back so far stays. Start that worker and run `replicator backup reclaim`, which goes "
+            "on from there, or do so with --without its cluster: what only it has is then lost"
+        ) from None
     finally:
         for peer in peers:
             peer.plane.close()
@@ -115,7 +140,7 @@ async def reclaim(
 
 
 def _ask(name: str, url: str, restored: str) -> _Peer:
-    plane = DataPlane(url, wait_seconds=ANSWER_SECONDS)
+    plane = VerifyPlane(url, wait_seconds=ANSWER_SECONDS, reclaiming=restored)
     try:
         cuts = plane.call("GET", "/replication/v1/cuts")
         if cuts["cluster"] != name:
@@ -140,6 +165,29 @@ def _ask(name: str, url: str, restored: str) -> _Peer:
     return _Peer(name, plane, copies, record)
 
 
+@asynccontextmanager
+async def _held_back(engine: Engine, peers: list[_Peer]) -> AsyncIterator[None]:
+    """Keep the peers' retention held back, also while one of them is not read for long."""
+
+    whose = engine.cluster
+
+    def ask() -> None:
+        for peer in peers:
+            with suppress(PeerUnavailable, UnexpectedAnswer), DataPlane(peer.plane.url, reclaiming=whose) as plane:
+                plane.call("GET", "/replication/v1/high-water", origin=whose, topic=EPOCHS_TOPIC)
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(ASKED_AGAIN_SECONDS)
+            await asyncio.to_thread(ask)
+
+    keeping = engine.supervisor.start("reclaim", "holding retention back", keep)
+    try:
+        yield
+    finally:
+        await keeping.stop()
+
+
 def _copy(row: Mapping[str, Any], origin: str) -> PeerCopy | None:
     mark = row["high_water"].get(origin)
     if mark is None:
@@ -154,21 +202,22 @@ def _copy(row: Mapping[str, Any], origin: str) -> PeerCopy | None:
 async def _reclaim_from(
     engine: Engine, topology: Topology, peers: list[_Peer], without: frozenset[str], on_topic: OnTopic
 ) -> Reclaimed:
-    done = Reclaimed()
+    mark = restored_mark(engine.store)
+    # A run that was cut off has written holes, which this one does not find again.
+    done = Reclaimed(lost=list(mark.lost) if mark is not None and mark.settled_at_ms is None else [])
     await _learn_epoch(engine, peers, done)
     rewritten = _rewritten(topology, engine.cluster)
     for topic_name in sorted({topic for peer in peers for topic in peer.copies}):
         plan = _plan(engine, topic_name, peers, rewritten)
         if plan is not None:
             on_topic(topic_name)
-            done.topics.append(await _reclaim_topic(engine, plan, {peer.name: peer for peer in peers}))
-        done.lost += _out_of_place(engine, topic_name, peers)
-    done.lost += [f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)]
-    done.lost += [
-        f"{topic.name}: of {engine.cluster}'s own messages up to {topic.upto} nobody has {topic.holes} ranges any more"
-        for topic in done.topics
-        if topic.holes
-    ]
+            try:
+                done.topics.append(await _reclaim_topic(engine, plan, {peer.name: peer for peer in peers}, done))
+            except NotReclaimed as error:
+                done.loses(f"{error}; nothing of it comes back, and the other topics go on")
+                continue
+        done.loses(*_out_of_place(engine, topic_name, peers))
+    done.loses(*(f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)))
     await _settle(engine, done)
     return done
 
@@ -221,16 +270,23 @@ def _plan(engine: Engine, name: str, peers: list[_Peer], rewritten: frozenset[st
     return plan_topic(name, here, {peer.name: peer.copies[name] for peer in peers if name in peer.copies}, rewritten)
 
 
-async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _Peer]) -> ReclaimedTopic:
+async def _reclaim_topic(
+    engine: Engine, plan: TopicPlan, peers: Mapping[str, _Peer], done: Reclaimed
+) -> ReclaimedTopic:
     topic = await _topic(engine, plan)
-    holes = list(plan.holes)
-    messages = 0
-    blocks = _merged([_blocks_at(peers[peer].plane, engine.cluster, plan, mark) for peer, mark in plan.sources.items()])
+    readings = [PeerReading(peer, peers[peer].plane, engine.cluster, plan) for peer in plan.sources]
+    blocks = _merged([reading.blocks() for reading in readings])
+    messages, found, reached = 0, 0, plan.after
     while True:
         part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
         upto = part[-1][0].origin_last if part else plan.upto
-        passed = [hole for hole in holes if hole[1] <= upto]
-        holes = holes[len(passed) :]
+        holes = holes_of(plan, {each.name: [missed.range for missed in each.missed] for each in readings})
+        passed = [hole for hole in holes if reached < hole[1] <= upto]
+        named = [_named(engine.cluster, plan, hole, readings) for hole in passed[: max(0, NAMED_MAX - found)]]
+        done.loses(*named)
+        done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
+        if passed:
+            await _remember_losses(engine, done)
         await engine.writer.reclaim(
             topic.tail,
             topic.log.last,
@@ -240,9 +296,29 @@ async def _reclaim_topic(engine: Engine, plan: TopicPlan, peers: Mapping[str, _P
             numbered=topic.policies.effective.deduplication,
         )
         messages += sum(header.messages for header, _ in part)
+        found += len(passed)
+        reached = upto
         if not part:
             break
-    return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, len(plan.holes))
+    if found > NAMED_MAX:
+        done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
+    return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, found)
+
+
+def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading]) -> str:
+    why = {f"{each.name} {missed.reason}": None for each in readings for missed in each.missed if _in(missed, hole)}
+    return (
+        f"{plan.name}: nobody has {origin}'s messages after {hole[0]} up to {hole[1]} any more"
+        f"{': ' if why else ''}{'; '.join(list(why)[:NAMED_MAX])}"
+    )
+
+
+def _is_damaged(hole: Range, readings: list[PeerReading]) -> bool:
+    return any(missed.damaged and _in(missed, hole) for each in readings for missed in each.missed)
+
+
+def _in(missed: Missed, hole: Range) -> bool:
+    return bool(within([missed.range], [hole]))
 
 
 async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
@@ -254,33 +330,6 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     if topic is None:
         return await engine.making.make_again(parse_topic(plan.name), plan.incarnation)
     return topic
-
-
-def _blocks_at(plane: DataPlane, origin: str, plan: TopicPlan, mark: Position) -> Iterator[tuple[BlockHeader, bytes]]:
-    """What a peer has of the lost range, verified, in order."""
-    for _, block in plane.blocks(plan.name, _begin_at(plane, origin, plan)):
-        content = bytes(block)
-        try:
-            header = verify_block(content)
-        except BlockCorrupt as error:
-            raise WorkerNotAsked(
-                f"{plane.url}: {plan.name}: {error}; go on --without that cluster, or heal it"
-            ) from None
-        if header.origin == origin and header.incarnation == plan.incarnation and header.origin_last > plan.after:
-            if header.origin_first > mark:
-                return
-            yield header, content
-
-
-def _begin_at(plane: DataPlane, origin: str, plan: TopicPlan) -> Position:
-    """The peer's position after which the lost range lies."""
-    if plan.after == BEFORE_ALL:
-        return BEFORE_ALL
-    about = {"origin": origin, "incarnation": str(plan.incarnation), "origin_position": str(plan.after)}
-    try:
-        return Position.parse(plane.call("GET", "/replication/v1/place", topic=plan.name, **about)["position"])
-    except UnexpectedAnswer:  # it is trimmed there, so all that is left lies above
-        return BEFORE_ALL
 
 
 def _merged(streams: list[Iterator[tuple[BlockHeader, bytes]]]) -> Iterator[tuple[BlockHeader, bytes]]:
@@ -306,6 +355,13 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
         if size >= APPENDED_BYTES:
             break
     return taken
+
+
+async def _remember_losses(engine: Engine, done: Reclaimed) -> None:
+    """Name losses in the store before they are written: then the worker starts only when a reclaim came to its end."""
+    now_ms = time.time_ns() // 1_000_000
+    mark = restored_mark(engine.store) or RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
+    await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
 
 
 async def _settle(engine: Engine, done: Reclaimed) -> None:

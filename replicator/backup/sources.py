@@ -39,7 +39,7 @@ def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
     """From the worker at ``url``. Raises :class:`WorkerNotAsked`."""
     with _Backup(url) as connection:
         response = connection.ask(b"".join(known))
-        yield StoreCopy(_head(response), _told(url, response))
+        yield StoreCopy(_head(url, response), _told(url, response))
 
 
 @contextmanager
@@ -91,18 +91,27 @@ def _reason(answer: bytes) -> str:
         return answer[:200].decode(errors="replace")
 
 
-def _head(response: http.client.HTTPResponse) -> dict[str, Any]:
-    try:
+def _head(url: str, response: http.client.HTTPResponse) -> dict[str, Any]:
+    with _named(url):
         return read_head(response.read)
-    except (OSError, http.client.HTTPException) as error:
-        raise StoreCopyFailed(f"the copy of the store was cut off: {error or type(error).__name__}") from None
 
 
 def _told(url: str, response: http.client.HTTPResponse) -> Iterator[Piece | DamagedBlock]:
-    try:
+    with _named(url):
         yield from read_pieces(response.read)
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Raise :class:`StoreCopyFailed` with the worker's address for whatever ends the copy early."""
+    try:
+        yield
+    except StoreCopyFailed as error:
+        raise StoreCopyFailed(f"worker at {url}: {error}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise StoreCopyFailed(f"the copy of the store of {url} was cut off: {error or type(error).__name__}") from None
+        raise StoreCopyFailed(
+            f"worker at {url}: the copy of the store was cut off: {error or type(error).__name__}"
+        ) from None
 
 
 def check_is_of(head: dict[str, Any], cluster: str) -> None:

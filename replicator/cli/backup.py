@@ -211,6 +211,7 @@ def restore(
         "damaged_blocks": len(manifest.damaged),
         "reclaimed": None,
     }
+    done: Reclaimed | None = None
     if file is not None and not no_reclaim:
         done = _reclaimed(file, cluster, without)
         lines += _reclaimed_lines(cluster, done)
@@ -221,7 +222,7 @@ def restore(
             "clusters have)"
         )
     if not manifest.damaged:
-        return Shown(value, "\n".join(lines))
+        return Shown(value, "\n".join(lines), status=_status(done))
     name = file or "FILE"
     mending = (
         "They are not served. The worker asks other clusters for each that is read; "
@@ -236,9 +237,14 @@ def reclaim(file: TopologyFile, cluster: Of, without: Without = None) -> Shown[R
     """Take back what a restored cluster lost of its own messages, from the clusters that have copies.
 
     `restore` does it by itself. The worker must not run, and the others must. Run it again if it was cut off.
+    Exit status 4 if something is lost because a block is damaged at the only cluster that has it.
     """
     done = _reclaimed(file, cluster, without)
-    return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)))
+    return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)), status=_status(done))
+
+
+def _status(done: Reclaimed | None) -> int:
+    return NOT_WHOLE if done is not None and done.damaged else 0
 
 
 @app.command()

@@ -17,12 +17,21 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from replicator.engine.log.arrow import BLOCK_SCHEMA, decode_block_list
+from replicator.engine.log.arrow import BLOCK_SCHEMA, StreamCutOff, decode_block_list, read_stream
 from replicator.engine.log.block import BLOCK_BYTES_MAX
+from replicator.engine.log.link_frame import RECLAIMING_HEADER
 from replicator.peering.comparing import SubscriptionState, mapping_of_json
-from replicator.pipeline.errors import BadOption, LinkTaken, PeerUnavailable, PlanGone, TopicChanged, UnexpectedAnswer
+from replicator.pipeline.errors import (
+    AnswerCutOff,
+    BadOption,
+    LinkTaken,
+    PeerUnavailable,
+    PlanGone,
+    TopicChanged,
+    UnexpectedAnswer,
+)
 from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
-from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection
+from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection, read_whole
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -56,18 +65,45 @@ class FetchedBlock(NamedTuple):
     block: memoryview
 
 
+class BlockPage(NamedTuple):
+    """One page of a topic's blocks, and how the topic was when it was read."""
+
+    blocks: list[FetchedBlock]
+    trimmed: Position
+    """Up to where the topic was trimmed; :data:`BEFORE_ALL` also from a worker that does not say it."""
+    incarnation: int | None
+    """The life of the topic; None from a worker that does not say it."""
+    reached: Position
+    """The position after which the next page begins."""
+    at_end: bool
+
+
 class DataPlane(WorkerConnection):
     """One worker's read API. Use it as a context manager, or close it.
 
-    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, and
-    :class:`UnexpectedAnswer` if it refuses, or answers with something else than the API promises.
+    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, its kind
+    :class:`AnswerCutOff` if an answer ends early, and :class:`UnexpectedAnswer` if it refuses, or answers with
+    something else than the API promises.
     """
 
-    def __init__(self, url: str, *, wait_seconds: float = 0.0, silence_seconds: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        wait_seconds: float = 0.0,
+        silence_seconds: float = TIMEOUT_S,
+        reclaiming: str | None = None,
+    ) -> None:
         """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready;
-        ``silence_seconds`` for one that has taken the connection and sends nothing."""
+        ``silence_seconds`` for one that has taken the connection and sends nothing. ``reclaiming`` is the cluster that
+        takes back its messages: the worker holds its retention back meanwhile."""
         super().__init__(check_url(url), silence_seconds)
         self._wait_seconds = wait_seconds
+        self._reclaiming = reclaiming
+
+    def shown(self) -> dict[str, str]:
+        """The headers that show who asks, and what for."""
+        return {**super().shown(), **({} if self._reclaiming is None else {RECLAIMING_HEADER: self._reclaiming})}
 
     def topics(self) -> tuple[str, list[TopicState]]:
         """The cluster's name and its topics."""
@@ -145,20 +181,30 @@ class DataPlane(WorkerConnection):
         The first and the last may hold entries outside. Checksums are not looked at. With an ``incarnation`` all of
         the range must be there, in that life of the topic: raises :class:`TopicChanged` where it is not.
         """
-        bound = {} if upto is None else {"upto": str(upto)}
         while True:
-            limit = str(page_bytes or PAGE_BYTES)
-            answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
+            page = self.page(topic, after, upto, page_bytes=page_bytes)
             if incarnation is not None:
-                self._check_whole(topic, after, incarnation, headers)
-            with _promised(self.url, "blocks"):
-                yield from _read_page(answer)
-                if headers["X-Replicator-End"] == "true":
-                    return
-                following = Position.parse(headers["X-Replicator-Next"])
-                if following <= after:
-                    raise ValueError(f"the page after {after} says that the next is after {following}")
-            after = following
+                _check_whole(topic, after, incarnation, page)
+            yield from page.blocks
+            if page.at_end:
+                return
+            after = page.reached
+
+    def page(
+        self, topic: str, after: Position, upto: Position | None = None, *, page_bytes: int | None = None
+    ) -> BlockPage:
+        """Return the first page of what :meth:`blocks` yields, with how the topic was at that moment."""
+        bound = {} if upto is None else {"upto": str(upto)}
+        limit = str(page_bytes or PAGE_BYTES)
+        answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
+        with _promised(self.url, f"blocks of {topic}"):
+            at_end = headers["X-Replicator-End"] == "true"
+            reached = after if at_end else Position.parse(headers["X-Replicator-Next"])
+            if reached <= after and not at_end:
+                raise ValueError(f"the page after {after} says that the next is after {reached}")
+            trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
+            told = headers.get("X-Replicator-Incarnation")
+            return BlockPage(list(_read_page(answer)), trimmed, None if told is None else int(told), reached, at_end)
 
     def block_list(self, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> pa.Array:
         """The blocks that start at ``[ledger, first entry]`` in each topic, in that order, as a column of bytes; null
@@ -175,15 +221,6 @@ class DataPlane(WorkerConnection):
         answer, _ = self._ask(method, path, body, **query)
         with _promised(self.url, path):
             return _json_object(answer)
-
-    def _check_whole(self, topic: str, after: Position, incarnation: int, headers: http.client.HTTPMessage) -> None:
-        with _promised(self.url, "blocks"):
-            trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
-            here = int(headers.get("X-Replicator-Incarnation", incarnation))
-        if here != incarnation:
-            raise TopicChanged(topic, "was deleted and made anew since the read was planned")
-        if trimmed > after:
-            raise TopicChanged(topic, f"was trimmed up to {trimmed} since the read from after {after} was planned")
 
     def _json(self, what: str, **query: str) -> JsonObject:
         answer, _ = self._get(what, **query)
@@ -205,7 +242,7 @@ class DataPlane(WorkerConnection):
     def _ask_once(
         self, method: str, path: str, body: Any, query: Mapping[str, str]
     ) -> tuple[bytes, http.client.HTTPMessage]:
-        what = path.removeprefix("/replication/v1/")
+        what = path.removeprefix("/replication/v1/") + (f" of {query['topic']}" if "topic" in query else "")
         target = f"{self._base_path}{path}" + (f"?{urlencode(query)}" if query else "")
         content, headers = None, self.shown()
         if body is not None:
@@ -214,7 +251,13 @@ class DataPlane(WorkerConnection):
         try:
             self._connection.request(method, target, content, headers)
             response = self._connection.getresponse()
-            answer = response.read(ANSWER_BYTES_MAX + 1)
+            answer = read_whole(response, ANSWER_BYTES_MAX)
+        except http.client.IncompleteRead as error:
+            self.close()
+            raise AnswerCutOff(
+                f"worker at {self.url}: its answer to {what} ended early, after {len(error.partial)} bytes: "
+                "the worker was killed, or the connection broke"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise PeerUnavailable(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from error
@@ -252,6 +295,8 @@ class _promised:  # noqa: N801 - reads as a statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, StreamCutOff):
+            raise AnswerCutOff(f"worker at {self._url}: its answer to {self._what}: {error}") from error
         if isinstance(error, KeyError):
             problem = f"{error.args[0]} is missing"
         elif isinstance(error, (ValueError, TypeError, AttributeError, InvalidPosition, pa.ArrowException)):
@@ -263,15 +308,21 @@ class _promised:  # noqa: N801 - reads as a statement
         ) from error
 
 
+def _check_whole(topic: str, after: Position, incarnation: int, page: BlockPage) -> None:
+    if page.incarnation not in (None, incarnation):
+        raise TopicChanged(topic, "was deleted and made anew since the read was planned")
+    if page.trimmed > after:
+        raise TopicChanged(topic, f"was trimmed up to {page.trimmed} since the read from after {after} was planned")
+
+
 def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
-    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
-        if not stream.schema.equals(BLOCK_SCHEMA):
-            raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
-        for batch in stream:
-            batch.validate(full=True)
-            ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
-            for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
-                yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
+    stream = read_stream(answer)
+    if not stream.schema.equals(BLOCK_SCHEMA):
+        raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
+    for batch in stream.batches:
+        ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
+        for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):
+            yield FetchedBlock(Position(ledger, first), memoryview(block.as_buffer()))
 
 
 def _json_object(answer: bytes) -> JsonObject:

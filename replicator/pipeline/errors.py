@@ -34,6 +34,10 @@ class PeerUnavailable(PipelineError):
     """A worker that does not answer, or that cannot answer now."""
 
 
+class AnswerCutOff(PeerUnavailable):
+    """A worker's answer that ended early: the worker was killed, or the connection broke."""
+
+
 class UnexpectedAnswer(PipelineError):
     """A worker's answer that is refused: an error status, or something that is not what the API promises."""
 

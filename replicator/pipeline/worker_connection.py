@@ -13,6 +13,18 @@ TIMEOUT_S: Final = 60
 """Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
 
 
+def read_whole(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
+    """Read the body of an answer, and one byte more than ``bytes_max`` of one that is longer.
+
+    Raises :class:`http.client.IncompleteRead` for a body that ends before the length that its head announced.
+    :meth:`~http.client.HTTPResponse.read` with a number of bytes returns such a body without a word.
+    """
+    body = response.read(bytes_max + 1)
+    if len(body) <= bytes_max and response.length:
+        raise http.client.IncompleteRead(body, response.length)
+    return body
+
+
 class WorkerConnection:
     """Connects when it is first asked something, and again after it was closed. Use it as a context manager, or close
     it. ``url`` is a worker's base URL."""

@@ -57,11 +57,17 @@ STAND_IN_BYTES: Final = 128 * 1024 * 1024
 NOTES_KEY: Final = b"replicator.traces"
 """In the metadata of a stream's schema, which ends that know nothing of it pass over."""
 
+END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a whole stream. Arrow reads a stream without them as one that has fewer batches."""
 _ENCAPSULATED_BYTES: Final = 8
 """Before a message of a stream: a mark, and the length of its metadata."""
 _SCHEMA_BYTES_MAX: Final = 512 * 1024
 """With as many notes as a frame may have, each of another topic, with a long name."""
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
+
+
+class StreamCutOff(ValueError):
+    """An Arrow stream that ends early: its end mark is missing, or a message is shorter than it says."""
 
 
 class Outgoing(NamedTuple):
@@ -99,12 +105,43 @@ def encode_block_list(sizes: Sequence[int | None], content: bytes) -> pa.Buffer:
 def decode_block_list(answer: bytes) -> pa.Array:
     """The column of blocks of a stream of :data:`BLOCK_LIST_SCHEMA`, without copying them. Raises :class:`ValueError`
     and pyarrow's errors."""
-    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
-        if not stream.schema.equals(BLOCK_LIST_SCHEMA):
-            raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_LIST_SCHEMA.names}")
-        batch = stream.read_next_batch()
+    stream = read_stream(answer)
+    if not stream.schema.equals(BLOCK_LIST_SCHEMA):
+        raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_LIST_SCHEMA.names}")
+    if len(stream.batches) != 1:
+        raise ValueError(f"the stream has {len(stream.batches)} batches, expected 1")
+    return stream.batches[0].column(0)
+
+
+class ReadStream(NamedTuple):
+    """A whole Arrow stream, as it was read. Its batches are validated, and are views into what was read."""
+
+    schema: pa.Schema
+    batches: list[pa.RecordBatch]
+
+
+def read_stream(body: bytes | memoryview) -> ReadStream:
+    """Read a whole Arrow IPC stream, without copying it.
+
+    Raises :class:`StreamCutOff` for a stream that ends early, and pyarrow's errors for anything else that is no stream.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(_without_end(body))) as stream:
+            batches = list(stream)
+            schema = stream.schema
+    except OSError as error:  # pyarrow's, for a message that is shorter than it says
+        raise StreamCutOff(f"the Arrow stream ends early: {str(error)[:200]}") from None
+    for batch in batches:
         batch.validate(full=True)
-        return batch.column(0)
+    return ReadStream(schema, batches)
+
+
+def _without_end(body: bytes | memoryview) -> memoryview:
+    """Return a stream without its end mark. Bytes of a block may look like the mark: then what is left is too short."""
+    content = memoryview(body)
+    if bytes(content[-len(END_OF_STREAM) :]) != END_OF_STREAM:
+        raise StreamCutOff(f"the Arrow stream ends early, after {len(content)} bytes: its end mark is missing")
+    return content[: -len(END_OF_STREAM)]
 
 
 def encode_append_columns(
@@ -167,7 +204,7 @@ def _rows(
     body: bytes | memoryview,
 ) -> Iterator[tuple[str | None, int | None, int | None, bool | None, memoryview | None]]:
     try:
-        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
+        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(_without_end(body))))
         if not messages or messages[0].type != "schema":
             raise BlockCorrupt("the body is not a whole Arrow IPC stream: it does not begin with a schema")
         schema = pa.ipc.read_schema(messages[0])
@@ -186,7 +223,7 @@ def _rows(
                 _views(batch.column("block")),
                 strict=True,
             )
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, StreamCutOff, UnicodeDecodeError) as error:
         raise BlockCorrupt(f"the body is not a whole Arrow IPC stream: {str(error)[:200]}") from None
 
 

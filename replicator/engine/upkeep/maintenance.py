@@ -8,7 +8,8 @@ topic, in this order, so that what expires can go in the same pass:
    that moves on brings the topic's next check at once.
 3. Holds: a link that holds back more than its quota allows is released or makes publishes be refused, or is only
    reported. When it moves on, the topic's next check follows at once.
-4. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted.
+4. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted. It waits while another
+   cluster takes back its messages from here, as long as the store has room.
 5. Deduplication: producers that were not seen for long are forgotten.
 6. Compaction: a pass is started where one is due, if none that was started here is running.
 
@@ -25,6 +26,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +56,11 @@ LOOK_SHARE: Final = 8
 """Retention by size looks again when that part of what is kept has come: within 12.5 % of the limit."""
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
 """A topic that keeps little is looked at no more often than after these."""
+HELD_BACK_SECONDS: Final = 60.0
+"""For so long after a reclaim's last request retention deletes nothing: longer than the pauses between its requests."""
+HOLD_ROOM_MIN: Final = 0.1
+"""The share of the store that must be free while retention is held back: a reclaim must not fill a store that serves.
+What is deleted after all, the reclaim names as lost."""
 TOPICS_AT_ONCE: Final = 100
 """A topic without policies takes some microseconds; after so many of them others get their turn."""
 PAGE_BLOCKS: Final = 1_000
@@ -73,11 +81,14 @@ class Maintenance:
         wall_clock_ms: Callable[[], int],
         compact_segments: Callable[[], Awaitable[None]],
         interval_seconds: float = INTERVAL_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._topics = topics
         self._wall_clock_ms = wall_clock_ms
         self._interval_seconds = interval_seconds
+        self._monotonic = monotonic
+        self._held_back_until = -math.inf
         self._compact_segments = compact_segments
         self._sizes: dict[int, LogSizes] = {}
         self._compacting: Compaction | None = None
@@ -112,6 +123,28 @@ class Maintenance:
             await self._compact_segments()
         except (StoreFull, StoreFailed) as error:  # there is a next pass
             log.warning("segments were not compacted", reason=str(error))
+
+    async def hold_back(self, whose: str) -> None:
+        """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`: cluster ``whose`` takes back messages.
+
+        Return when a deletion that had begun is over. A store that is nearly full is not held back.
+        """
+        if not self._has_room():
+            return
+        held = self.held_back
+        self._held_back_until = self._monotonic() + HELD_BACK_SECONDS
+        if not held:
+            log.info("retention waits while a cluster takes back its messages", whose=whose)
+            async with self._one_at_a_time:
+                pass
+
+    @property
+    def held_back(self) -> bool:
+        """Whether retention waits for a cluster that takes back its messages."""
+        return self._monotonic() < self._held_back_until and self._has_room()
+
+    def _has_room(self) -> bool:
+        return self._store.pressure() <= 1 - HOLD_ROOM_MIN
 
     # What the engine tells.
 
@@ -295,7 +328,7 @@ class Maintenance:
     async def _retain(self, topic: Topic) -> None:
         self._came_bytes.pop(topic.topic_id, None)
         policy = topic.policies.effective.retention
-        if policy.age_seconds_max is None and policy.bytes_max is None:
+        if (policy.age_seconds_max is None and policy.bytes_max is None) or self.held_back:
             return
         done = retention.done_through(
             topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.holds.holding()
@@ -308,6 +341,8 @@ class Maintenance:
         async for block in self._blocks(topic, topic.log.trimmed):
             if not going.drop(block):
                 break
+        if self.held_back:  # since the pass began
+            return
         trimming = going.trimming
         await topic.trimming.trim(
             topic.log.trimmed if trimming is None else trimming.upto

@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Origin, Receipt, SourceMark
 from replicator.pipeline.errors import PeerUnavailable, PipelineError, UnexpectedAnswer, WriteRefused
-from replicator.pipeline.worker_connection import WorkerConnection
+from replicator.pipeline.worker_connection import WorkerConnection, read_whole
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_FIRST_S: Final = 0.05
@@ -158,7 +158,7 @@ class StagingClient(WorkerConnection):
         try:
             self._connection.request("POST", target, content, self.shown())
             response = self._connection.getresponse()
-            answer = response.read(ANSWER_BYTES_MAX + 1)
+            answer = read_whole(response, ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             reason = error or type(error).__name__

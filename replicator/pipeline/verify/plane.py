@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
+from replicator.engine.log.arrow import read_stream
 from replicator.engine.log.block_heads import HEADS_SCHEMA
 from replicator.engine.topic_digest import DIGEST_FORM
 from replicator.peering.comparing import (
@@ -74,25 +74,17 @@ class VerifyPlane(DataPlane):
         """Return how far every topic is in this cluster, by topic."""
         answer = self._json("cuts")
         with _promised(self.url, "cuts"):
-            return {
-                str(name): Standing(
-                    runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
-                    trimmed=Position.parse(row["trimmed"]),
-                    trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},
-                    high_water=None
-                    if row["high_water"] is None
-                    else {
-                        str(origin): (int(incarnation), Position.parse(at))
-                        for origin, (incarnation, at) in row["high_water"].items()
-                    },
-                    left_out={
-                        str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
-                        for origin, holes in row["left_out"].items()
-                    },
-                    hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
-                )
-                for name, row in answer["topics"].items()
-            }
+            return {str(name): _standing(row) for name, row in answer["topics"].items()}
+
+    def standing(self, topic: str) -> Standing | None:
+        """Return how far one topic is there, by origin; None where there is no such topic, or the worker names it not.
+
+        A worker of a version before answers with all topics.
+        """
+        answer = self._json("cuts", topic=topic)
+        with _promised(self.url, f"cuts of {topic}"):
+            row = answer["topics"].get(topic)
+            return None if row is None else _standing(row)
 
     def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
         """Yield the positions of each entry that is hidden as a duplicate, after that of its earlier twin.
@@ -162,7 +154,8 @@ class VerifyPlane(DataPlane):
         Raises :class:`BlockUnreadable` for a block whose header is wrong.
         """
         for answer in self._pages("raw-blocks", topic, after, upto):
-            yield from _read_page(answer)
+            with _promised(self.url, f"raw-blocks of {topic}"):
+                yield from _read_page(answer)
 
     def page_of(self, topic: str, after: Position) -> list[FetchedBlock]:
         """Return the first page of raw blocks after a position; empty if there are none, or if they cannot be read."""
@@ -170,7 +163,7 @@ class VerifyPlane(DataPlane):
             answer, _ = self._get("raw-blocks", topic=topic, after=str(after))
         except UnexpectedAnswer:
             return []
-        with _promised(self.url, "raw-blocks"):
+        with _promised(self.url, f"raw-blocks of {topic}"):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
@@ -179,7 +172,8 @@ class VerifyPlane(DataPlane):
         Raises :class:`BlockUnreadable` for a block whose header is wrong.
         """
         for answer in self._pages("block-heads", topic, after, upto):
-            yield from read_heads(answer)
+            with _promised(self.url, f"block-heads of {topic}"):
+                yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
         """Return the head of the first block with entries after ``after``; None if there is none up to ``upto``.
@@ -215,7 +209,7 @@ class VerifyPlane(DataPlane):
                 if error.code == CORRUPT:
                     raise BlockUnreadable(str(error)) from error
                 raise
-            with _promised(self.url, what):
+            with _promised(self.url, f"{what} of {topic}"):
                 yield answer
                 if headers["X-Replicator-End"] == "true":
                     return
@@ -225,24 +219,42 @@ class VerifyPlane(DataPlane):
             after = following
 
 
+def _standing(row: Mapping[str, Any]) -> Standing:
+    return Standing(
+        runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
+        trimmed=Position.parse(row["trimmed"]),
+        trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},
+        high_water=None
+        if row["high_water"] is None
+        else {
+            str(origin): (int(incarnation), Position.parse(at))
+            for origin, (incarnation, at) in row["high_water"].items()
+        },
+        left_out={
+            str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
+            for origin, holes in row["left_out"].items()
+        },
+        hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
+    )
+
+
 def read_heads(answer: bytes) -> Iterator[Head]:
-    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
-        if not stream.schema.equals(HEADS_SCHEMA):
-            raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
-        origins = stream.schema.metadata[b"origins"].decode().split(",")
-        for batch in stream:
-            batch.validate(full=True)
-            columns: list[Any] = [column.to_pylist() for column in batch.columns]
-            for row in zip(*columns, strict=True):
-                ledger, first, kind, origin, incarnation, origin_ledger, origin_first, *rest = row
-                yield Head(
-                    Position(ledger, first),
-                    kind,
-                    origins[origin],
-                    incarnation,
-                    Position(origin_ledger, origin_first),
-                    *rest,
-                )
+    stream = read_stream(answer)
+    if not stream.schema.equals(HEADS_SCHEMA):
+        raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
+    origins = stream.schema.metadata[b"origins"].decode().split(",")
+    for batch in stream.batches:
+        columns: list[Any] = [column.to_pylist() for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            ledger, first, kind, origin, incarnation, origin_ledger, origin_first, *rest = row
+            yield Head(
+                Position(ledger, first),
+                kind,
+                origins[origin],
+                incarnation,
+                Position(origin_ledger, origin_first),
+                *rest,
+            )
 
 
 def uneven_sizes(sizes: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes | None:

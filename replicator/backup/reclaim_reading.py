@@ -1,0 +1,201 @@
+"""Reading of one peer what it has of a restored cluster's messages, and noting what it does not give.
+
+Invariant (DESIGN §3): 5, what was to be read and was not read is a named loss, never a gap that nobody sees.
+
+With A the restored cluster, a peer is planned to have all of A's messages in a range (:mod:`.reclaim_plan`):
+
+1. Pages are read in order. A page says up to where the peer's log was trimmed at that moment.
+2. Positions between two of A's blocks need not be messages. So a gap counts only where something may have gone: after a
+   page that was trimmed above its own beginning, or in a topic that was made anew since.
+3. Of such a gap, what the peer then says to have trimmed of A's messages is missed.
+4. A block that is damaged at the peer is missed. Reading goes on behind it.
+5. What is left up to the mark when nothing more comes is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from replicator.backup.reclaim_plan import TopicPlan
+from replicator.engine.errors import BlockCorrupt, TopicNotFound
+from replicator.engine.log.block import BlockHeader, read_header, verify_block
+from replicator.pipeline.data_plane import FetchedBlock
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify.blocks import LogRange, Lost, Selection, Unreadable, blocks
+from replicator.pipeline.verify.plane import VerifyPlane
+from snapshots.ack_vector import Range
+from snapshots.position import BEFORE_ALL, Position
+
+TRIMMED: Final = "trimmed them meanwhile"
+
+Given = tuple[BlockHeader, bytes]
+"""A block that is whole, with its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Positions of the restored cluster that a peer was to give and did not."""
+
+    range: Range
+    reason: str
+    damaged: bool = False
+    """Whether the peer has them in a block that is damaged."""
+
+
+class _Unknown(NamedTuple):
+    reason: str
+    damaged: bool
+
+
+class PeerReading:
+    """Reads what one peer has of a topic. ``plane`` is used by nobody else meanwhile."""
+
+    def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan) -> None:
+        self.name = name
+        self.missed: list[Missed] = []
+        """The ranges found to be missing so far, in order. They are complete below each block that was given."""
+        self._plane = plane
+        self._origin = origin
+        self._plan = plan
+        self._mark = plan.sources[name]
+        self._reached = plan.has[name][0][0]
+        """Up to there everything was given, or is accounted for."""
+        self._trimmed = False
+        """Whether something may have been trimmed behind the last block that was given."""
+        self._unknown: _Unknown | None = None
+        """Why it is not known what lay behind the last block that was given."""
+
+    def blocks(self) -> Iterator[Given]:
+        """Yield the blocks of the lost range in order, each one whole.
+
+        Raises :class:`~replicator.pipeline.errors.PeerUnavailable` and :class:`UnexpectedAnswer`.
+        """
+        try:
+            yield from self._read()
+        except UnexpectedAnswer as error:
+            if error.code != TopicNotFound.code:
+                raise
+            self._miss(self._mark, "deleted the topic meanwhile")
+        if self._unknown is not None:
+            self._miss(self._mark, self._unknown.reason, damaged=self._unknown.damaged)
+        self._miss(self._mark, TRIMMED if self._trimmed else "does not have them any more")
+
+    def _read(self) -> Iterator[Given]:
+        after = self._begin()
+        incarnation = None
+        while self._reached < self._mark:
+            try:
+                page = self._plane.page(self._plan.name, after)
+            except UnexpectedAnswer as error:
+                if error.code != BlockCorrupt.code:
+                    raise
+                beyond = yield from self._past_damage(after)
+                if beyond is None:
+                    return
+                after = beyond
+                continue
+            self._trimmed |= page.trimmed > after
+            if incarnation is not None and page.incarnation != incarnation:
+                self._unknown = self._unknown or _Unknown("made the topic anew meanwhile", damaged=False)
+            incarnation = page.incarnation
+            for fetched in page.blocks:
+                content = bytes(fetched.block)
+                header = self._whole(content)
+                if header is not None and self._gives(header):
+                    yield header, content
+            if page.at_end:
+                return
+            after = page.reached
+
+    def _begin(self) -> Position:
+        """Return the peer's position after which the lost range lies."""
+        if self._plan.after == BEFORE_ALL:
+            return BEFORE_ALL
+        plan = self._plan
+        try:
+            return self._plane.place(plan.name, self._origin, plan.incarnation, plan.after)
+        except UnexpectedAnswer:  # it is trimmed there, so all that is left lies above
+            return BEFORE_ALL
+
+    def _past_damage(self, after: Position) -> Generator[Given, None, Position | None]:
+        """Yield what is whole up to the first damaged block behind ``after``, and return where that block ends.
+
+        Return None where nothing is left.
+        """
+        standing = self._plane.standing(self._plan.name)
+        runs = () if standing is None else standing.runs
+        run = next((run for run in runs if Position(run[0], run[2]) > after), None)
+        if run is None:
+            return None
+        ledger, first, last = run
+        part = LogRange(0, 0, 0, max(after, Position(ledger, first - 1)), Position(ledger, last))
+        for block in blocks(self._plane, self._plan.name, part, Selection()):
+            self._trimmed = True  # it may have been: pages of raw blocks do not say so
+            if isinstance(block, Unreadable):
+                self._unknown = _Unknown(f"has a damaged block after {block.after}: {block.reason}", damaged=True)
+                return block.upto
+            if isinstance(block, Lost):
+                head = block.head
+                self._lose(head.origin, head.incarnation, head.origin_first, head.entries, block.reason)
+                return Position(head.first.ledger, head.first.entry + head.entries - 1)
+            assert isinstance(block, FetchedBlock), "heads come alone where a selection is made"
+            content = bytes(block.block)
+            header = self._whole(content)
+            if header is None:
+                return Position(block.first.ledger, block.first.entry + read_header(content).entries - 1)
+            if self._gives(header):
+                yield header, content
+        return part.upto
+
+    def _whole(self, content: bytes) -> BlockHeader | None:
+        """Return the header of a block that is whole. Note one that is damaged, and return None."""
+        try:
+            return verify_block(content)
+        except BlockCorrupt as error:
+            try:
+                header = read_header(content)
+            except BlockCorrupt:
+                self._unknown = _Unknown(f"has a damaged block: {error}", damaged=True)
+            else:
+                self._lose(header.origin, header.incarnation, header.origin_first, header.entries, str(error))
+            return None
+
+    def _gives(self, header: BlockHeader) -> bool:
+        """Return whether a block is one that is wanted, and note what is missing before it."""
+        if not self._wants(header.origin, header.incarnation, header.origin_first, header.origin_last):
+            return False
+        self._come_to(header.origin_first)
+        self._reached = header.origin_last
+        return True
+
+    def _lose(self, origin: str, incarnation: int, first: Position, entries: int, reason: str) -> None:
+        last = Position(first.ledger, first.entry + entries - 1)
+        if self._wants(origin, incarnation, first, last):
+            self._come_to(first)
+            self._reached = max(self._reached, Position(first.ledger, first.entry - 1))
+            self._miss(last, f"has them in a damaged block: {reason}", damaged=True)
+
+    def _wants(self, origin: str, incarnation: int, first: Position, last: Position) -> bool:
+        same = origin == self._origin and incarnation == self._plan.incarnation
+        return same and self._reached < last and first <= self._mark
+
+    def _come_to(self, first: Position) -> None:
+        """Note what is missing between the block before and one that begins at ``first``."""
+        before = Position(first.ledger, first.entry - 1)
+        unknown, trimmed = self._unknown, self._trimmed
+        self._unknown, self._trimmed = None, False
+        if before <= self._reached:
+            return
+        if unknown is not None:
+            self._miss(before, unknown.reason, damaged=unknown.damaged)
+        elif trimmed:
+            standing = self._plane.standing(self._plan.name)
+            gone = before if standing is None else standing.trimmed_of.get(self._origin, BEFORE_ALL)
+            self._miss(min(gone, before), TRIMMED)
+
+    def _miss(self, upto: Position, reason: str, *, damaged: bool = False) -> None:
+        if self._reached < upto:
+            self.missed.append(Missed((self._reached, upto), reason, damaged))
+            self._reached = upto
