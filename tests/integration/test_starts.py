@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compaction_support import keyed
 from engine_support import Inbox, eventually, message, opened, subscribed
 from sync_support import Cluster, clusters, payload, quiet
 from test_sync import FAST, TOPIC, Node, RecordingIndex
@@ -402,48 +401,6 @@ def test_a_subscription_that_reads_compacted_takes_nothing_away_by_its_start(tmp
                 await left(nodes, 10)
 
     asyncio.run(main())
-
-
-def test_what_was_compacted_and_trimmed_before_the_start_moved_back_stays_in_the_backlog_of_the_other_cluster(
-    tmp_path: Path,
-) -> None:
-    """us begins at the latest message and trims all before it. It delivers nothing of that, not even from the view."""
-
-    async def main() -> None:
-        async with clusters(tmp_path, "us", "eu", links=()) as nodes:
-            us, eu = nodes
-            topic = await us.engine.topic(TOPIC)
-            await topic.publish([keyed(str(number % 5), b"%d" % number) for number in range(10)])
-            link = us.link_to(eu)
-            await copied(nodes, 10)
-            await link.stop()
-            consumer, inbox = await _reading_compacted(us, InitialPosition.LATEST)
-            there, arrived = await _reading_compacted(eu, InitialPosition.EARLIEST)
-            await arrived.holds(10)
-            await there.acknowledge([Ack(position) for position in arrived.positions[5:7]])
-            await topic.compaction.run()
-            await topic.publish([keyed("last", b"last")])  # the last block stays
-            last = topic.reading.entries(BEFORE_ALL, None, 100, 1 << 20)[-1].position
-            async with asyncio.timeout(20):
-                while topic.log.trimmed == BEFORE_ALL:
-                    await topic.trimming.trim(last)
-                    await asyncio.sleep(0.005)
-            await inbox.holds(1)
-            async with joined(nodes):
-                await eventually(lambda: backlog(eu) == 9, "everything in eu, without two that were acknowledged")
-                await consumer.acknowledge([Ack(position) for position in inbox.positions])
-                await eventually(lambda: backlog(us) == 0, "an empty backlog in us")
-                await eventually(lambda: backlog(eu) == 8, "the last one is acknowledged in eu")
-                await quiet(*nodes)
-                assert backlog(eu) == 8, "nothing before the start is claimed"
-                await arrived.holds(11)
-                assert said(arrived)[10:] == ["last"]
-
-    asyncio.run(main())
-
-
-async def _reading_compacted(node: Node, initial: InitialPosition) -> tuple[EngineConsumer, Inbox]:
-    return await subscribed(node.topic(), "sub", Type.EXCLUSIVE, initial=initial, replicated=True, read_compacted=True)
 
 
 @pytest.mark.parametrize("maker", ["us", "eu"])
