@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Final
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
@@ -227,3 +228,34 @@ def consume_seen(made: Beside, topic: str, messages: int) -> None:
         for _ in range(messages):
             consumer.acknowledge(consumer.receive(60_000))
         until(lambda: backlog(made.brokers["B"], topic, "work") == 10 - messages, "the broker counts them")
+
+
+@KINDS
+def test_invariant_5_what_lay_below_a_brokers_cursor_before_its_worker_ran_is_a_start_where_it_is_migrated_to(
+    pair: Beside, kind: str
+) -> None:
+    """Four of ten messages were acknowledged at the broker before. The embedded cluster goes on with the rest."""
+    topic = next(_topics)
+    with apart(pair, "A"):
+        publish(pair, "A", topic, bodies("m", range(10)))
+        consume(pair, "A", topic, kind, 4)
+    until(lambda: "work" in told_at_c(pair, topic), lambda: bridged(pair, topic))
+    until(lambda: open_at_c(pair, topic) == 6, lambda: (open_at_c(pair, topic), told_at_c(pair, topic)))
+    state = told_at_c(pair, topic)["work"]
+    assert place(state["starts"]["A.pulsar"][1])[1] == 3
+    assert state["vector"]["A.pulsar"]["ranges"] == [] == state["vector"]["A.pulsar"]["beyond"]
+    assert sorted(asyncio.run(rest_at_c(pair, topic, 6))) == bodies("m", range(4, 10))
+    open_at(pair, topic, 0, "A", "B")
+    assert put_back(pair, topic) == [0, 0]
+
+
+def place(position: str) -> tuple[int, ...]:
+    return tuple(map(int, position.split(":")))
+
+
+def told_at_c(made: Beside, topic: str) -> Any:
+    """By subscription, what the embedded cluster knows of starts and acknowledgements."""
+    try:
+        return made.get("C", f"/replication/v1/ack-vectors?topic={topic}")["subscriptions"]
+    except HTTPError:  # the topic is not there yet
+        return {}

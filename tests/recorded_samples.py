@@ -35,6 +35,7 @@ from snapshots.markers import (
 )
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import FROM_THE_FIRST, Start
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 CLUSTER: Final = "eu-west"
@@ -42,7 +43,7 @@ TOPIC: Final = "persistent://public/default/orders"
 
 
 def markers() -> list[Marker]:
-    """One of each kind, with every field."""
+    """One of each kind, with every field; what a version added is in markers of its own, so that earlier ones stay."""
     acked = PositionSet()
     acked.add_entries(7, BitMap([1, 2, 3, 900]))
     acks = OriginAcks(41, [(BEFORE_ALL, Position(7, 0))], acked, {Position(7, 4): BitMap([0, 2])})
@@ -56,12 +57,16 @@ def markers() -> list[Marker]:
         properties={"team": "money"},
         read_compacted=True,
     )
+    starts = {"eu-west": FROM_THE_FIRST, "us-east": Start(41, Position(7, 12))}
+    started = SubscriptionUpdate("late", {}, 5, AckVector({"us-east": OriginAcks(41)}), whole=True, starts=starts)
     return [
         SnapshotRequest("s-1", "us-east"),
         SnapshotResponse("s-1", "eu-west", Position(8, 3), {"us-east": Position(7, 12)}, "us-east"),
         LocalSnapshot("s-1", Position(7, 20), {"eu-west": Position(8, 3)}),
         SubscriptionsUpdate((update, SubscriptionUpdate("gone", {}, 4, deleted=True))),
         FailoverEpoch(5, "eu-west", "r-1", 1_700_000_000_000, "planned", "us-east", "eu-west", {"us-east": "eu-west"}),
+        SubscriptionsUpdate((started,)),
+        SubscriptionsUpdate((SubscriptionUpdate("left", {}, 6, deleted=True, unless_in_use=True),)),
     ]
 
 

@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 from backup_support import MESH, ORDERS, Mesh, numbered, publish, take, timed
 from failover_support import deployment
+from peers.apache_support import official
 from postgres_support import databases_of
 
 MESSAGES = int(os.environ.get("BACKUP_MESH_MESSAGES", "5000"))
@@ -253,3 +255,41 @@ def test_a_cluster_that_lost_its_disk_and_has_no_backup_takes_back_its_own_messa
     mesh.until(lambda: mesh.messages("C") == 610, "the new ones")
     assert high(mesh.topic("A")["high_water"]["A"]) > high(last), "invariant 10"
     mesh.verify()
+
+
+def test_metadata_larger_than_what_may_be_published_now_is_restored_and_taken_back(
+    tmp_path: Path, postgres_server: str
+) -> None:
+    """Both clusters took it under a larger limit, which is the usual one again when A is restored."""
+    larger, sizes = "\nstore: {message_size_max: 20MiB}", [7_000_000, 9_000_000]
+
+    def send(name: str, size: int) -> None:
+        with official(pair.client_url(name)) as client:
+            producer = client.create_producer(ORDERS, send_timeout_millis=60_000)
+            producer.send(b"x", {"large": "v" * size})
+
+    def read(name: str) -> list[int]:
+        with official(pair.client_url(name)) as client:
+            reader = client.create_reader(ORDERS, pulsar.MessageId.earliest)
+            return [len(reader.read_next(30_000).properties()["large"]) for _ in sizes]
+
+    links = "[{between: [A, B]}]"
+    with (
+        databases_of("AB", postgres_server, "metadata") as databases,
+        deployment(tmp_path, "A", "B", links=links + larger, databases=databases, kind=Mesh) as pair,
+    ):
+        send("A", sizes[0])
+        pair.create("A")
+        send("A", sizes[1])
+        pair.until(lambda: pair.messages("B") == 2, "copies")
+        pair.lose("A")
+        pair.write(links)
+        assert f"took back 1 messages of {ORDERS}, " in pair.restore("A")
+        pair.start("A")
+        with pytest.raises(pulsar.MessageTooBig):
+            send("A", sizes[0])
+        assert read("A") == sizes
+        pair.kill("B")
+        pair.start("B")
+        assert read("B") == sizes
+        pair.verify()

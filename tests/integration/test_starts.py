@@ -17,6 +17,7 @@ from test_sync import FAST, TOPIC, Node, RecordingIndex
 from test_sync_faults import backlog
 from test_sync_restored import Cluster as Restarted
 from test_sync_restored import carry, carry_until
+from twins_support import ON, numbered
 
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
@@ -400,6 +401,61 @@ def test_a_subscription_that_reads_compacted_takes_nothing_away_by_its_start(tmp
                 await left(nodes, 10)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("maker", ["us", "eu"])
+def test_a_message_that_came_by_two_ways_is_delivered_everywhere_if_it_lies_after_the_start_by_one_of_them(
+    tmp_path: Path, maker: str
+) -> None:
+    """A producer sends the same to all. One cluster begins at the latest message, before it has the others' entries."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us", "eu", "ap", links=(), settings=ON) as nodes:
+            await _published_in([nodes[0], nodes[1]], 5)
+            here = next(node for node in nodes if node.engine.cluster == maker)
+            await made(here, InitialPosition.LATEST)
+            async with joined(nodes):
+                await eventually(lambda: all(node.subscription() is not None for node in nodes), "the subscription")
+                await eventually(lambda: all(node.topic().log.has_twins for node in nodes), "twins")
+                await left(nodes, 10)
+                consumer, inbox = await made(nodes[2], InitialPosition.LATEST)
+                await inbox.holds(5)
+                assert len(set(said(inbox))) == 5
+                await consumer.acknowledge([Ack(position) for position in inbox.positions])
+                await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+def test_a_start_takes_nothing_away_of_what_lies_after_it_by_another_way(tmp_path: Path) -> None:
+    """us begins at the latest message; eu has the same messages from their producer, and acknowledges two."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us", "eu", links=(), settings=ON) as nodes:
+            us, eu = nodes
+            await _published_in(nodes, 5)
+            consumer, inbox = await made(us, InitialPosition.LATEST)
+            there, arrived = await made(eu, InitialPosition.EARLIEST)
+            await arrived.holds(5)
+            await there.acknowledge([Ack(position) for position in arrived.positions[:2]])
+            async with joined(nodes, ("us", "eu")):
+                await eventually(lambda: eu.topic().log.has_twins, "twins in eu")
+                await quiet(us, eu)
+                assert backlog(eu) == 6
+                async with joined(nodes, ("eu", "us")):
+                    await left(nodes, 6)
+                    await inbox.holds(3)
+                    await consumer.acknowledge([Ack(position) for position in inbox.positions])
+                    await left(nodes, 0)
+
+    asyncio.run(main())
+
+
+async def _published_in(nodes: Sequence[Node], messages: int) -> None:
+    """Publish the same messages of one producer in each of these clusters."""
+    for node in nodes:
+        topic = await node.engine.topic(TOPIC)
+        await topic.publish([numbered(number) for number in range(messages)])
 
 
 def test_a_reader_that_is_not_durable_tells_nothing(tmp_path: Path) -> None:
