@@ -31,6 +31,7 @@ from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER, agreed_version
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data

@@ -45,6 +45,7 @@ from replicator.engine.topic_name import SCHEME, parse_namespace
 from replicator.operating.admin_client import AdminClient, topic_path, topics_path
 from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
 from replicator.operating.topic_removal import NOT_FOUND, Left, remove_topic
+from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from replicator.security.access import Access, access
 from replicator.topology import Cluster, Topology
@@ -101,13 +102,14 @@ async def run_roundtrip(
         for earlier in await remove_left(topology, namespace):
             tell(f"removed the topic of an interrupted run: {earlier}")
     quiet = QUIET_LOOKS
+    made: list[str] = []
     try:
-        lines = await _watched(home, away, topic, payloads, seconds_max)
+        lines = await _watched(home, away, topic, payloads, seconds_max, made)
         quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
     finally:
         there = [home, *(each for each in topology.clusters if each.name in reached)]
         left = await _to_its_end(remove_topic(there, topic, quiet_looks=quiet))
-        if left:
+        if left and made:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
     # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
@@ -117,8 +119,8 @@ async def run_roundtrip(
 
 
 async def _to_its_end(removal: Coroutine[None, None, list[Left]]) -> list[Left]:
-    """Return what a removal does. An interruption ends it only if it is the second one."""
-    task = asyncio.ensure_future(removal)
+    """Await ``removal`` and return its result. The first cancellation waits for the result; a second one ends it."""
+    task = awaited(removal)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -203,12 +205,17 @@ def _has_clients(stats: Any) -> bool:
 
 
 async def _watched(
-    home: Cluster, away: list[Cluster], topic: str, payloads: list[bytes], seconds_max: float
+    home: Cluster, away: list[Cluster], topic: str, payloads: list[bytes], seconds_max: float, made: list[str]
 ) -> list[str]:
+    """Publish ``payloads`` at ``home``, consume them in all clusters, and return a line of text for each cluster.
+
+    ``made`` gets the name of the topic once it exists.
+    """
     lines: list[str] = []
     waits_for = home.name
     try:
         async with timeout(seconds_max), _consumer(home, topic) as consumer:
+            made.append(topic)
             started = time.monotonic()
             await _publish(home, topic, payloads)
             lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
