@@ -64,6 +64,10 @@ class Pump:
         """Whether nothing is to be dispatched for now; whoever ends that calls :meth:`schedule`."""
         self.may_drop: frozenset[str] = frozenset()
         """Names of consumers whose clients may drop entries that came back, as they acknowledged later ones."""
+        self._before_restart = cursor.has_uncovered
+        """Whether entries came back before this worker started: what clients acknowledged by then is not known."""
+        self._known: set[int] = set()
+        """Ids of consumers that are in :attr:`may_drop`, or were taken out of it, for that reason."""
         self.traces: SubscriptionTraces | None = None
         """Told what was delivered; None where there are no traces."""
 
@@ -113,11 +117,19 @@ class Pump:
                 if self.traces is not None:
                     self.traces.delivered(consumer.name, batch)
                 self._deliver(consumer, batch)
-                if self._cursor.has_uncovered and consumer.name not in self.may_drop:
+                if self._cursor.has_uncovered and not self._may_drop(consumer_id, consumer):
                     self._cursor.delivered([delivery.position for delivery in batch])
         if deliveries and isinstance(plan, ReadTail):
             self.handed_out(next(entry for entry in entries if not entry.marker))
         self.schedule()
+
+    def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
+        """Return whether the client may drop entries that came back, because it acknowledged later ones."""
+        if self._before_restart and consumer.drops_acknowledged and consumer_id not in self._known:
+            self._known.intersection_update(self._consumers)
+            self._known.add(consumer_id)
+            self.may_drop |= {consumer.name}
+        return consumer.name in self.may_drop
 
     @staticmethod
     def _deliver(consumer: EngineConsumer, batch: Sequence[Delivery]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
-from engine_support import make_log
+from engine_support import TOPIC, make_log, message, opened, subscribed
 
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.starting import Starting, StoredExtent
+from replicator.engine.types import InitialPosition, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, Start
 
 END = Position(1, 9)
@@ -70,3 +74,38 @@ def test_what_is_trimmed_lies_before_the_start_unless_the_compacted_view_may_hav
     assert began(BEFORE_ALL, topic)["a"] == Start(5, Position(1, 3))
     assert began(BEFORE_ALL, topic)["b"] == Start(7, Position(3, 1))
     assert began(BEFORE_ALL, topic, read_compacted=True)["a"] == FROM_THE_FIRST
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_after_a_restart_messages_that_came_back_count_as_delivered_only_to_clients_that_do_not_drop_them(
+    tmp_path: Path, drops: bool
+) -> None:
+    """An official client that the worker does not know any more may have acknowledged later messages before."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            before = [(await topic.publish([message(b"before")]))[0] for _ in range(3)]
+            first, _ = await subscribed(topic, "sub", SubscriptionType.EXCLUSIVE, initial=InitialPosition.LATEST)
+            first.drops_acknowledged = True
+            after = [(await topic.publish([message(b"after")]))[0] for _ in range(3)]
+            subscription = topic.subscriptions["sub"]
+            back = PositionSet()
+            for position in before:
+                back.add(position)
+            subscription.merging.start(dict.fromkeys(subscription.cursor.state.starts, FROM_THE_FIRST), back, None)
+            await subscription.saved()
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", SubscriptionType.EXCLUSIVE, permits=0)
+            consumer.drops_acknowledged = drops
+            consumer.flow(10)
+            await inbox.holds(6)
+            await consumer.acknowledge_cumulative(after[0])
+            backlog = topic.subscriptions["sub"].cursor.backlog_entries
+            assert backlog() == (5 if drops else 2)
+            await consumer.acknowledge_cumulative(before[0])
+            await consumer.acknowledge_cumulative(after[2])
+            assert backlog() == 0
+
+    asyncio.run(main())
