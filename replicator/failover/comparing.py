@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from replicator.failover.planned import Goal
 from replicator.failover.report import SubscriptionReport, TopicReport
 from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import end_before, from_data
+
+UNREPLICATED_NAMED_MAX: Final = 5
+"""More names would hide the rest of the report."""
 
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
@@ -138,6 +141,24 @@ def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:
         if is_left and not set(acknowledged) <= set(parts_there.get(entry, ())):
             return False
     return True
+
+
+def note_of_unreplicated(topics: Mapping[str, Mapping[str, Any]], target: str) -> str | None:
+    """Return a sentence about subscriptions of ``topics`` that are not replicated; None if all are."""
+    found = [
+        f"{name} of {topic}"
+        for topic, state in sorted(topics.items())
+        for name, each in sorted(state["subscriptions"].items())
+        if not each["replicated"]
+    ]
+    if not found:
+        return None
+    named = ", ".join(found[:UNREPLICATED_NAMED_MAX])
+    more = len(found) - UNREPLICATED_NAMED_MAX
+    return (
+        f"not compared, because they are not replicated: {len(found)} subscription{'s' * (len(found) != 1)} "
+        f"({named}{f', and {more} more' if more > 0 else ''}). Their consumers do not find their positions at {target}."
+    )
 
 
 def compare_subscription(

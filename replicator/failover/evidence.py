@@ -86,6 +86,8 @@ class Evidence:
                 counted = await self._missing(report.source, positions, record_id, asked)
                 if missing is not None:
                     counted = {name: each for name, each in counted.items() if name not in positions} | dict(missing)
+                if note := comparing.note_of_unreplicated(here, report.target):
+                    report.notes.append(note)
                 subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
                 digests = (
                     await self._digests(report.source, subscribed),

@@ -129,12 +129,12 @@ class SwitchReport:
             lines.append(f"{cluster}: {result}")
         lines += self.notes
         if self.differences:
-            lines.append(Text(f"what clients would find otherwise at {self.target}:", style="yellow"))
+            lines.append(Text(f"differences that clients would find at {self.target}:", style="yellow"))
             lines += [Text(f"  {difference}") for difference in self.differences]
         elif self.differences is not None:
             lines.append(
-                "tenants, namespaces, permissions, policies, schemas, partitions: clients would find nothing otherwise "
-                f"at {self.target} than at {self.source}"
+                "tenants, namespaces, permissions, policies, schemas, partitions: the same "
+                f"at {self.target} as at {self.source}"
             )
         return lines
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.failover.comparing import compare_topic, goals, mark, served
+from replicator.failover.comparing import compare_topic, goals, mark, note_of_unreplicated, served
 from replicator.failover.planned import Goal
 from snapshots.position import Position
 
@@ -175,3 +175,17 @@ def test_without_the_source_nothing_is_called_zero() -> None:
     assert report.missing_messages is None
     assert report.target_has == "1:9"
     assert [each.may_be_repeated for each in report.subscriptions] == [None]
+
+
+def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_silence() -> None:
+    note = note_of_unreplicated({NAME: topic()}, "B")
+    assert note is not None
+    assert f"1 subscription (own of {NAME})" in note
+    assert "at B" in note
+    of_many = note_of_unreplicated({f"{NAME}-{number}": topic() for number in range(7)}, "B")
+    assert of_many is not None
+    assert "7 subscriptions" in of_many
+    assert "and 2 more" in of_many
+    replicated = topic()
+    del replicated["subscriptions"]["own"]
+    assert note_of_unreplicated({NAME: replicated}, "B") is None
