@@ -288,13 +288,16 @@ def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
     return Text(serves), str(failover["epoch"])
 
 
-def _topics(answers: Mapping[str, Mapping[str, Any]]) -> Table:
+def _topics(answers: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    """Return a table of all topics of ``answers`` with their subscriptions, or a sentence if there are none."""
     table = Table(title="Topics", title_justify="left")
     for heading in ("topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog"):
         table.add_column(heading, overflow="fold")  # a name or a position that is cut off names nothing
     rows = [
         (topic["name"], cluster, topic) for cluster, answer in answers.items() for topic in answer.get("topics", ())
     ]
+    if not rows:
+        return "No topics, or none that matches."
     for name, cluster, topic in sorted(rows, key=lambda row: row[:2]):
         subscriptions = topic["subscriptions"] or [None]
         for index, subscription in enumerate(subscriptions):
@@ -329,12 +332,14 @@ def _backlogs(summaries: Mapping[str, TopicSummary], top: int) -> Table:
     return table
 
 
-def _behind(summaries: Mapping[str, TopicSummary], top: int) -> Table:
-    """Return a table of the ``top`` topics that links lag with most, sorted by lag in time."""
+def _behind(summaries: Mapping[str, TopicSummary], top: int) -> RenderableType:
+    """Return a table of the ``top`` topics that links lag with most, or a sentence if there are none."""
     table = Table(title=f"Topics that links are behind with: {top} at most", title_justify="left")
     for heading in ("topic", "link", "backlog", "lag"):
         table.add_column(heading, overflow="fold")
     rows = [each for summary in summaries.values() for each in summary.behind]
+    if not rows:
+        return "No link is behind."
     for each in heapq.nlargest(top, rows, key=lambda row: (row.lag_ms, row.backlog_entries)):
         table.add_row(_short(each.topic), each.link, str(each.backlog_entries), f"{each.lag_ms / 1000:.1f} s")
     return table
