@@ -25,6 +25,7 @@ NOT_OF_CLIENTS = {
     "IncarnationMismatch",
     "MarkerNewer",
     "FrameTooLarge",
+    "NoRoomToOpen",
     "NotReclaimed",
     "StoreCopyFailed",
 } | {
