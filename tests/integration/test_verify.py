@@ -608,7 +608,7 @@ def test_fix_says_which_damaged_blocks_a_worker_mended_and_which_nobody_has(clus
 
 def test_a_worker_that_goes_away_while_spark_reads_is_left_out(spark: Any, clusters: Clusters) -> None:
     clusters.b.refuse["raw-blocks"] = 503
-    with pytest.raises(PeerUnavailable, match="cannot answer raw-blocks of .* now"):
+    with pytest.raises(PeerUnavailable, match=r"cannot answer raw-blocks of .* now"):
         clusters.verify(spark)
 
 
