@@ -149,11 +149,11 @@ def test_an_answer_that_is_not_what_the_api_promises_names_the_worker_and_the_ca
         with pytest.raises(UnexpectedAnswer, match="its answer to mappings cannot be read: remote is missing"):
             here.mappings(FLIGHTS)
         with pytest.raises(
-            UnexpectedAnswer, match="refused subscriptions of .* with status 404: TopicNotFound: no topic"
+            UnexpectedAnswer, match=r"refused subscriptions of .* with status 404: TopicNotFound: no topic"
         ):
             here.subscriptions("persistent://public/default/nothing")
         worker.refuse["mappings"] = 503
-        with pytest.raises(PeerUnavailable, match="cannot answer mappings of .* now: Scripted"):
+        with pytest.raises(PeerUnavailable, match=r"cannot answer mappings of .* now: Scripted"):
             here.mappings(FLIGHTS)
         assert len(here.topics()[1]) == 1, "the connection is still good"
 
