@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
 from sqlalchemy import make_url
 
-from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, PulsarException
+from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, Timeout
 from replicator.failover.peers import PATH, Peers
 from replicator.failover.report import SwitchReport
 from replicator.failover.switch import Switch
@@ -50,32 +51,36 @@ def databases(postgres_server: str) -> Iterator[dict[str, str]]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-async def with_traffic(
-    deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A", seconds: float = 60
-) -> Traffic:
-    """Produce and consume as a client of ``home`` while ``act`` runs; returns when all is acknowledged."""
+STEP_SECONDS_MAX = 60.0
+"""For traffic alone. Commands, and workers that start, have limits of their own: together they may take longer."""
+
+
+async def with_traffic(deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A") -> Traffic:
+    """Produce and consume as a client of ``home`` while ``act`` runs; return when all is acknowledged.
+
+    A producer or consumer that fails ends ``act`` at once. Clients run on the event loop: ``act`` must not block it.
+    """
     traffic = Traffic()
-    async with deployed.following(home) as client:
-        tasks = [
-            asyncio.create_task(traffic.produce(client)),
-            asyncio.create_task(traffic.consume(client)),
-        ]
-        try:
-            async with asyncio.timeout(seconds):
-                await act(traffic)
-                traffic.stopping = True
-                await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async with deployed.following(home) as client, asyncio.TaskGroup() as clients:
+        ends = [clients.create_task(traffic.produce(client)), clients.create_task(traffic.consume(client))]
+        await act(traffic)
+        traffic.stopping = True
+        _, late = await asyncio.wait(ends, timeout=STEP_SECONDS_MAX)
+        assert not late, f"not all came within {STEP_SECONDS_MAX} s: {progress(traffic)}"
     return traffic
 
 
+def progress(traffic: Traffic) -> str:
+    failed = "".join(f"; {error}" for error in traffic.failed[-3:])
+    return f"{len(traffic.confirmed)} confirmed, {len(traffic.acknowledged)} acknowledged{failed}"
+
+
 async def more(traffic: Traffic, count: int = 100) -> None:
-    """Returns when so many more messages were confirmed and acknowledged."""
+    """Return when ``count`` more messages were confirmed and acknowledged."""
     confirmed, acknowledged = len(traffic.confirmed) + count, len(traffic.acknowledged) + count
-    while len(traffic.confirmed) < confirmed or len(traffic.acknowledged) < acknowledged:  # noqa: ASYNC110 - no event
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while len(traffic.confirmed) < confirmed or len(traffic.acknowledged) < acknowledged:
+        assert time.monotonic() < deadline, f"the traffic stands still: {progress(traffic)}"
         await asyncio.sleep(0.01)
 
 
@@ -93,7 +98,7 @@ async def drained(url: str, topic: str = TOPIC, subscription: str = "check") -> 
         while True:
             try:
                 found.append((await consumer.receive(timeout_millis=1500)).data())
-            except PulsarException:
+            except Timeout:
                 return found
 
 
@@ -178,14 +183,15 @@ def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_wr
             assert report["not_received"] is None
             assert report["unknown_since_ms"] > 0
             await more(traffic)
-            deployed.start("A")
-            assert deployed.state("A")["fenced"] is True
+            await asyncio.to_thread(deployed.start, "A")
+            assert (await asyncio.to_thread(deployed.state, "A"))["fenced"] is True
             with pytest.raises(ClusterFenced, match=r"served by B at pulsar://.* since failover epoch 1"):
                 await publish(deployed.client_url("A"), b"late")
             status = await asyncio.to_thread(deployed.report, "failover-status")
             assert status["agreed"] is True
             assert status["stranded"] is not None
-            deployed.until(
+            await asyncio.to_thread(
+                deployed.until,
                 lambda: all(each["flowed"] for each in deployed.report("failover-status")["stranded"]),
                 "what was stranded in A has flowed to B",
             )
