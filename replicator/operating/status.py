@@ -58,7 +58,8 @@ async def fetch_summaries(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, TopicSummary]]:
     """Ask every worker for its status without topics, and for a summary of its topics; return both by cluster.
 
-    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns.
+    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns. A worker
+    that gives its status and no summary is not in the second either; its status then has ``summary_error``.
     """
     async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
         asked = [_fetch_summary(session, cluster.address, limit) for cluster in topology.clusters]
@@ -77,7 +78,8 @@ async def look(
     """
     if not patterns and not every:
         answers, summaries = await fetch_summaries(topology, top)
-        if any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values()) or not summaries:
+        many = any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values())
+        if many or not summaries or any("summary_error" in answer for answer in answers.values()):
             return answers, render(answers, summaries, top)
     answers = await fetch_all(topology, patterns)
     return answers, render(answers)
@@ -96,11 +98,11 @@ async def _fetch_summary(
         whole = await fetch(session, address)
         return (whole, None) if "error" in whole else (answer, summary_of(whole, limit))
     if "error" in summary:
-        return summary, None
+        return {**answer, "summary_error": summary["error"]}, None
     try:
         return answer, TopicSummary.of_json(summary)
     except (KeyError, TypeError, ValueError) as error:
-        return _unanswered(f"{address}: its summary of topics cannot be read: {error!r:.200}"), None
+        return {**answer, "summary_error": f"{address}: it cannot be read: {error!r:.200}"}, None
 
 
 def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
@@ -156,8 +158,10 @@ def _reason(body: str) -> str:
 
 
 def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
-    """3 if a worker does not answer, 2 if those that give nothing all refuse, else 0."""
+    """Return 3 if a worker does not answer, or not with a summary, 2 if those that give nothing all refuse, else 0."""
     without = [answer for answer in answers.values() if "error" in answer]
+    if any("summary_error" in answer for answer in answers.values()):
+        return 3
     if not without:
         return 0
     return 2 if all(answer["status"] in (401, 403) for answer in without) else 3
@@ -195,12 +199,18 @@ def _workers(answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, T
             continue
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
-        summary = summaries.get(cluster)
-        topics = len(answer["topics"]) if summary is None else summary.topics
-        messages = sum(each["messages"] for each in answer["topics"]) if summary is None else summary.messages
-        row = (serves, epoch, answer["database"]["state"], str(topics), str(messages), size)
+        row = (serves, epoch, answer["database"]["state"], *_sums(answer, summaries.get(cluster)), size)
         table.add_row(cluster, _state(answer), *row)
     return table
+
+
+def _sums(answer: Mapping[str, Any], summary: TopicSummary | None) -> tuple[str, str]:
+    """Return the numbers of topics and of messages; "?" if the worker gave neither topics nor a summary of them."""
+    if summary is not None:
+        return str(summary.topics), str(summary.messages)
+    if "summary_error" in answer:
+        return "?", "?"
+    return str(len(answer["topics"])), str(sum(each["messages"] for each in answer["topics"]))
 
 
 def _state(answer: Mapping[str, Any]) -> Text:
@@ -234,6 +244,8 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(trouble, style="red")
     for link in answer.get("links", ()):
         yield from _troubles_of_link(link)
+    if reason := answer.get("summary_error"):
+        yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
     if failing := (answer.get("tasks") or {}).get("failing"):  # a worker of an older version does not say

@@ -30,6 +30,7 @@ from replicator.engine.log.entry import decode_entry
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.source.schema import signed
 from replicator.pipeline.verify.blocks import Block, LogRange, Lost, Selection, Unreadable, blocks
+from replicator.pipeline.verify.cluster_state import noting_gone
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
@@ -55,18 +56,24 @@ PAGES_KEPT: Final = 8
 
 
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges."""
+    """Yield rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges.
+
+    A topic that was deleted meanwhile yields nothing more.
+    """
     rows = PieceRows()
+    gone: set[str] = set()
     with ExitStack() as connections:
         workers: dict[int, VerifyPlane] = {}
         for each in ranges:
             reading = RangeReader(each, scope, rows)
             if each.cluster not in workers:
                 workers[each.cluster] = connections.enter_context(VerifyPlane(scope.urls[each.cluster]))
-            for block in blocks(workers[each.cluster], scope.topics[each.topic].name, each, selection):
-                reading.take(block)
-                if len(rows) >= ROWS_MAX:
-                    yield rows.take()
+            topic = scope.topics[each.topic].name
+            with noting_gone(gone, topic):  # verify asks afterwards which topics are not there any more
+                for block in blocks(workers[each.cluster], topic, each, selection):
+                    reading.take(block)
+                    if len(rows) >= ROWS_MAX:
+                        yield rows.take()
             reading.end()
     if len(rows):
         yield rows.take()
