@@ -34,6 +34,7 @@ from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, Wro
 from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
+from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import Position
@@ -168,7 +169,7 @@ class HttpTransport:
                     await posted.begin(self._session, url, params, first)
                     self._frames = posted
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
         await self.receive()
 
     async def pack(self, stream: Sequence[Buffer]) -> PackedFrame:
@@ -215,7 +216,7 @@ class HttpTransport:
             ):
                 return await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:

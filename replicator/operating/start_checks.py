@@ -156,22 +156,27 @@ START_CHECKS: Final = (
     StartCheck(
         "exposure",
         "other hosts cannot connect without authentication, unless the cluster allows it",
-        "give the topology `auth`, or listen on this host alone",
+        "set `auth` in the topology, or let the worker listen at 127.0.0.1 alone",
         _exposed,
     ),
-    StartCheck("port", "it can take its ports", "end what uses them, or choose others", _ports),
-    StartCheck("certificate", "the files of TLS can be used", _FILES_REMEDY, _tls),
-    StartCheck("auth", "the files of `auth` can be used", _FILES_REMEDY, _auth),
     StartCheck(
-        "disk", "its data directory can be used", "give it to the worker's user, or choose another `data`", _directory
+        "port", "the worker can open its ports", "stop the process that uses the port, or choose another", _ports
+    ),
+    StartCheck("certificate", "the files of `tls` can be read", _FILES_REMEDY, _tls),
+    StartCheck("auth", "the files of `auth` can be read", _FILES_REMEDY, _auth),
+    StartCheck(
+        "disk",
+        "the worker can use its data directory",
+        "make the worker's user its owner, or choose another `data`",
+        _directory,
     ),
     StartCheck(
         "store", "the store in its data directory is this cluster's", "give each cluster a `data` of its own", _store
     ),
     StartCheck(
         "database",
-        "embedded: the worker starts it",
-        "correct user, password, host and name in the topology, or start the server; a worker has to reach it once",
+        "the database is `embedded`: the worker starts it",
+        "correct user, password, host and name in the topology, or start Postgres: a new worker must reach it once",
         _database,
     ),
 )

@@ -5,8 +5,28 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from typing import Final
 
 import aiohttp
+
+START_IT: Final = "start the worker there, or correct its address in the topology"
+
+
+def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
+    """Return the reason for a request without an answer, with ``remedy`` if nobody listens or no host has the name.
+
+    ``error`` is from aiohttp or a socket. Its own text repeats the address, in a form that readers do not know.
+    """
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason: OSError = error.os_error
+        text = why_not_connected(error)
+    elif isinstance(error, OSError) and error.errno is not None and not isinstance(error, aiohttp.ClientError):
+        reason, text = error, _of_system(error)
+    else:
+        return str(error) or type(error).__name__
+    return f"{text}; {remedy}" if remedy and isinstance(reason, ConnectionRefusedError | socket.gaierror) else text
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
@@ -16,6 +36,12 @@ def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
         return f"its certificate is not taken: {reason.verify_message}"
     if isinstance(reason, ssl.SSLError):  # its number is none of the system's
         return f"TLS: {(reason.reason or 'failed').replace('_', ' ').lower()}"
+    return _of_system(reason)
+
+
+def _of_system(reason: Exception) -> str:
+    if isinstance(reason, socket.gaierror):  # its numbers are no errno
+        return "no host of this name is known"
     number = getattr(reason, "errno", None)
     return os.strerror(number).lower() if number and number > 0 else "cannot connect"
 
