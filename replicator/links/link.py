@@ -392,6 +392,7 @@ class Link:
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
+            await self._topics.count_backlogs()
             try:
                 await self._topics.save()
             except EngineError as error:
@@ -403,12 +404,15 @@ class Link:
     # Figures.
 
     def backlog_entries(self) -> int:
-        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy."""
+        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy.
+
+        If hundreds of topics move at once, the figure is up to :data:`SAVE_SECONDS` old.
+        """
         return self._topics.backlog_entries()
 
-    def backlog_by_topic(self) -> dict[str, int]:
+    async def backlog_by_topic(self) -> dict[str, int]:
         """Return the backlog in entries of each topic that has one."""
-        return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
+        return await self._topics.backlog_by_topic()
 
     async def behind(self, limit: int) -> list[Behind]:
         """See :func:`~replicator.links.status.topics_behind`."""

@@ -17,6 +17,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import COPY_ANEW, LOST_DATA, SKIP_AND_RECORD, Gap, Mark
@@ -79,6 +80,7 @@ class LinkTopics:
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
         self._refusals = Refusals()
+        self._backlogs = BacklogSum(self.backlog_of)
         self._news: set[str] = set()
         """Topics that stopped or went on since the index was updated."""
         for topic in engine.topics():
@@ -124,6 +126,7 @@ class LinkTopics:
         if topic.name not in self.copier.topics:
             self._take_up(topic)
             return True
+        self._backlogs.moved(topic.name)
         copy, origins = self.copier.topics[topic.name], self._route.origins
         carried = any(
             each.header.origin in origins and each.header.kind is not BlockKind.LOCAL_MARKERS for each in blocks
@@ -163,11 +166,13 @@ class LinkTopics:
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
+        self._backlogs.moved(topic.name)
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)
+        self._backlogs.forget(name)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
         self._refusals.forget(name)
@@ -380,6 +385,7 @@ class LinkTopics:
             self._hold(name)
 
     def _hold(self, name: str) -> None:
+        self._backlogs.moved(name)
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is not None and copy is not None:
             self._holding.move(topic, copy.acknowledged)
@@ -387,8 +393,18 @@ class LinkTopics:
                 self.memory.moved(topic.topic_id, copy.acknowledged)
 
     def backlog_entries(self) -> int:
-        late = [name for name, copy in self.copier.topics.items() if copy.acknowledged < copy.last]
-        return sum(map(self.backlog_of, late))
+        """Return the entries that the destination has not confirmed, of all topics; see :class:`BacklogSum`."""
+        return self._backlogs.total()
+
+    async def count_backlogs(self) -> None:
+        """Bring :meth:`backlog_entries` up to date, and give others their turn meanwhile."""
+        while not self._backlogs.count():  # noqa: ASYNC110 - no event: others get their turn
+            await asyncio.sleep(0)
+
+    async def backlog_by_topic(self) -> dict[str, int]:
+        """Return the backlog in entries of each topic that has one."""
+        await self.count_backlogs()
+        return self._backlogs.figures()
 
     def backlog_of(self, name: str) -> int:
         """Entries of a topic that the destination has not confirmed, of any origin."""
