@@ -15,7 +15,8 @@ from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
 from replicator.engine.producing.publish_order import Turn
-from replicator.engine.producing.sequence_index import Pair, SequenceIndex
+from replicator.engine.producing.sequence_index import SequenceIndex
+from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import BEFORE_ALL, Position
 
 

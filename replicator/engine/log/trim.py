@@ -37,7 +37,7 @@ from replicator.engine.log.store_tables import (
     parts_row,
     read_holes,
 )
-from replicator.engine.producing.sequence_index import trim_block
+from replicator.engine.producing.numbered_rows import trim_block
 from snapshots.position import Position
 
 TRIM_BLOCKS_MAX: Final = 1_000

@@ -23,7 +23,7 @@ from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.requests import AppendedBlock, Committed, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.sequence_index import Pair
+from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import Position
 
 ID_SALTS: Final = 1024

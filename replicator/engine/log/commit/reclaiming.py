@@ -26,7 +26,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.requests import ReclaimRequest, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.sequence_index import numbered_of
+from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
