@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-import psycopg
 import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
-from sqlalchemy import make_url
+from postgres_support import databases_of
 
 from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, Timeout
 from replicator.failover.peers import PATH, Peers
@@ -37,18 +35,8 @@ MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
 
 @pytest.fixture
 def databases(postgres_server: str) -> Iterator[dict[str, str]]:
-    """An empty database for each cluster of a test."""
-    names = {cluster: f"failover_{os.getpid()}_{next(_serial)}" for cluster in ("a", "b", "c")}
-    url = make_url(postgres_server)
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        for name in names.values():
-            connection.execute(f"CREATE DATABASE {name}")
-        yield {
-            cluster.upper(): url.set(database=name).render_as_string(hide_password=False)
-            for cluster, name in names.items()
-        }
-        for name in names.values():
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with databases_of("ABC", postgres_server, f"failover_{next(_serial)}") as urls:
+        yield urls
 
 
 STEP_SECONDS_MAX = 60.0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
+import pulsar
 import pytest
 from backup_support import Mesh
 from failover_support import TOPIC, deployment
+from official_client import official_client
 from postgres_support import databases_of
-
-pulsar = pytest.importorskip("pulsar")
 
 WAIT_MILLIS = 30_000
 SILENCE_MILLIS = 500
@@ -32,11 +33,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> 
 
 @pytest.fixture
 def clients(deployed: Mesh) -> Iterator[dict[str, Any]]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    made = {name: pulsar.Client(deployed.client_url(name), logger=logger) for name in "AB"}
-    yield made
-    for client in made.values():
-        client.close()
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(official_client(deployed.client_url(name))) for name in "AB"}
 
 
 def subscribed(client: Any, topic: str, kind: str, start: str) -> Any:

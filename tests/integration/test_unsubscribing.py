@@ -17,13 +17,13 @@ from typing import Any
 
 import aiohttp
 import forked_commands
+import pulsar
 import pytest
 from failover_support import TOPIC, Deployment, deployment
+from official_client import official_client
 from postgres_support import databases_of
 
 from replicator.client import Client
-
-pulsar = pytest.importorskip("pulsar")
 
 LIMIT_SECONDS = 2.0
 LINKS = f"[{{between: [A, B]}}]\nsync: {{in_use_timeout_ms: {LIMIT_SECONDS * 1000:.0f}}}"
@@ -62,12 +62,8 @@ client.close()
 
 @contextmanager
 def client_of(deployed: Deployment, cluster: str) -> Iterator[Any]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(deployed.client_url(cluster), operation_timeout_seconds=25, logger=logger)
-    try:
+    with official_client(deployed.client_url(cluster), seconds=25) as client:
         yield client
-    finally:
-        client.close()
 
 
 def subscribed(client: Any, topic: str, *, replicated: bool = True, **options: Any) -> Any:

@@ -3,55 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from sync_support import Cluster, clusters
-from test_verify_live import LINKS, Status, change_block, copied
+from test_verify_live import LINKS, change_block, copied, served
 from wire_worker import batch_entry
 
-from replicator.api.ack_vectors import add_ack_vectors
-from replicator.api.app import make_app
-from replicator.api.linked_sources import LinkedSources
 from replicator.engine.errors import TopicNotFound
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.pipeline.verify.verify import VerifySettings, verify
 
-Hook = Callable[[Cluster, web.Request], Awaitable[None]]
 NAMES = [f"persistent://public/default/t{number}" for number in range(6)]
 DOOMED, DAMAGED = NAMES[2], NAMES[4]
-
-
-@asynccontextmanager
-async def served(before: Hook, *nodes: Cluster) -> AsyncIterator[dict[str, str]]:
-    """The API of clusters, by name; ``before`` is called before each request is handled."""
-    async with AsyncExitStack() as stack:
-        urls = {}
-        for node in nodes:
-            app = make_app(node.engine, Status(node), LinkedSources())
-            add_ack_vectors(app, node.sync)
-            app.middlewares.append(_calling(before, node))
-            runner = web.AppRunner(app, shutdown_timeout=0.2)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            urls[node.engine.cluster] = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield urls
-
-
-def _calling(before: Hook, node: Cluster) -> Callable[..., Awaitable[web.StreamResponse]]:
-    @web.middleware
-    async def call(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        await before(node, request)
-        return await handler(request)
-
-    return call
 
 
 async def deleted(name: str, *nodes: Cluster) -> None:
@@ -82,11 +50,11 @@ def test_a_topic_that_is_deleted_while_it_is_compared_is_left_out_and_named(
     async def main() -> None:
         async with filled(tmp_path) as (us, eu):
 
-            async def delete(node: Cluster, request: web.Request) -> None:
+            async def delete(request: web.Request) -> None:
                 if request.path == path and request.query.get("topic") in (None, DOOMED):
                     await deleted(DOOMED, us, *([eu] if both else []))
 
-            async with served(delete, us, eu) as urls:
+            async with served(us, eu, before=delete) as urls:
                 settings = VerifySettings(settle_seconds=0.2, digests="digests" in path, parquet=tmp_path / "rows")
                 report = await asyncio.to_thread(verify, None, urls, LINKS, settings=settings)
             assert [finding.topic for finding in report.findings] == [DAMAGED]
@@ -106,7 +74,7 @@ def test_verify_ends_while_topics_are_deleted_all_the_time(tmp_path: Path) -> No
         async with filled(tmp_path) as (us, eu):
             left = [name for name in NAMES if name != DAMAGED]
 
-            async def delete(node: Cluster, request: web.Request) -> None:
+            async def delete(request: web.Request) -> None:
                 """Delete the topic that is asked for, or any."""
                 if not request.path.endswith(("/topics", "/links")) and left:
                     name = request.query.get("topic", left[0])
@@ -114,7 +82,7 @@ def test_verify_ends_while_topics_are_deleted_all_the_time(tmp_path: Path) -> No
                         left.remove(name)
                         await deleted(name, us, eu)
 
-            async with served(delete, us, eu) as urls:
+            async with served(us, eu, before=delete) as urls:
                 settings = VerifySettings(settle_seconds=0.2, digests=False)
                 report = await asyncio.to_thread(verify, None, urls, LINKS, settings=settings)
             assert not left
