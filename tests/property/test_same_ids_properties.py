@@ -131,7 +131,7 @@ def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Cont
             if len(chunks) == metadata.num_chunks_from_msg:
                 messages[metadata.sequence_id, "+".join(open_chunks.pop(metadata.uuid))] += 1
             continue
-        opened, _ = open_entry(delivery.entry)
+        opened = open_entry(delivery.entry)
         assert opened is not None
         entries[metadata.num_messages_in_batch, opened] += 1
         for number, content in plain(delivery.entry):
@@ -141,10 +141,10 @@ def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Cont
 
 def plain(entry: bytes) -> list[Content]:
     """The messages of an entry, by what the tests put into them."""
-    opened, _ = open_entry(entry)
+    opened = open_entry(entry)
     assert opened is not None
     known = {
-        (content, number): open_entry(numbered(number, content=content))[0]
+        (content, number): open_entry(numbered(number, content=content))
         for number in range(2 * IDS)
         for content in "xy"
     }

@@ -44,7 +44,7 @@ from replicator.client.settings import BatchingType, CompressionType, ProducerSe
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ProducerChannel, ProducerReady
 from replicator.client.wire.reopening import open_first, open_with_retries
-from replicator.engine.log.entry import MESSAGE_BYTES_MAX
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import DUPLICATE
 from replicator.running.short_tasks import awaited
@@ -130,7 +130,7 @@ class Producer(MessageSender):
         pending, batch = self._pending, self._batch
         if pending.full:
             raise ProducerQueueIsFull(f"{self._topic}: {pending.messages} messages wait for confirmation")
-        check_message(message, self._content_bytes_max)
+        check_message(message, self._content_bytes_max, max(self._message_bytes_max, METADATA_ROOM_BYTES))
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence_id

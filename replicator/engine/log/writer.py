@@ -62,7 +62,7 @@ from replicator.engine.log.room import APPENDS, TableRoom, most_bytes
 from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
-from replicator.engine.producing.contents import OPENED_BYTES_MAX, Contents, ContentsNeeded
+from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publish_order import Turn
 from snapshots.position import Position
@@ -396,8 +396,8 @@ class Writer:
                 batch.write(txn, group)
         except ContentsNeeded:
             batch.roll_back()
-            if len(group) > 1 and contents.wanted_bytes > OPENED_BYTES_MAX:
-                contents.wanted = {}
+            if len(group) > 1 and contents.wants_too_much:
+                contents.settle()
                 return self._commit_in_halves(group)
             if openings < OPENINGS_MAX:
                 contents.open_wanted()
