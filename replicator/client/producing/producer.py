@@ -85,7 +85,7 @@ class Producer(MessageSender):
         whole = settings.compression is CompressionType.NONE and settings.chunk_message_bytes is None
         self._whole = whole
         self._content_bytes_max = MESSAGE_BYTES_MAX if whole else CHUNKED_MESSAGE_BYTES_MAX
-        self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._message_bytes_max = self._metadata_bytes_max = MESSAGE_BYTES_MAX
         """As the cluster says."""
         self._framer = EntryFramer(settings.producer_name or "", settings.compression, encryptor)
         self._batch: Batcher[Confirmation] | None = None
@@ -130,7 +130,7 @@ class Producer(MessageSender):
         pending, batch = self._pending, self._batch
         if pending.full:
             raise ProducerQueueIsFull(f"{self._topic}: {pending.messages} messages wait for confirmation")
-        check_message(message, self._content_bytes_max, max(self._message_bytes_max, METADATA_ROOM_BYTES))
+        check_message(message, self._content_bytes_max, self._metadata_bytes_max)
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence_id
@@ -258,6 +258,7 @@ class Producer(MessageSender):
     def _fit(self, ready: ProducerReady) -> None:
         """Messages, chunks and batches are as large as the cluster takes that serves now; what is sealed stays so."""
         size = self._message_bytes_max = ready.message_bytes_max
+        self._metadata_bytes_max = max(size, METADATA_ROOM_BYTES)
         if self._whole:
             self._content_bytes_max = size
         batching = self._settings.batching
