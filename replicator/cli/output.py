@@ -87,7 +87,7 @@ def escaped(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console that prints what :func:`escaped` returns; styles still work, because they are no part of a text."""
+    """A console that escapes every text (:func:`escaped`). Styles work as ever: they are not in the text."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape before columns are measured, so that tables stay straight."""

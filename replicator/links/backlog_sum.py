@@ -19,7 +19,7 @@ COUNTED_AT_ONCE: Final = 200
 
 
 class BacklogSum:
-    """The sum over topics of what ``backlog_of`` returned for each when it was counted last."""
+    """The sum of the backlogs of topics. ``backlog_of`` counts the backlog of one topic."""
 
     def __init__(self, backlog_of: Callable[[str], int]) -> None:
         self._backlog_of = backlog_of

@@ -209,7 +209,7 @@ class Acknowledger:
 
 
 def id_of(message: Message | MessageId, topic: str) -> MessageId:
-    """Return the id of what an application acknowledges or rejects, which must be of ``topic``.
+    """Return the id of ``message``, which an application acknowledges or rejects. It must be of ``topic``.
 
     Raises :class:`InvalidMessage` for a value of another type, and :class:`InvalidAck` for a message of another topic.
     """

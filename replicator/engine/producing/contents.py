@@ -170,7 +170,7 @@ class Contents:
         self._opened: OrderedDict[bytes, Opened] = OrderedDict()
         self._messages = 0
         self._room = room_for_opening()
-        """What is left of it for the current group."""
+        """Work that may still be done for the current group."""
         self._not_opened: list[bytes] = []
         """Entries of the current group that could not be decompressed. The next group may have room for them."""
         self.closed = False

@@ -1,4 +1,4 @@
-"""Which blocks of a topic hold which sequence ids of which producer, by origin: the rows, as stored.
+"""Stored rows that tell, by origin and producer, in which blocks of a topic sequence ids are.
 
 The rows are few: one for each producer of a block, however many entries it has. :mod:`.sequence_index` describes the
 tables, and how the rows are used.
