@@ -20,9 +20,9 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        reason: OSError = error.os_error
+        reason: Exception = error.os_error
         text = why_not_connected(error)
-    elif isinstance(error, OSError) and error.errno is not None and not isinstance(error, aiohttp.ClientError):
+    elif isinstance(error, OSError) and error.errno is not None:
         reason, text = error, _of_system(error)
     else:
         return str(error) or type(error).__name__
@@ -31,16 +31,17 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
     """Return the reason that the system or TLS gives, without the address that the text of ``error`` repeats."""
-    reason = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _of_system(error.certificate_error)
+    return _of_system(error.os_error)
+
+
+def _of_system(reason: Exception) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {reason.verify_message}"
     if isinstance(reason, ssl.SSLError):  # its number is none of the system's
         return f"TLS: {(reason.reason or 'failed').replace('_', ' ').lower()}"
-    return _of_system(reason)
-
-
-def _of_system(reason: Exception) -> str:
-    if isinstance(reason, socket.gaierror):  # its numbers are no errno
+    if isinstance(reason, socket.gaierror):  # nor is this one's
         return "no host of this name is known"
     number = getattr(reason, "errno", None)
     return os.strerror(number).lower() if number and number > 0 else "cannot connect"
