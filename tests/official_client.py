@@ -8,6 +8,8 @@ from typing import Any
 
 import pulsar
 
+WAIT_MILLIS = 30_000
+
 
 @contextmanager
 def official_client(service: Any, *, seconds: int = 30) -> Iterator[Any]:
@@ -18,3 +20,13 @@ def official_client(service: Any, *, seconds: int = 30) -> Iterator[Any]:
         yield client
     finally:
         client.close()
+
+
+def received(consumer: Any, messages: int) -> list[int]:
+    """Receive and acknowledge ``messages`` messages, and return their numbers."""
+    found = []
+    for _ in range(messages):
+        message = consumer.receive(WAIT_MILLIS)
+        consumer.acknowledge(message)
+        found.append(int(message.data()))
+    return found

@@ -128,7 +128,11 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 def as_yaml(value: Any) -> str:
     """The same values as in JSON, so that a script may read either."""
-    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True))
+    plain = json.loads(json.dumps(value))
+    text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    if _COMMANDING.search(text):
+        text = str(yaml.safe_dump(plain, sort_keys=False))  # with an escape for whatever is not ASCII
+    return text
 
 
 def result_console() -> Console:

@@ -11,10 +11,9 @@ import pulsar
 import pytest
 from backup_support import Mesh
 from failover_support import TOPIC, deployment
-from official_client import official_client
+from official_client import official_client, received
 from postgres_support import databases_of
 
-WAIT_MILLIS = 30_000
 SILENCE_MILLIS = 500
 """So long nothing may come that must not come."""
 _topics = (f"{TOPIC}-{number}" for number in count())
@@ -45,16 +44,6 @@ def subscribed(client: Any, topic: str, kind: str, start: str) -> Any:
         initial_position=getattr(pulsar.InitialPosition, start),
         replicate_subscription_state_enabled=True,
     )
-
-
-def received(consumer: Any, messages: int) -> list[int]:
-    """Receive and acknowledge so many."""
-    found = []
-    for _ in range(messages):
-        message = consumer.receive(WAIT_MILLIS)
-        consumer.acknowledge(message)
-        found.append(int(message.data()))
-    return found
 
 
 def consumer_of(deployed: Mesh, topic: str) -> Any:

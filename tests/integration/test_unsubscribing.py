@@ -20,14 +20,13 @@ import forked_commands
 import pulsar
 import pytest
 from failover_support import TOPIC, Deployment, deployment
-from official_client import official_client
+from official_client import official_client, received
 from postgres_support import databases_of
 
 from replicator.client import Client
 
 LIMIT_SECONDS = 2.0
 LINKS = f"[{{between: [A, B]}}]\nsync: {{in_use_timeout_ms: {LIMIT_SECONDS * 1000:.0f}}}"
-WAIT_MILLIS = 30_000
 SILENCE_MILLIS = 500
 """So long nothing may come that must not come."""
 
@@ -81,16 +80,6 @@ def published(client: Any, topic: str, messages: int = 10) -> Any:
     for number in range(messages):
         producer.send(b"%d" % number)
     return producer
-
-
-def received(consumer: Any, messages: int) -> list[int]:
-    """Receive and acknowledge so many."""
-    found = []
-    for _ in range(messages):
-        message = consumer.receive(WAIT_MILLIS)
-        consumer.acknowledge(message)
-        found.append(int(message.data()))
-    return found
 
 
 def nothing_comes(consumer: Any) -> None:

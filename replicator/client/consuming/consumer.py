@@ -89,8 +89,9 @@ class Consumer(Receiver):
         self._loop = asyncio.get_running_loop()
         self._partition = parse_topic(settings.topic).partition
         self._active_changes: ActiveChanges | None = None
-        if event_listener is not None:  # which hears of the consumer that the application knows
-            self._active_changes = ActiveChanges(event_listener, seen_as or self, self._partition)
+        if event_listener is not None:
+            seen_as = self if seen_as is None else seen_as
+            self._active_changes = ActiveChanges(event_listener, seen_as, settings.topic, self._partition)
         self._stats = ConsumerStatsRecorder(self._loop.time())
         self._acks = Acknowledger(settings, lambda: self._channel, self._stats)
         self._inbox = Inbox(

@@ -36,8 +36,10 @@ class ConsumerEventListener(Protocol):
 class ActiveChanges:
     """Tells a listener each time its consumer becomes the active one of a Failover subscription, or no longer is."""
 
-    def __init__(self, listener: ConsumerEventListener, consumer: Receiver, partition: int) -> None:
+    def __init__(self, listener: ConsumerEventListener, consumer: Receiver, topic: str, partition: int) -> None:
+        """``consumer`` is the one that the application knows; ``topic`` is for the log."""
         self._listener = listener
+        self._topic = topic
         self._consumer = consumer
         self._partition = partition
         self._active: bool | None = None
@@ -53,7 +55,7 @@ class ActiveChanges:
             else:
                 self._listener.became_inactive(self._consumer, self._partition)
         except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
-            _log.exception("%s: the consumer event listener failed", self._consumer.topic())
+            _log.exception("%s: the consumer event listener failed", self._topic)
 
 
 class Listening:

@@ -36,6 +36,7 @@ from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
     DAMAGED,
     DESCENT,
+    GONE,
     MARKERS,
     MESSAGES,
     NOTE,
@@ -58,10 +59,9 @@ PAGES_KEPT: Final = 8
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
     """Yield rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges.
 
-    A topic that was deleted meanwhile yields nothing more.
+    A topic that was deleted meanwhile yields a note that says so, and nothing more.
     """
     rows = PieceRows()
-    gone: set[str] = set()
     with ExitStack() as connections:
         workers: dict[int, VerifyPlane] = {}
         for each in ranges:
@@ -69,12 +69,13 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
             if each.cluster not in workers:
                 workers[each.cluster] = connections.enter_context(VerifyPlane(scope.urls[each.cluster]))
             topic = scope.topics[each.topic].name
-            with noting_gone(gone, topic):  # verify asks afterwards which topics are not there any more
+            gone: set[str] = set()
+            with noting_gone(gone, topic):
                 for block in blocks(workers[each.cluster], topic, each, selection):
                     reading.take(block)
                     if len(rows) >= ROWS_MAX:
                         yield rows.take()
-            reading.end()
+            reading.end(gone=bool(gone))
     if len(rows):
         yield rows.take()
 
@@ -156,9 +157,11 @@ class RangeReader:
         self._follow(head, start, stop)
         self._cut(head, start, stop, sizes, of_entry, sound, parts)
 
-    def end(self) -> None:
-        """The notes on the range."""
+    def end(self, *, gone: bool = False) -> None:
+        """Add the notes on the range. ``gone`` says that its topic was deleted while the range was read."""
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
+        if gone:
+            self._note(Found(GONE, topic, 1, cluster=cluster))
         self._note(Found(READ, topic, self.messages, cluster=cluster))
         for name, count in self.markers.items():
             self._note(Found(READ, topic, count, cluster=cluster, other=name))

@@ -42,7 +42,7 @@ from replicator.pipeline.verify.cluster_state import (
 )
 from replicator.pipeline.verify.comparison.in_step import TopicAnswers, found_in_step, is_in_step
 from replicator.pipeline.verify.comparison.order import out_of_order
-from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, GONE, PROBE, READ, Found
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
@@ -164,8 +164,11 @@ class _Verification:
         ]
         duplicates = look_at_hidden(picture)
         more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE)), *duplicates.differing]
-        suspect = {each.topic for each in (*compared, *tallies, *more) if each.kind in FAULTS or each.kind == BEHIND}
+        found = [(each.kind, each.topic) for each in (*compared, *tallies)]
+        found += [(each.kind, each.topic) for each in more]
+        suspect = {topic for kind, topic in found if kind in FAULTS or kind == BEHIND}
         gone = deleted_since(picture, suspect).union(picture.gone, duplicates.gone)
+        gone.update(topic for kind, topic in found if kind == GONE)
         tallies = [tally for tally in tallies if tally.topic not in gone]
         more = [each for each in more if each.topic not in gone]
         if gone:

@@ -7,6 +7,7 @@ import json
 import unicodedata
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.live import Live
@@ -50,6 +51,8 @@ def test_every_form_of_output_is_escaped_and_json_still_has_the_name(
     assert not set(COMMANDS) & set(text)
     if output is Format.JSON:
         assert json.loads(text) == {"topic": BAD}
+    if output is Format.YAML:
+        assert yaml.safe_load(text) == {"topic": BAD}
 
 
 def test_columns_stay_straight_around_an_escaped_name() -> None:

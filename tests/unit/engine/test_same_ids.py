@@ -210,11 +210,11 @@ def test_past_the_limit_messages_count_as_different(tmp_path: Path, monkeypatch:
         large, other = "x" * 5000, numbered(6)
         await a.publish([numbered(5, content=large, codec=LZ4), other])
         await copy(a, b)
-        monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 4000)
         receipts = await b.publish([numbered(5, content=large, codec=ZSTD), numbered(6, codec=ZSTD)])
         assert receipts[0] != DUPLICATE
         assert receipts[1] == DUPLICATE
 
+    monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 4000)
     run(tmp_path, main)
 
 
