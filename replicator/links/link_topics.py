@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
@@ -70,6 +71,12 @@ class LinkTopics:
         """Set when those are to be looked at again at once."""
         self.deleted_here: dict[str, None] = {}
         """Topics that were deleted here and of which the destination has a copy, the newest last."""
+        self.lost_here: dict[str, str] = {}
+        """Topics that this cluster lost and of which the destination has a copy, each with the cause."""
+        self.on_copied: Callable[[str], None] = lambda _: None
+        """Told a topic when the destination has the first blocks of it, or of another origin in it."""
+        self._origins_told: dict[str, int] = {}
+        """By topic, of how many origins :attr:`on_copied` was told."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -88,6 +95,11 @@ class LinkTopics:
     @property
     def destination(self) -> str:
         return self._route.link.destination
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Clusters whose messages the link carries."""
+        return self._route.origins
 
     @property
     def link_key(self) -> str:
@@ -168,6 +180,7 @@ class LinkTopics:
 
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)
+        self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
         self._refusals.forget(name)
@@ -200,9 +213,20 @@ class LinkTopics:
             self._hold(name)
         for name, gap in gaps.items():
             self.found_gap(name, gap)
-        for name in there:
+        self.lost_here.clear()
+        for name, marks in there.items():
             if self._engine.find(name) is None:
-                self._note_deleted(name)
+                self._note_gone(name, marks.get(self._engine.cluster))
+
+    def _note_gone(self, name: str, theirs: Mark | None) -> None:
+        """Note a topic that is not here and of which the destination has a copy: it was deleted here, or lost."""
+        if theirs is not None and theirs.store is not None:  # of an earlier version nobody can say which it was
+            judgement, cause = self.start_positions.judged(name, theirs)
+            if judgement in LOST_HERE:
+                if len(self.lost_here) < DELETED_SHOWN_MAX:
+                    self.lost_here[name] = cause
+                return
+        self._note_deleted(name)
 
     async def heard_of_restore(self, restore_id: str) -> None:
         """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
@@ -318,6 +342,7 @@ class LinkTopics:
             if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
                 return False
         del self.unsettled[name]
+        self._origins_told.pop(name, None)  # another copy may be there
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
@@ -385,6 +410,9 @@ class LinkTopics:
             self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
                 self.memory.moved(topic.topic_id, copy.acknowledged)
+                if len(copy.sent) != self._origins_told.get(name):
+                    self._origins_told[name] = len(copy.sent)
+                    self.on_copied(name)
 
     def backlog_entries(self) -> int:
         late = [name for name, copy in self.copier.topics.items() if copy.acknowledged < copy.last]
