@@ -223,7 +223,6 @@ async def _reclaim_from(
     # A run that was cut off has written holes, which this one does not find again.
     done = Reclaimed(lost=list(mark.lost) if mark is not None and mark.settled_at_ms is None else [])
     await _learn_epoch(engine, peers, done)
-    await engine.origin_stores.reclaim_begins()
     rewritten = _rewritten(topology, engine.cluster)
     for topic_name in sorted({topic for peer in peers for topic in peer.copies}):
         of_topic = _deleted_left_out(engine, topic_name, peers, done)
@@ -238,7 +237,6 @@ async def _reclaim_from(
         done.loses(*_out_of_place(engine, topic_name, of_topic))
     done.loses(*(f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)))
     await _settle(engine, done)
-    await engine.origin_stores.reclaim_ended()
     return done
 
 

@@ -11,9 +11,9 @@ names it.
 1. Whoever holds the copy was told that this life was deleted, or the own store remembers it: deleted on purpose.
 2. The own store knows the life, and has or had the copy's last position: nothing is wrong.
 3. Another store wrote the copy, or nobody knows which one did: the own store lost it.
-4. The own store wrote the copy, and the life is its newest one or a later one: the log ends too early, as after a
-   snapshot of the disk was put back.
-5. The own store wrote the copy, and its topic is gone or has a later life: deleted on purpose.
+4. The own store wrote the copy, and has an older life or the same one, or no such topic: its directory was put back to
+   an earlier state, as by a snapshot of the disk. A deletion would be remembered.
+5. The own store wrote the copy, and has a later life: deleted on purpose.
 
 A copy without a store's id comes from an older version. By rule 2 it belongs to the first store that knows it. For any
 other store rule 3 counts it as lost: what may be lost is never taken for deleted.
@@ -131,7 +131,7 @@ class Judgement(Enum):
     DELETED_ON_PURPOSE = "deleted-on-purpose"
     """The cluster deleted the topic: the copy stays where it is, and never comes back by itself."""
     ABOVE_THE_END = "above-the-end"
-    """The same store wrote it, and its log ends before it: the cluster lost it."""
+    """The cluster's own store wrote it, and the log ends before it: the cluster lost it."""
 
 
 LOST_HERE: Final = frozenset({Judgement.LOST, Judgement.ABOVE_THE_END})
@@ -161,11 +161,11 @@ class OwnTopic:
     has: Callable[[Position], bool]
     """Whether a position of this cluster is in the log, was trimmed, or is known to be lost for good."""
     earlier: Collection[int] = ()
-    """Earlier lives of which the log holds messages."""
+    """Earlier lives that still have messages in the log."""
     deleted: Mapping[int, Position] = field(default_factory=dict)
     """Lives that this store remembers to have deleted on purpose, each with its last position."""
-    ids_upto: int | None = None
-    """The newest id that the store gave out; None if it is not known."""
+    remembers: bool = True
+    """Whether ``deleted`` has all lives that this store deleted. If not, a topic that is not here counts as deleted."""
 
 
 def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
@@ -178,16 +178,8 @@ def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
         return Judgement.SAME
     if copy.store != own.store:
         return Judgement.LOST
-    if known or _is_later(copy, own):
-        return Judgement.ABOVE_THE_END
-    return Judgement.DELETED_ON_PURPOSE
-
-
-def _is_later(copy: CopyElsewhere, own: OwnTopic) -> bool:
-    """Return whether the copy's life began after all that the own store knows."""
-    if own.incarnation is not None:
-        return copy.incarnation > own.incarnation
-    return own.ids_upto is not None and copy.incarnation > own.ids_upto
+    was_put_back = own.remembers if own.incarnation is None else known or copy.incarnation > own.incarnation
+    return Judgement.ABOVE_THE_END if was_put_back else Judgement.DELETED_ON_PURPOSE
 
 
 def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: str, holder: str) -> str:
@@ -199,18 +191,19 @@ def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: 
     reclaim = f"`replicator backup reclaim`, with the worker of {cluster} stopped, takes"
     if judgement is Judgement.LOST and copy.store is None:
         return (
-            f"nobody noted which store of {cluster} wrote the copy at {holder}, as before an upgrade: either the topic was "
-            f"deleted at {cluster}, or {cluster} lost it. {reclaim} it back if it was lost. Keep the copy until you know"
+            f"nobody noted which store of {cluster} wrote the copy at {holder}, as before an upgrade: either the topic "
+            f"was deleted at {cluster}, or {cluster} lost it. {reclaim} it back if it was lost. Keep the copy until "
+            "you know"
         )
-    if judgement is Judgement.LOST:
+    if judgement is Judgement.LOST and copy.store is not None:
         return (
-            f"another store of {cluster} (id {copy.store[:SHOWN_CHARS]}…) wrote the copy at {holder}, and {this} does not "
-            f"have it: {cluster} lost it. {reclaim} it back. Keep the copy until then: it may be the only one"
+            f"another store of {cluster} (id {copy.store[:SHOWN_CHARS]}…) wrote the copy at {holder}, and {this} does "
+            f"not have it: {cluster} lost it. {reclaim} it back. Keep the copy until then: it may be the only one"
         )
     if judgement is Judgement.ABOVE_THE_END:
         return (
-            f"{this} wrote the copy at {holder}, and its log ends before it: the directory of {cluster} was put back "
-            f"to an earlier state, as by a snapshot of its disk. {reclaim} back what is missing"
+            f"{this} wrote the copy at {holder}, does not have all of it, and did not delete it: the directory of {cluster} "
+            f"was put back to an earlier state, as by a snapshot of its disk. {reclaim} back what is missing"
         )
     if judgement is Judgement.DELETED_ON_PURPOSE:
         return f"the topic was deleted at {cluster} on purpose; the copy at {holder} stays, and nothing takes it back"

@@ -61,12 +61,12 @@ class LineageTeller:
         """Deletions that the destination's store was told."""
         self._stores_told = False
         self._there: Mapping[str, Mapping[str, Mark]] | None = None
-        """What the destination has; None when it was looked at."""
+        """Marks of the destination, by topic and origin; None after they were compared."""
         self._work = asyncio.Event()
         topics.on_copied = self.copied
 
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]], store: str) -> None:
-        """Take note of what the destination has, by topic and origin, and of the id of its store."""
+        """Begin a connection: ``there`` has the marks of the destination, ``store`` is the id of its store."""
         if store != self._destination_store:
             self._told.clear()
         self._destination_store = store
@@ -117,7 +117,7 @@ class LineageTeller:
             self._told |= {each.key for each in deletions if each.topic not in refused}
 
     async def _look_at_all(self) -> None:
-        """Find the deletions that the destination may not know, and the copies of which it does not know the store."""
+        """Compare the marks of the destination with what is here, and note what it is to be told."""
         there, self._there = self._there, None
         if there is None:
             return

@@ -152,6 +152,7 @@ class LinkTopics:
         copy = self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self.memory.forget(topic.topic_id)
+        self.lost_here.pop(topic.name, None)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -172,6 +173,7 @@ class LinkTopics:
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
+        self.lost_here.pop(topic.name, None)  # from here on it has a gap
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)

@@ -23,7 +23,7 @@ ORIGINS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LineageTold:
-    """What a link tells: the newest stores of origins, who wrote copies, and lives that were deleted on purpose."""
+    """News of a link: the newest stores of origins, the writers of copies, and lives that were deleted on purpose."""
 
     stores: Mapping[str, StoreLine] = field(default_factory=dict)
     copies: Sequence[CopyWriter] = ()

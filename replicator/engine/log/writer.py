@@ -134,11 +134,6 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
         self.disk_room.close()
 
-    @property
-    def last_id(self) -> int:
-        """Newest id of a ledger or a life that this store gave out or saw."""
-        return self._last_id
-
     def disk_status(self) -> dict[str, Any]:
         """Return the free bytes of the disk and of the reserve. ``full`` says why a full disk refuses messages, or is
         None."""

@@ -1,4 +1,4 @@
-"""Which stores wrote the copies that are here, and which lives of topics their origins deleted on purpose.
+"""Notes about copies: the store that wrote each one, and the lives of topics that their origins deleted on purpose.
 
 Invariants (DESIGN §3): 11, each row, the history of deletions and each commit are bounded; 13, a copy of an earlier
 store of its origin stays known as one.
@@ -31,16 +31,12 @@ from replicator.engine.topics.loaded_topics import LoadedTopics
 from snapshots.position import BEFORE_ALL, Position
 
 DELETIONS_MAX: Final = 20_000
-"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told; the copies of it that know their
-store still count as deleted, since their store has no such life any more."""
+"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told. Copies that know their store still
+count as deleted: with as many deletions a store cannot tell a topic that is gone from one that it never had."""
 LIVES_MAX: Final = 100
 """Lives of one origin that one copy has rows of; the oldest are forgotten."""
 STORES: Final = "origin stores"
 """Row of the table ``meta`` with the newest store of each origin that links told of."""
-
-IDS_BEFORE_RECLAIM: Final = "ids before reclaim"
-"""Row of the table ``meta`` with the newest id before a reclaim began; there is none when it has ended. What a reclaim
-takes back raises the counter of ids, and a run that goes on must judge as the first one did."""
 
 _Writes = list[tuple[str, bytes, bytes | None]]
 
@@ -90,20 +86,22 @@ class OriginStores:
         self._cluster = store.cluster
         self._writer = writer
         self._loaded = loaded
-        self._rows: dict[tuple[int, str], _CopyRow] = {}
+        self._rows: dict[int, dict[str, _CopyRow]] = {}
+        """By topic id and origin."""
         self._own_deleted: dict[str, dict[int, Position]] = {}
         """By topic, the lives that this cluster itself deleted."""
         self._forgotten: _Writes = []
         """Rows that the store still has, to be deleted by :meth:`save`."""
-        self._ids_before: int | None = store.meta(IDS_BEFORE_RECLAIM)
         self._writing = asyncio.Lock()
         self._load(store)
 
     def _load(self, store: Store) -> None:
         with store.env.begin() as txn:
+            here = {record.topic_id for record in store.topics_in(txn)}
             for key, value in txn.cursor(db=store.tables["lineage"]):
                 topic_id, origin = TOPIC_KEY.unpack_from(key)[0], bytes(key[TOPIC_KEY.size :]).decode()
-                self._rows[topic_id, origin] = _CopyRow.decode(bytes(value))
+                if topic_id in here:  # an earlier version leaves the rows of a topic that it deletes
+                    self._rows.setdefault(topic_id, {})[origin] = _CopyRow.decode(bytes(value))
             rows = [bytes(value) for _, value in txn.cursor(db=store.tables["deletions"])]
         found = [Deletion.of_json(json.loads(row)) for row in rows]
         for each in sorted(found, key=lambda each: each.at_ms):
@@ -123,12 +121,12 @@ class OriginStores:
         """
         if origin == self._cluster:
             return self.store
-        row = self._rows.get((topic.topic_id, origin))
+        row = self._rows.get(topic.topic_id, {}).get(origin)
         return None if row is None else row.stores.get(incarnation)
 
     def is_deleted(self, topic: Topic, origin: str, incarnation: int, position: Position) -> bool:
         """Return whether ``origin`` deleted that life of ``topic`` with everything up to ``position``."""
-        row = self._rows.get((topic.topic_id, origin))
+        row = self._rows.get(topic.topic_id, {}).get(origin)
         if row is not None and position <= row.deleted.get(incarnation, BEFORE_ALL):
             return True
         known = self.deletions.get((topic.name, origin, incarnation))
@@ -136,34 +134,18 @@ class OriginStores:
 
     def as_json(self, topic: Topic) -> dict[str, Any]:
         """Return by origin which stores wrote the copies in ``topic``, and which lives were deleted."""
-        found: dict[str, Any] = {}
-        for origin in topic.origins.high_waters():
-            row = self._rows.get((topic.topic_id, origin))
-            if row is not None:
-                found[origin] = row.as_json()
-        return found
+        return {origin: row.as_json() for origin, row in self._rows.get(topic.topic_id, {}).items()}
 
     def own_topic(self, name: str) -> OwnTopic:
         """Return what this cluster itself has of the topic of that full name, to judge copies of it."""
         deleted = self._own_deleted.get(name, {})
         topic = self._loaded.by_name.get(name)
         if topic is None or topic.deleted is not None:
-            ids_upto = self._writer.last_id if self._ids_before is None else self._ids_before
-            return OwnTopic(self.store, None, lambda _: False, deleted=deleted, ids_upto=ids_upto)
+            remembers = len(self.deletions) < DELETIONS_MAX
+            return OwnTopic(self.store, None, lambda _: False, deleted=deleted, remembers=remembers)
         return OwnTopic(self.store, topic.incarnation, _has(topic, self._cluster), deleted=deleted)
 
     # What happens.
-
-    async def reclaim_begins(self) -> None:
-        """Keep the newest id of now for the judgement of topics that are not here, until :meth:`reclaim_ended`."""
-        if self._ids_before is None:
-            self._ids_before = self._writer.last_id
-            await self._writer.put("meta", IDS_BEFORE_RECLAIM.encode(), json.dumps(self._ids_before).encode())
-
-    async def reclaim_ended(self) -> None:
-        """Note that all was taken back that can be."""
-        self._ids_before = None
-        await self._writer.put("meta", IDS_BEFORE_RECLAIM.encode(), None)
 
     async def save(self) -> None:
         """Delete the rows of deletions that were forgotten. Raises the store's errors."""
@@ -175,8 +157,8 @@ class OriginStores:
 
     def topics_deleted(self, topic_ids: Sequence[int], noted: Sequence[Deletion]) -> None:
         """Note that topics were deleted here. The store has forgotten their rows, or will, and has ``noted``."""
-        gone = set(topic_ids)
-        self._rows = {key: row for key, row in self._rows.items() if key[0] not in gone}
+        for topic_id in topic_ids:
+            self._rows.pop(topic_id, None)
         self._remember(noted)
 
     async def take(
@@ -209,7 +191,9 @@ class OriginStores:
             if writes:
                 await self._writer.put_many(writes)
             self.lines = told
-            self._rows |= rows
+            for (topic_id, origin), row in rows.items():
+                if topic_id in self._loaded.by_id:
+                    self._rows.setdefault(topic_id, {})[origin] = row
             self._remember(new)
         await self.save()
 
@@ -218,7 +202,7 @@ class OriginStores:
         return told.origin != self._cluster and (known is None or known.position < told.position)
 
     def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
-        """Return whether ``line`` takes the place of what is known. The origin itself knows best."""
+        """Return whether ``line`` replaces the known one. The origin itself knows best."""
         before = self.lines.get(origin)
         return before is None or (source == origin and before != line) or line.is_later(line.store, before.store)
 
@@ -251,7 +235,7 @@ class OriginStores:
         key = topic.topic_id, origin
         found = rows.get(key)
         if found is None:
-            known = self._rows.get(key, _CopyRow())
+            known = self._rows.get(topic.topic_id, {}).get(origin, _CopyRow())
             found = _CopyRow(dict(known.stores), dict(known.deleted))
         return key, found
 
