@@ -202,8 +202,8 @@ def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: 
         )
     if judgement is Judgement.ABOVE_THE_END:
         return (
-            f"{this} wrote the copy at {holder}, does not have all of it, and did not delete it: the directory of {cluster} "
-            f"was put back to an earlier state, as by a snapshot of its disk. {reclaim} back what is missing"
+            f"{this} wrote the copy at {holder}, does not have all of it, and did not delete it: the directory of "
+            f"{cluster} was put back to an earlier state, as by a snapshot of its disk. {reclaim} back what is missing"
         )
     if judgement is Judgement.DELETED_ON_PURPOSE:
         return f"the topic was deleted at {cluster} on purpose; the copy at {holder} stays, and nothing takes it back"

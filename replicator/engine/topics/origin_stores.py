@@ -31,8 +31,8 @@ from replicator.engine.topics.loaded_topics import LoadedTopics
 from snapshots.position import BEFORE_ALL, Position
 
 DELETIONS_MAX: Final = 20_000
-"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told. Copies that know their store still
-count as deleted: with as many deletions a store cannot tell a topic that is gone from one that it never had."""
+"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told. With so many, a store takes a
+topic that it does not have for deleted."""
 LIVES_MAX: Final = 100
 """Lives of one origin that one copy has rows of; the oldest are forgotten."""
 STORES: Final = "origin stores"
