@@ -219,6 +219,15 @@ class LinkTopics:
         for name, marks in there.items():
             if self._engine.find(name) is None:
                 self._note_gone(name, marks.get(self._engine.cluster))
+        if self.lost_here:
+            topic, cause = next(iter(self.lost_here.items()))
+            log.error(
+                "the destination has topics that were lost here",
+                link=self.link_key,
+                topics=len(self.lost_here),
+                such_as=topic,
+                cause=cause,
+            )
 
     def _note_gone(self, name: str, theirs: Mark | None) -> None:
         """Note a topic that is not here and of which the destination has a copy: it was deleted here, or lost."""
