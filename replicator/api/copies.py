@@ -30,7 +30,7 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
     if (reason := would_lose(topic, source, there)) is not None:
         raise NotAllowedError(f"the copy of {topic.name!r} at {engine.cluster!r} is not deleted: {reason}")
     log.warning("the copy of a topic is deleted, to be copied anew", topic=topic.name, source=source)
-    await engine.deleting.delete(topic.name, force=True, keeps_grants=True, on_purpose=False)
+    await engine.deleting.delete(topic.name, force=True, keeps_grants=True)
 
 
 def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str | None:

@@ -411,7 +411,7 @@ def test_a_copy_that_is_deleted_takes_its_mark_along(tmp_path: Path) -> None:
 
 
 def test_only_a_deletion_that_somebody_asked_for_is_told(tmp_path: Path) -> None:
-    """Not of a copy that is copied anew, and not of one that has nothing of the cluster that deletes it."""
+    """Not one by which a reclaim makes room, and not of a copy that has nothing of the cluster that deletes it."""
 
     async def main() -> None:
         async with opened(tmp_path / "a", "a") as a, opened(tmp_path / "b", "b") as b, linked(a, b):

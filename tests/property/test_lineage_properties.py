@@ -5,7 +5,8 @@ Invariants (DESIGN §3): 12, what may be lost is never taken for deleted; 13, lo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,117 @@ def test_only_what_the_own_store_wrote_or_was_told_to_be_deleted_counts_as_delet
     if judgement is Judgement.SAME:
         assert copy.incarnation == incarnation
         assert copy.position <= END
+
+
+@dataclass
+class Store:
+    """State of a cluster's store: one topic, and the lives of it that were deleted."""
+
+    name: str
+    incarnation: int | None = None
+    entries: int = 0
+    deleted: dict[int, Position] = field(default_factory=dict)
+
+    def topic(self) -> OwnTopic:
+        end = None if self.incarnation is None else Position(self.incarnation, self.entries)
+        return OwnTopic(self.name, self.incarnation, lambda each: end is not None and each <= end, deleted=self.deleted)
+
+
+class History:
+    """What becomes of a cluster's store, and of the copy of its topic that another cluster has."""
+
+    def __init__(self) -> None:
+        self.store = Store("store-0")
+        self.copy: CopyElsewhere | None = None
+        self.connected = True
+        self.saved = deepcopy(self.store)
+        self.stores = self.lives = 0
+        self.deleted: dict[int, Position] = {}
+        """Lives that were deleted on purpose, whether anybody remembers it or not."""
+
+    def publish(self) -> None:
+        store = self.store
+        if store.incarnation is None:
+            self.lives += 1
+            store.incarnation, store.entries = self.lives, 0
+        end = Position(store.incarnation, store.entries)
+        store.entries += 1
+        goes_on = self.copy is None or (self.copy.incarnation == store.incarnation and self.copy.position <= end)
+        if self.connected and goes_on:
+            self.copy = CopyElsewhere(store.incarnation, Position(store.incarnation, store.entries), store.name)
+
+    def delete(self) -> None:
+        store = self.store
+        if store.incarnation is not None:
+            end = Position(store.incarnation, store.entries)
+            store.deleted[store.incarnation] = self.deleted[store.incarnation] = end
+            store.incarnation = None
+            self.tell()
+
+    def tell(self) -> None:
+        """Do what a link does that is connected."""
+        if not self.connected or self.copy is None:
+            return
+        if self.copy.position <= self.store.deleted.get(self.copy.incarnation, BEFORE_ALL):
+            self.copy = replace(self.copy, deleted=True)
+        elif judge(self.copy, self.store.topic()) is Judgement.SAME:
+            self.copy = replace(self.copy, store=self.store.name)
+
+    def connect(self) -> None:
+        self.connected = True
+        self.tell()
+
+    def disconnect(self) -> None:
+        self.connected = False
+
+    def save(self) -> None:
+        self.saved = deepcopy(self.store)
+
+    def restore_backup(self) -> None:
+        self.put_back()
+        self.stores += 1
+        self.store.name = f"store-{self.stores}"
+
+    def put_back(self) -> None:
+        """Put a snapshot of the disk back: the store has the id that it had."""
+        self.disconnect()
+        self.store = deepcopy(self.saved)
+
+    def start_empty(self) -> None:
+        self.disconnect()
+        self.stores += 1
+        self.store = Store(f"store-{self.stores}")
+
+    def check(self) -> None:
+        copy, store = self.copy, self.store
+        if copy is None:
+            return
+        judgement = judge(copy, store.topic())
+        here = store.incarnation == copy.incarnation and copy.position.entry <= store.entries
+        remembered = copy.deleted or copy.position <= store.deleted.get(copy.incarnation, BEFORE_ALL)
+        made_anew = store.name == copy.store and (store.incarnation or 0) > copy.incarnation
+        if remembered:
+            assert judgement is Judgement.DELETED_ON_PURPOSE
+            assert copy.position <= self.deleted[copy.incarnation], "it was deleted indeed"
+        elif here:
+            assert judgement is Judgement.SAME
+        elif made_anew:  # also after a snapshot was put back, and the topic made again: nothing tells the two apart
+            assert judgement is Judgement.DELETED_ON_PURPOSE
+        else:
+            assert judgement in LOST_HERE
+
+
+STEPS = ("publish", "delete", "connect", "disconnect", "save", "restore_backup", "put_back", "start_empty")
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=40))
+def test_whatever_becomes_of_a_store_lost_data_is_not_taken_for_deleted_nor_deleted_data_for_lost(
+    steps: list[str],
+) -> None:
+    history = History()
+    for step in steps:
+        getattr(history, step)()
+        history.check()
 
 
 @given(st.lists(st.text("0123456789abcdef", min_size=1, max_size=32), min_size=1, max_size=8, unique=True))

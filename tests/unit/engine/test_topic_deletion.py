@@ -239,7 +239,7 @@ def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatc
             topic = await engine.topic(TOPIC)
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
 
-            async def refuse(*_: object) -> None:
+            async def refuse(*_: object, **__: object) -> None:
                 raise EngineError("not now")
 
             with monkeypatch.context() as patch:
