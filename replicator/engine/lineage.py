@@ -9,7 +9,8 @@ names it.
 :func:`judge` compares one copy with the cluster's own store, in this order:
 
 1. Whoever holds the copy was told that this life was deleted, or the own store remembers it: deleted on purpose.
-2. The own store knows the life, and has or had the copy's last position: nothing is wrong.
+2. The own store knows the life, and has or had the copy's last position: nothing is wrong. A position with a ledger
+   below the incarnation belongs to an earlier life: the copy has nothing of this one yet.
 3. Another store wrote the copy, or nobody knows which one did: the own store lost it.
 4. The own store wrote the copy, and has an older life or the same one, or no such topic: its directory was put back to
    an earlier state, as by a snapshot of the disk. A deletion would be remembered.
@@ -174,7 +175,7 @@ def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
     if copy.deleted or (deleted_upto is not None and copy.position <= deleted_upto):
         return Judgement.DELETED_ON_PURPOSE
     known = copy.incarnation == own.incarnation or copy.incarnation in own.earlier
-    if known and own.has(copy.position):
+    if known and (copy.position.ledger < copy.incarnation or own.has(copy.position)):
         return Judgement.SAME
     if copy.store != own.store:
         return Judgement.LOST
