@@ -250,7 +250,7 @@ async def take_lineage(request: web.Request) -> web.Response:
         raise BadRequest(f"the body does not say who wrote copies, in JSON: {error!r:.100}") from None
     origins = request.app[LINKED_SOURCES].origins_from(source)
     refused: dict[str, dict[str, str]] = {}
-    for topic in {each.topic for each in (*told.copies, *told.deletions)}:
+    for topic in {*(copy.topic for copy in told.copies), *(deletion.topic for deletion in told.deletions)}:
         try:
             check_may_replicate(request, topic)
         except EngineError as error:

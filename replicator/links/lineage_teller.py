@@ -6,7 +6,7 @@ data.
 1. Connected: what the destination said of each topic is compared with what is here. If a copy's last position is here
    and the destination names another store, or none, it is told the store that wrote it. This includes copies from
    before stores had names. A copy that is not wholly known here keeps the store that it has.
-2. A topic's first blocks were copied: the destination is told which store wrote them.
+2. A topic's first blocks were copied, or this cluster was told who wrote what it has: the destination is told.
 3. A topic is deleted at its origin, here or elsewhere: the destination is told. It is told again on a later connection,
    as long as its copy has no mark, and once by each worker that starts.
 
@@ -82,6 +82,13 @@ class LineageTeller:
         """Note that the destination has the first blocks of a topic, or of another origin in it."""
         if self._destination_store:
             self._copies |= dict.fromkeys((name, origin) for origin in self._topics.origins)
+            self._work.set()
+
+    def noted(self, copies: Sequence[tuple[str, str]]) -> None:
+        """Note that links told this cluster who wrote copies, by topic and origin."""
+        if self._destination_store:
+            carried = self._topics.copier.topics
+            self._copies |= {each: None for each in copies if each[0] in carried and each[1] in self._topics.origins}
             self._work.set()
 
     def deleted(self, deletions: Sequence[Deletion]) -> None:

@@ -107,6 +107,7 @@ class Link:
         engine.add_listener(self)
         engine.schemas.listeners.append(self._schema_registered)
         engine.origin_stores.listeners.append(self._lineage.deleted)
+        engine.origin_stores.copy_listeners.append(self._lineage.noted)
 
     def carries(self, topic: str) -> bool:
         """Whether topics of that full name go over this link now."""
@@ -151,6 +152,7 @@ class Link:
         self.engine.remove_listener(self)
         self.engine.schemas.listeners.remove(self._schema_registered)
         self.engine.origin_stores.listeners.remove(self._lineage.deleted)
+        self.engine.origin_stores.copy_listeners.remove(self._lineage.noted)
         self._topics.let_go()
 
     def nudge(self) -> None:

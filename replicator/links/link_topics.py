@@ -220,12 +220,12 @@ class LinkTopics:
             if self._engine.find(name) is None:
                 self._note_gone(name, marks.get(self._engine.cluster))
         if self.lost_here:
-            topic, cause = next(iter(self.lost_here.items()))
+            such_as, cause = next(iter(self.lost_here.items()))
             log.error(
                 "the destination has topics that were lost here",
                 link=self.link_key,
                 topics=len(self.lost_here),
-                such_as=topic,
+                such_as=such_as,
                 cause=cause,
             )
 

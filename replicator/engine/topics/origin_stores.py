@@ -83,6 +83,8 @@ class OriginStores:
         """Deletions by topic, origin and incarnation, the oldest first."""
         self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
         """Each is told deletions that were not known before."""
+        self.copy_listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
+        """Each is told copies, by topic and origin, of which another store is known than before."""
         self._cluster = store.cluster
         self._writer = writer
         self._loaded = loaded
@@ -180,8 +182,11 @@ class OriginStores:
                 value = json.dumps({origin: line.as_json() for origin, line in told.items()}).encode()
                 writes.append(("meta", STORES.encode(), value))
             rows: dict[tuple[int, str], _CopyRow] = {}
-            for writer in writers:
-                self._note_writer(rows, source, writer, lines.get(writer.origin) or told.get(writer.origin))
+            changed = [
+                writer
+                for writer in writers
+                if self._note_writer(rows, source, writer, lines.get(writer.origin) or told.get(writer.origin))
+            ]
             for deletion in deletions:
                 self._note_deleted(rows, deletion)
             new = [each for each in deletions if self._is_new(each)]
@@ -195,6 +200,9 @@ class OriginStores:
                 if topic_id in self._loaded.by_id:
                     self._rows.setdefault(topic_id, {})[origin] = row
             self._remember(new)
+        told_on = list(dict.fromkeys((each.topic, each.origin) for each in changed))
+        for listener in list(self.copy_listeners) if told_on else ():
+            listener(told_on)
         await self.save()
 
     def _is_new(self, told: Deletion) -> bool:
@@ -208,15 +216,18 @@ class OriginStores:
 
     def _note_writer(
         self, rows: dict[tuple[int, str], _CopyRow], source: str, told: CopyWriter, line: StoreLine | None
-    ) -> None:
+    ) -> bool:
+        """Note the store that wrote a copy, and return whether it is another one than before."""
         row = self._row_of(rows, told.topic, told.origin, told.incarnation)
         if row is None:
-            return
+            return False
         before = row[1].stores.get(told.incarnation)
         later = before is None or source == told.origin or (line is not None and line.is_later(told.store, before))
-        if before != told.store and later:
-            row[1].stores[told.incarnation] = told.store
-            rows[row[0]] = row[1]
+        if before == told.store or not later:
+            return False
+        row[1].stores[told.incarnation] = told.store
+        rows[row[0]] = row[1]
+        return True
 
     def _note_deleted(self, rows: dict[tuple[int, str], _CopyRow], told: Deletion) -> None:
         row = self._row_of(rows, told.topic, told.origin, told.incarnation)
