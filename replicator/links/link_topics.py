@@ -77,6 +77,8 @@ class LinkTopics:
         """Told a topic when the destination has the first blocks of it, or of another origin in it."""
         self._origins_told: dict[str, int] = {}
         """By topic, of how many origins :attr:`on_copied` was told."""
+        self._left_alone: set[str] = set()
+        """Topics that the destination deleted, and of which the link would bring nothing but markers."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -134,6 +136,9 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
+            if topic.name in self._left_alone and self._brings_markers_alone(topic):
+                return False
+            self._left_alone.discard(topic.name)
             self._take_up(topic)
             return True
         copy, origins = self.copier.topics[topic.name], self._route.origins
@@ -153,6 +158,7 @@ class LinkTopics:
         self._drop(topic.name)
         self.memory.forget(topic.topic_id)
         self.lost_here.pop(topic.name, None)
+        self._left_alone.discard(topic.name)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -180,6 +186,26 @@ class LinkTopics:
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
+    def _leave_alone(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Stop carrying a topic that the destination deleted, if the link would make it again with markers alone.
+
+        Return whether it is so. The link takes the topic up when it has a message to bring.
+        """
+        if there or not self._brings_markers_alone(topic):
+            return False
+        self._holding.release(topic)
+        self.copier.topic_gone(topic.name)
+        self._drop(topic.name)
+        self._left_alone.add(topic.name)
+        return True
+
+    def _brings_markers_alone(self, topic: Topic) -> bool:
+        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
+        mark = topic.origins.high_water(self.destination)
+        if mark is None or not self._route.origins.isdisjoint(topic.origins.message_vector()):
+            return False
+        return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
+
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)
         self._origins_told.pop(name, None)
@@ -198,6 +224,10 @@ class LinkTopics:
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
         """The destination has, of each topic and origin, what it says."""
         self.unsettled.clear()
+        for name in list(self.copier.topics):
+            found = self._engine.find(name)
+            if found is not None:
+                self._leave_alone(found, there.get(name, {}))
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}
         for name in self.copier.topics:
@@ -330,6 +360,8 @@ class LinkTopics:
         topic = self._engine.find(name)
         if topic is None or name not in self.unsettled or name not in self.copier.topics:
             self.unsettled.pop(name, None)
+            return False
+        if self._leave_alone(topic, there):
             return False
         gap = self._gap(topic, there)
         if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":

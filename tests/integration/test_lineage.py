@@ -548,3 +548,37 @@ def test_a_topic_made_anew_on_purpose_is_said_to_be_that(tmp_path: Path) -> None
             )
 
     asyncio.run(main())
+
+
+def test_markers_alone_do_not_bring_a_deleted_topic_back(tmp_path: Path) -> None:
+    """Invariant 7: what consumers acknowledge at a copy is no reason to make the topic again where it was deleted."""
+
+    async def main() -> None:
+        both = [LinkSpec("a", "b"), LinkSpec("b", "a")]
+        async with mesh_of(tmp_path, both) as made:
+            a, b = made.engines["a"], made.engines["b"]
+            entries = await publish(a, b"1")
+            await eventually(lambda: has(b, "a", entries), "the copy")
+            there = b.find(TOPIC)
+            assert there is not None
+            await there.writing.marker(message(b"marker"))
+            here = a.find(TOPIC)
+            assert here is not None
+            await eventually(lambda: here.origins.high_water("b"), "the marker")
+            await a.deleting.delete(TOPIC)
+            await eventually(lambda: marked(b, "a"))
+            for number in range(3):
+                await there.writing.marker(message(b"marker %d" % number))
+            other = await publish(b, b"2", name="other")
+            await eventually(lambda: has(a, "b", other, "other"), "what was written behind it")
+            await stop(made, "b>a")
+            start(made, both[1])
+            await there.writing.marker(message(b"marker"))
+            other += await publish(b, b"3", name="other")
+            await eventually(lambda: has(a, "b", other, "other"), "what was written behind it")
+            assert a.find(TOPIC) is None
+            assert made.links["b>a"].status()["halted"] == {}
+            await publish(b, b"4")
+            await eventually(lambda: (found := a.find(TOPIC)) and entries_of(found, "b")[-1:] == [message(b"4")])
+
+    asyncio.run(main())
