@@ -16,6 +16,7 @@ from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, may
 from replicator.api.slices import json_object, topics_in_slices
+from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
@@ -75,15 +76,15 @@ async def cuts(request: web.Request) -> web.Response:
     if named := request.query.getall("topic", []):
         for topic in filter(None, map(engine.find, named)):
             if may(request, READING, topic.name):
-                rows[topic.name] = json.dumps(_cut(topic))
+                rows[topic.name] = json.dumps(_cut(engine, topic))
         return json_object({"cluster": engine.cluster}, "topics", rows)
     async for topic in topics_in_slices(engine):
         if may(request, READING, topic.name):
-            rows[topic.name] = json.dumps(_cut(topic))
+            rows[topic.name] = json.dumps(_cut(engine, topic))
     return json_object({"cluster": engine.cluster}, "topics", rows)
 
 
-def _cut(topic: Topic) -> dict[str, Any]:
+def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
     marks = topic.origins.high_waters()
     left_out = {origin: holes for origin in marks if (holes := topic.origins.left_out(origin))}
     return {
@@ -93,6 +94,7 @@ def _cut(topic: Topic) -> dict[str, Any]:
         "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimming.ends().items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
+        "lineage": engine.origin_stores.as_json(topic),
         "hidden": 0 if topic.log.twins is None else len(topic.log.twins.hidden),
     }
 

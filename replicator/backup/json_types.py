@@ -64,6 +64,7 @@ class ReclaimAnswer(TypedDict):
     epoch_before: Annotated[int, "the failover epoch in the backup"]
     epoch: Annotated[int, "the failover epoch now"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
+    deleted: Annotated[list[str], "topics that were deleted on purpose and that others still have, in words"]
 
 
 class RestoreAnswer(TypedDict):

@@ -9,7 +9,8 @@ For each topic, with A the restored cluster and p its own last position there:
 2. A peer that has A's messages up to m, trimmed up to t, has (t, m] without what its links left out. A peer that gets
    them through a link that rewrites or filters messages has nothing that could be taken back.
 3. Between p and the highest m, what no peer has is a hole.
-4. A peer may not give what it has: it was trimmed since, or a block is damaged there. What no other peer gives is then
+4. A copy of a topic that A deleted on purpose is left alone (:mod:`replicator.engine.lineage`).
+5. A peer may not give what it has: it was trimmed since, or a block is damaged there. What no other peer gives is then
    a hole too (:func:`holes_of`).
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
 from snapshots.ack_vector import Range, merged_ranges, without
 from snapshots.position import BEFORE_ALL, Position
 
@@ -30,6 +32,10 @@ class PeerCopy:
     mark: Position
     trimmed: Position = BEFORE_ALL
     left_out: Sequence[Range] = ()
+    store: str | None = None
+    """A's store that wrote it; None if the peer does not know."""
+    deleted: bool = False
+    """Whether A told the peer that it deleted this life on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,14 @@ class TopicPlan:
     """For each of them, the ranges of which it has all that there was."""
     holes: tuple[Range, ...]
     """The ranges that no peer has, as far as is known before anything is read."""
+
+
+def deleted_on_purpose(own: OwnTopic, peers: Mapping[str, PeerCopy]) -> frozenset[str]:
+    """Return the peers whose copy is of a topic that A deleted on purpose: nothing is taken back from those."""
+    copies = {
+        peer: CopyElsewhere(copy.incarnation, copy.mark, copy.store, copy.deleted) for peer, copy in peers.items()
+    }
+    return frozenset(peer for peer, copy in copies.items() if judge(copy, own) is Judgement.DELETED_ON_PURPOSE)
 
 
 def plan_topic(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
-from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, holes_of, plan_topic
+from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, deleted_on_purpose, holes_of, plan_topic
 from replicator.backup.reclaim_reading import Missed, PeerReading
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
@@ -82,6 +82,8 @@ class Reclaimed:
     epoch: int = 0
     lost: list[str] = field(default_factory=list)
     """What is known to be lost, or was not asked for, in words."""
+    deleted: list[str] = field(default_factory=list)
+    """Topics that were deleted on purpose and that others still have, in words."""
     damaged: bool = False
     """Whether something is lost because a peer's block is damaged."""
 
@@ -96,6 +98,8 @@ class _Peer:
     plane: VerifyPlane
     copies: Mapping[str, PeerCopy]
     record: FailoverEpoch
+    deletions: Mapping[str, Mapping[int, Position]]
+    """By topic, the lives that the peer was told to be deleted on purpose, each with its last position."""
 
 
 async def reclaim(
@@ -147,10 +151,11 @@ def _ask(name: str, url: str, restored: str) -> _Peer:
             raise WorkerNotAsked(f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}")
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: copy for topic, row in cuts["topics"].items() if (copy := _copy(row, restored)) is not None}
+        deletions = {topic: lives for topic, row in cuts["topics"].items() if (lives := _deletions(row, restored))}
         # The log of failovers is not among the topics of users; all of it is kept.
         epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
         copies |= {
-            topic: PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]))
+            topic: PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]), store=mark.get("store"))
             for topic, mark in epochs.items()
         }
     except (PeerUnavailable, UnexpectedAnswer) as error:
@@ -162,7 +167,7 @@ def _ask(name: str, url: str, restored: str) -> _Peer:
     except (ValueError, KeyError, TypeError) as error:
         plane.close()
         raise WorkerNotAsked(f"worker at {url}: its answer cannot be read: {error!r}") from None
-    return _Peer(name, plane, copies, record)
+    return _Peer(name, plane, copies, record, deletions)
 
 
 @asynccontextmanager
@@ -194,9 +199,21 @@ def _copy(row: Mapping[str, Any], origin: str) -> PeerCopy | None:
         return None
     left_out = [(Position.parse(after), Position.parse(upto)) for after, upto in row["left_out"].get(origin, ())]
     trimmed = row["trimmed_of"].get(origin)
+    incarnation, position = int(mark[0]), Position.parse(mark[1])
+    lineage = row.get("lineage", {}).get(origin, {"stores": {}})  # an earlier version does not say
     return PeerCopy(
-        int(mark[0]), Position.parse(mark[1]), BEFORE_ALL if trimmed is None else Position.parse(trimmed), left_out
+        incarnation,
+        position,
+        BEFORE_ALL if trimmed is None else Position.parse(trimmed),
+        left_out,
+        store=lineage["stores"].get(str(incarnation)),
+        deleted=position <= _deletions(row, origin).get(incarnation, BEFORE_ALL),
     )
+
+
+def _deletions(row: Mapping[str, Any], origin: str) -> dict[int, Position]:
+    deleted = row.get("lineage", {}).get(origin, {}).get("deleted", {})
+    return {int(incarnation): Position.parse(position) for incarnation, position in deleted.items()}
 
 
 async def _reclaim_from(
@@ -208,7 +225,8 @@ async def _reclaim_from(
     await _learn_epoch(engine, peers, done)
     rewritten = _rewritten(topology, engine.cluster)
     for topic_name in sorted({topic for peer in peers for topic in peer.copies}):
-        plan = _plan(engine, topic_name, peers, rewritten)
+        of_topic = _deleted_left_out(engine, topic_name, peers, done)
+        plan = _plan(engine, topic_name, of_topic, rewritten)
         if plan is not None:
             on_topic(topic_name)
             try:
@@ -216,10 +234,29 @@ async def _reclaim_from(
             except NotReclaimed as error:
                 done.loses(f"{error}; nothing of it comes back, and the other topics go on")
                 continue
-        done.loses(*_out_of_place(engine, topic_name, peers))
+        done.loses(*_out_of_place(engine, topic_name, of_topic))
     done.loses(*(f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)))
     await _settle(engine, done)
     return done
+
+
+def _deleted_left_out(engine: Engine, name: str, peers: list[_Peer], done: Reclaimed) -> list[_Peer]:
+    """Return the peers without those whose copy is of a topic that was deleted on purpose, and note the topic."""
+    copies = {peer.name: peer.copies[name] for peer in peers if name in peer.copies}
+    own = engine.origin_stores.own_topic(name)
+    lives = dict(own.deleted)
+    for peer in peers:  # who was told speaks for those who were not
+        for incarnation, position in peer.deletions.get(name, {}).items():
+            lives[incarnation] = max(position, lives.get(incarnation, BEFORE_ALL))
+    deleted = deleted_on_purpose(replace(own, deleted=lives), copies)
+    if deleted:
+        here = engine.find(name)
+        still = here is not None and any(copies[peer].incarnation == here.incarnation for peer in deleted)
+        done.deleted.append(
+            f"{name} was deleted on purpose ({', '.join(sorted(deleted))} still has a copy): nothing of it comes back"
+            + (f"; the backup of {engine.cluster} has it: delete it there again" if still else "")
+        )
+    return [peer for peer in peers if peer.name not in deleted]
 
 
 def _out_of_place(engine: Engine, name: str, peers: list[_Peer]) -> list[str]:
@@ -325,7 +362,7 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     """The topic in the life that is wanted."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
-        await engine.deleting.delete(plan.name, force=True)
+        await engine.deleting.delete(plan.name, force=True, on_purpose=False)
         topic = None
     if topic is None:
         return await engine.making.make_again(parse_topic(plan.name), plan.incarnation)

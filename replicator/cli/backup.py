@@ -281,10 +281,13 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
         lines.append(
             f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}"
         )
-    if not lines:
+    if not lines and not done.deleted:
         lines.append(f"the other clusters have nothing of {cluster}'s messages that it lacks")
     if done.epoch != done.epoch_before:
         lines.append(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")
+    lines += [f"not taken back: {each}" for each in done.deleted[:NAMED_MAX]]
+    if len(done.deleted) > NAMED_MAX:
+        lines.append(f"not taken back: {len(done.deleted) - NAMED_MAX} more topics that were deleted on purpose")
     lines += [f"lost: {lost}" for lost in done.lost]
     lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
@@ -296,7 +299,8 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
 
 def _reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
     topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
-    return {"topics": topics, "epoch_before": done.epoch_before, "epoch": done.epoch, "lost": done.lost}
+    return {"topics": topics, "epoch_before": done.epoch_before, "epoch": done.epoch, "lost": done.lost,
+            "deleted": done.deleted}  # fmt: skip
 
 
 def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[list[BackupAnswer]]:

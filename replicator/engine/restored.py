@@ -8,13 +8,16 @@ would be ignored.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.lineage import PREDECESSORS_MAX
 from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import HEAD
 
 MARK: Final = "restored"
 """Under this name in the table ``meta``."""
@@ -67,6 +70,12 @@ def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
 
 
 def put_mark(store: Store, mark: RestoredMark) -> None:
-    """Write it; for a store of which no writer runs."""
+    """Write the mark into a store of which no writer runs, and make it another store that names the one it was.
+
+    Other clusters then tell what this store writes from what the one before it wrote, after the backup too.
+    """
+    before = [store.head["store_id"], *store.head.get("predecessors", ())]
+    store.head |= {"store_id": uuid.uuid4().hex, "predecessors": before[:PREDECESSORS_MAX]}
     with store.env.begin(write=True, db=store.tables["meta"]) as txn:
+        txn.put(HEAD.encode(), json.dumps(store.head).encode())
         txn.put(MARK.encode(), json.dumps(mark.as_json()).encode())

@@ -65,6 +65,10 @@ class Mark:
 
     incarnation: int
     position: Position
+    store: str | None = None
+    """The origin's store that wrote that life, as far as whoever says the mark knows."""
+    deleted: bool = False
+    """Whether whoever says the mark knows that the origin deleted that life on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
@@ -71,6 +72,14 @@ class LinkTopics:
         """Set when those are to be looked at again at once."""
         self.deleted_here: dict[str, None] = {}
         """Topics that were deleted here and of which the destination has a copy, the newest last."""
+        self.lost_here: dict[str, str] = {}
+        """Topics that this cluster lost and of which the destination has a copy, each with the cause."""
+        self.on_copied: Callable[[str], None] = lambda _: None
+        """Told a topic when the destination has the first blocks of it, or of another origin in it."""
+        self._origins_told: dict[str, int] = {}
+        """By topic, of how many origins :attr:`on_copied` was told."""
+        self._left_alone: set[str] = set()
+        """Topics that the destination deleted, and of which the link would bring nothing but markers."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -90,6 +99,11 @@ class LinkTopics:
     @property
     def destination(self) -> str:
         return self._route.link.destination
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Clusters whose messages the link carries."""
+        return self._route.origins
 
     @property
     def link_key(self) -> str:
@@ -124,6 +138,9 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
+            if topic.name in self._left_alone and self._brings_markers_alone(topic):
+                return False
+            self._left_alone.discard(topic.name)
             self._take_up(topic)
             return True
         self._backlogs.moved(topic.name)
@@ -143,6 +160,8 @@ class LinkTopics:
         copy = self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self.memory.forget(topic.topic_id)
+        self.lost_here.pop(topic.name, None)
+        self._left_alone.discard(topic.name)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -163,6 +182,7 @@ class LinkTopics:
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
+        self.lost_here.pop(topic.name, None)  # from here on it has a gap
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
@@ -170,9 +190,30 @@ class LinkTopics:
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
+    def _leave_alone(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Stop carrying a topic that the destination deleted, if the link would make it again with markers alone.
+
+        Return whether it is so. The link takes the topic up when it has a message to bring.
+        """
+        if there or not self._brings_markers_alone(topic):
+            return False
+        self._holding.release(topic)
+        self.copier.topic_gone(topic.name)
+        self._drop(topic.name)
+        self._left_alone.add(topic.name)
+        return True
+
+    def _brings_markers_alone(self, topic: Topic) -> bool:
+        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
+        mark = topic.origins.high_water(self.destination)
+        if mark is None or not self._route.origins.isdisjoint(topic.origins.message_vector()):
+            return False
+        return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
+
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)
         self._backlogs.forget(name)
+        self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
         self._refusals.forget(name)
@@ -188,6 +229,10 @@ class LinkTopics:
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
         """The destination has, of each topic and origin, what it says."""
         self.unsettled.clear()
+        for name in list(self.copier.topics):
+            found = self._engine.find(name)
+            if found is not None:
+                self._leave_alone(found, there.get(name, {}))
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}
         for name in self.copier.topics:
@@ -205,9 +250,29 @@ class LinkTopics:
             self._hold(name)
         for name, gap in gaps.items():
             self.found_gap(name, gap)
-        for name in there:
+        self.lost_here.clear()
+        for name, marks in there.items():
             if self._engine.find(name) is None:
-                self._note_deleted(name)
+                self._note_gone(name, marks.get(self._engine.cluster))
+        if self.lost_here:
+            such_as, cause = next(iter(self.lost_here.items()))
+            log.error(
+                "the destination has topics that were lost here",
+                link=self.link_key,
+                topics=len(self.lost_here),
+                such_as=such_as,
+                cause=cause,
+            )
+
+    def _note_gone(self, name: str, theirs: Mark | None) -> None:
+        """Note a topic that is not here and of which the destination has a copy: it was deleted here, or lost."""
+        if theirs is not None and theirs.store is not None:  # of an earlier version nobody can say which it was
+            judgement, cause = self.start_positions.judged(name, theirs)
+            if judgement in LOST_HERE:
+                if len(self.lost_here) < DELETED_SHOWN_MAX:
+                    self.lost_here[name] = cause
+                return
+        self._note_deleted(name)
 
     async def heard_of_restore(self, restore_id: str) -> None:
         """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
@@ -301,6 +366,8 @@ class LinkTopics:
         if topic is None or name not in self.unsettled or name not in self.copier.topics:
             self.unsettled.pop(name, None)
             return False
+        if self._leave_alone(topic, there):
+            return False
         gap = self._gap(topic, there)
         if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":
             gap = self._still_missing(topic, there, before)
@@ -323,6 +390,7 @@ class LinkTopics:
             if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
                 return False
         del self.unsettled[name]
+        self._origins_told.pop(name, None)  # another copy may be there
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
@@ -391,6 +459,9 @@ class LinkTopics:
             self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
                 self.memory.moved(topic.topic_id, copy.acknowledged)
+                if len(copy.sent) != self._origins_told.get(name):
+                    self._origins_told[name] = len(copy.sent)
+                    self.on_copied(name)
 
     def backlog_entries(self) -> int:
         """Return the entries that the destination has not confirmed, of all topics; see :class:`BacklogSum`."""

@@ -6,11 +6,13 @@ Reads the source's engine; the judgement is :func:`replicator.links.gaps.find_ga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import CopyElsewhere, Judgement, cause, judge
 from replicator.engine.topic import Topic
 from replicator.links.copier import Start
-from replicator.links.gaps import Gap, Here, Mark, Missing, find_gap
+from replicator.links.gaps import LOST_DATA, MADE_ANEW, Gap, Here, Mark, Missing, find_gap
 from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
 
@@ -66,13 +68,25 @@ class StartPositions:
             self.unexpected(topic),
             has,
         )
-        return find_gap(
+        gap = find_gap(
             here,
             there,
             self._route.origins,
             copied_before=copied_before,
             comes_elsewhere=lambda origin: origin in self._route.elsewhere,
         )
+        if gap is None or gap.kind not in (MADE_ANEW, LOST_DATA) or gap.origin != self._engine.cluster:
+            return gap
+        _, cause = self.judged(topic.name, there[gap.origin])
+        return replace(gap, detail=f"{gap.detail}. Cause: {cause}") if cause else gap
+
+    def judged(self, name: str, theirs: Mark) -> tuple[Judgement, str]:
+        """Return what the destination's copy of this cluster's own messages means, and the cause in words."""
+        own = self._engine.origin_stores.own_topic(name)
+        copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
+        judgement = judge(copy, own)
+        holder = self._route.link.destination
+        return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
 
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
         """Where copying starts when what is missing here now may be left out: the lowest place that an origin needs."""

@@ -272,6 +272,9 @@ def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"{name} is {link['state']}" + (f": {link['detail']}" if link["detail"] else ""), style="red")
     for topic, reason in link["halted"].items():
         yield Text(f"{name} halted {topic}: {reason}", style="red")
+    if lost := link.get("lost_here"):  # a worker of an older version does not say
+        topic, reason = next(iter(lost.items()))
+        yield Text(f"{name} leads to {len(lost)} topics that were lost here, such as {topic}: {reason}", style="red")
     for topic in link["hold_exceeded"]:
         yield Text(f"{name} holds back too much of {topic} ({link['on_hold_exceeded']})", style="red")
 

@@ -243,6 +243,8 @@ class DeleteTopicsRequest(Request):
 
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
+    noted_ms: int | None = None
+    """When a client or an operator asked for it, to be noted with the topics; None if nothing is noted."""
 
 
 @dataclass(slots=True)

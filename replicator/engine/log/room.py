@@ -31,6 +31,7 @@ from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom, is_full
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopyRequest,
+    DeleteTopicsRequest,
     DropInactiveRequest,
     PublishRequest,
     PublishStagedRequest,
@@ -77,6 +78,8 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
             total += _row_bytes(request.bytes, elsewhere)
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
+        elif isinstance(request, DeleteTopicsRequest):
+            total += 3 * ROW_BYTES * len(request.tails)
         elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest)):
             total += BOUNDED_BYTES
         elif isinstance(request, CompactSegmentsRequest):

@@ -48,6 +48,10 @@ published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u
            | first entry (origin's position)              entries lie at the Apache Pulsar brokers that the worker runs
                                                           beside; see :mod:`replicator.apache.published`
 broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
+lineage    topic id | origin                              JSON: which store of the origin wrote the copies that are
+                                                          here, and which lives it deleted, by incarnation; see
+                                                          :mod:`replicator.engine.topics.origin_stores`
+deletions  hash of topic, origin and incarnation          JSON: a life of a topic that its origin deleted; see there
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -110,6 +114,8 @@ TABLES: Final = (
     "staging",
     "published",
     "broker_cursors",
+    "lineage",
+    "deletions",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")

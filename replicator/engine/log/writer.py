@@ -29,6 +29,7 @@ import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.latencies import Latencies
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.block import BlockHeader, BlockKind
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
@@ -278,9 +279,19 @@ class Writer:
         )
         return record
 
-    async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:
-        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before."""
-        await self._submit(DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned))
+    async def delete_topics(
+        self, tails: Sequence[Tail], partitioned: str | None = None, *, noted: bool = False
+    ) -> list[Deletion]:
+        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before.
+
+        If ``noted``, the same transaction notes the deletion of each topic that has blocks of this cluster. Return the
+        notes.
+        """
+        noted_ms = self.wall_clock_ms() if noted else None
+        found: list[Deletion] = await self._submit(
+            DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned, noted_ms=noted_ms)
+        )
+        return found
 
     async def terminate(self, tail: Tail) -> None:
         """What producers published before this call is stored; what they publish after it is refused, for ever."""

@@ -47,6 +47,7 @@ SWEPT_TABLES: Final = (
     "compaction",
     "published",
     "broker_cursors",
+    "lineage",
 )
 """Those whose keys begin with a topic's id."""
 MARKERS_HANDLED: Final = "markers handled"

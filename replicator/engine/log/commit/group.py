@@ -156,7 +156,7 @@ class CommitGroup:
         if isinstance(request, DropInactiveRequest):
             return self._deduplication.drop_inactive(txn, request.tail)
         if isinstance(request, DeleteTopicsRequest):
-            return delete_topics(txn, self._dbs, request, self._appender)
+            return delete_topics(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, TerminateRequest):
             return terminate_topic(txn, self._dbs, request.tail, self._appender)
         if isinstance(request, SweepRequest):
