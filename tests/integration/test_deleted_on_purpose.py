@@ -57,6 +57,7 @@ def head(mesh: Mesh, name: str) -> dict[str, object]:
     """What the store of a cluster says of itself, whose worker does not run."""
     with lmdb.open(str(mesh.data(name) / "log"), readonly=True, lock=False, max_dbs=1) as env, env.begin() as txn:
         row = txn.get(HEAD.encode(), db=env.open_db(b"meta", txn=txn, create=False))
+        assert row is not None
         found: dict[str, object] = json.loads(bytes(row))
         return found
 

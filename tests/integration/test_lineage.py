@@ -518,7 +518,9 @@ def test_a_link_tells_only_of_origins_that_it_may_bring(tmp_path: Path) -> None:
             assert await told(body) == 200
             assert list(b.origin_stores.lines) == ["a"]
             assert b.origin_stores.deletions == {}
-            for malformed in ([], {}, {**body, "copies": [{}]}, {**body, "deletions": [deletion] * (ROWS_MAX + 1)}):
+            too_many = {**body, "deletions": [deletion] * (ROWS_MAX + 1)}
+            malformed_bodies: list[Any] = [[], {}, {**body, "copies": [{}]}, too_many]
+            for malformed in malformed_bodies:
                 assert await told(malformed) == 400
             own = {**deletion, "origin": "b"}
             await b.origin_stores.take("a", {}, [], [Deletion.of_json(own)])
