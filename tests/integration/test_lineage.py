@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -245,6 +246,34 @@ def test_a_restored_store_has_a_new_id_names_the_old_one_and_takes_over_the_copi
     asyncio.run(main())
 
 
+def test_a_restored_store_does_not_claim_a_copy_that_has_more_than_it(tmp_path: Path) -> None:
+    """Until an operator goes on without: then what is missing is a hole of the store that it knows of."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as b:
+            async with opened(tmp_path / "a", "a") as a:
+                await publish(a, b"1")
+            shutil.copytree(tmp_path / "a", tmp_path / "saved")
+            async with opened(tmp_path / "a", "a") as a, linked(a, b):
+                old = a.origin_stores.store
+                await publish(a, b"2")
+                await eventually(lambda: store_at(b, "a") == old and b.find(TOPIC).log.messages == 2)  # type: ignore[union-attr]
+            async with opened(tmp_path / "saved", "a") as a:
+                put_mark(a.store, RestoredMark("r1", "backup", 1, 2, 3))
+            async with opened(tmp_path / "saved", "a") as a, linked(a, b) as link:
+                await eventually(lambda: link.status()["gaps"])
+                (gap,) = link.status()["gaps"]
+                assert gap["kind"] == "lost-data"
+                assert f"another store of a (id {old[:8]}…) wrote the copy at b" in gap["detail"]
+                await eventually(lambda: b.origin_stores.lines["a"].predecessors == (old,), "what is told first")
+                assert store_at(b, "a") == old
+                await link.resolve(TOPIC, "skip-and-record")
+                await publish(a, b"3")
+                await eventually(lambda: store_at(b, "a") == a.origin_stores.store)
+
+    asyncio.run(main())
+
+
 def test_an_older_store_does_not_take_the_place_of_a_later_one_by_what_others_forward(tmp_path: Path) -> None:
     """``b`` has heard of the restored store of ``a`` by ``a`` itself, ``c`` has not, and forwards what it knows."""
 
@@ -341,7 +370,11 @@ def test_in_a_ring_all_copies_are_marked_and_the_deleted_topic_does_not_come_bac
         async with mesh_of(tmp_path, RING) as made:
             a, b, c = (made.engines[name] for name in "abc")
             entries = await publish(a, b"1", b"2")
+            await publish(a, b"1", name="at-once")
             await eventually(lambda: has(b, "a", entries) and has(c, "a", entries), "the copies")
+            await eventually(lambda: c.find("at-once"), "the copies")
+            await a.deleting.delete("at-once")
+            await eventually(lambda: marked(b, "a", "at-once") and marked(c, "a", "at-once"), "marks while connected")
             await stop(made, "b>c")
             await a.deleting.delete(TOPIC)
             await eventually(lambda: marked(b, "a"))
