@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_commands
 import lmdb
 import pytest
 from backup_support import MESH, ORDERS, Mesh, numbered, publish, take
@@ -209,6 +210,10 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     for link in mesh.status("A")["links"]:
         assert list(link["lost_here"]) == [GOING]
         assert link["deleted_here"] == []
+    shown = " ".join(mesh.command("status").stdout.split())
+    assert "1 topics that were lost here" in shown
+    listed = forked_commands.run("links", "list", "-f", "topology.yaml", "-c", "A", cwd=mesh.path)
+    assert "lost here:" in " ".join(listed.stdout.split())
 
 
 def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_made_since(mesh: Mesh) -> None:
