@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 START_IT: Final = "start the worker there, or correct its address in the topology"
 
@@ -19,21 +20,25 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
     """
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        reason: Exception = error.os_error
-        text = why_not_connected(error)
-    elif isinstance(error, OSError) and error.errno is not None:
-        reason, text = error, _of_system(error)
-    else:
+    reason = _inside(error)
+    if not isinstance(reason, OSError) or (reason is error and error.errno is None):
         return str(error) or type(error).__name__
+    text = _of_system(reason)
     return f"{text}; {remedy}" if remedy and isinstance(reason, ConnectionRefusedError | socket.gaierror) else text
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
     """Return the reason that the system or TLS gives, without the address that the text of ``error`` repeats."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return _of_system(error.certificate_error)
-    return _of_system(error.os_error)
+    return _of_system(_inside(error))
+
+
+def _inside(error: Exception) -> Exception:
+    """Return the error of the system or of TLS that an error of aiohttp carries, or ``error`` itself.
+
+    What reads data in Spark's processes does without aiohttp, so its types are not imported here.
+    """
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", None)
+    return found if isinstance(found, Exception) else error
 
 
 def _of_system(reason: Exception) -> str:

@@ -19,13 +19,8 @@ from replicator.client.consuming.acknowledger import Acknowledger, id_of
 from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
 from replicator.client.consuming.inbox import Inbox
 from replicator.client.consuming.letters import LetterSender, LetterTopics
-from replicator.client.consuming.listening import (
-    ActiveChanges,
-    ConsumerEventListener,
-    Listening,
-    MessageListener,
-)
-from replicator.client.consuming.receiving import Arrivals, Receiver
+from replicator.client.consuming.listening import Listening, MessageListener
+from replicator.client.consuming.receiving import ActiveChanges, Arrivals, ConsumerEventListener, Receiver
 from replicator.client.consuming.seeking import SkippedPart, seek_target
 from replicator.client.errors import (
     AlreadyClosed,

@@ -1,14 +1,11 @@
-"""What tells an application of its consumer: the message listener, and the listener for the active consumer.
-
-The message listener is a task that hands messages to an application's function, one after the other.
-"""
+"""The message listener: the task that hands messages to an application's function, one after the other."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from replicator.client.errors import AlreadyClosed, InvalidMessage, PulsarException
 from replicator.client.message import Message
@@ -16,46 +13,10 @@ from replicator.client.tasks import client_supervisor
 from replicator.running.short_tasks import in_background
 from replicator.running.supervisor import SupervisedTask
 
-if TYPE_CHECKING:
-    from replicator.client.consuming.receiving import Receiver
-
 _log = logging.getLogger(__name__)
 
 MessageListener = Callable[[Any, Message], object]
 """A function or coroutine function of the consumer and a message. What it raises rejects the message."""
-
-
-class ConsumerEventListener(Protocol):
-    """Hears in a Failover subscription whether its consumer is the active one."""
-
-    def became_active(self, consumer: Receiver, partition: int) -> None: ...
-
-    def became_inactive(self, consumer: Receiver, partition: int) -> None: ...
-
-
-class ActiveChanges:
-    """Tells a listener each time its consumer becomes the active one of a Failover subscription, or no longer is."""
-
-    def __init__(self, listener: ConsumerEventListener, consumer: Receiver, topic: str, partition: int) -> None:
-        """``consumer`` is the one that the application knows; ``topic`` is for the log."""
-        self._listener = listener
-        self._topic = topic
-        self._consumer = consumer
-        self._partition = partition
-        self._active: bool | None = None
-
-    def tell(self, active: bool) -> None:
-        """Call the listener, if ``active`` is news."""
-        if active is self._active:
-            return
-        self._active = active
-        try:
-            if active:
-                self._listener.became_active(self._consumer, self._partition)
-            else:
-                self._listener.became_inactive(self._consumer, self._partition)
-        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
-            _log.exception("%s: the consumer event listener failed", self._topic)
 
 
 class Listening:
