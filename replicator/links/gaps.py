@@ -71,7 +71,8 @@ class Gap:
             origin,
             f"messages of {origin} after {have} up to {missing} are not here any more, and the destination does not "
             "have them; `replicator links resolve --policy skip-and-record` goes on without them and deletes nothing "
-            f"(copy-anew deletes the destination's copy, {_held(held)} and its subscriptions, and copies what is left here)",
+            f"(copy-anew deletes the destination's copy, {_held(held)} and its subscriptions, and copies what is left "
+            "here)",
         )
 
     @classmethod
