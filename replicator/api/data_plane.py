@@ -2,7 +2,8 @@
 (:mod:`replicator.api.link_streams`).
 
 ``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
-/replication/v1/partitions | schemas | delete-copy | lineage``; the forms are in docs/http.md.
+/replication/v1/partitions | schemas | delete-copy | keep-both | earlier-lives | lineage``; the forms are in
+docs/http.md.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def routes() -> list[web.RouteDef]:
         web.post("/replication/v1/partitions", take_partitions),
         web.post("/replication/v1/schemas", take_schemas),
         web.post("/replication/v1/delete-copy", delete_copy),
+        web.post("/replication/v1/keep-both", keep_both),
+        web.post("/replication/v1/earlier-lives", earlier_lives),
         web.post(LINEAGE_ROUTE, take_lineage),
     ]
 
@@ -196,14 +199,22 @@ async def high_water(request: web.Request) -> web.Response:
 
 
 def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
-    """Return by origin how far it is here, which of its stores wrote that, and whether it deleted that on purpose."""
-    stores = engine.origin_stores
+    """Return by origin how far it is here, its newest message, and how many messages the topic has.
+
+    Of the origin also say which of its stores wrote that, and whether it deleted that on purpose.
+    """
+    stores, messages = engine.origin_stores, topic.origins.message_vector()
     found: dict[str, Any] = {}
     for origin in origins:
         mark = topic.origins.high_water(origin)
         if mark is None:
             continue
-        row = found[origin] = {"incarnation": mark.incarnation, "position": str(mark.position)}
+        row = found[origin] = {
+            "incarnation": mark.incarnation,
+            "position": str(mark.position),
+            "messages": str(messages.get(origin, BEFORE_ALL)),
+            "held": topic.log.messages,
+        }
         if (store := stores.store_of(topic, origin, mark.incarnation)) is not None:
             row["store"] = store
         if stores.is_deleted(topic, origin, mark.incarnation, mark.position):
@@ -270,6 +281,25 @@ async def delete_copy(request: web.Request) -> web.Response:
     source = linked_source(request)
     await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
+
+
+async def keep_both(request: web.Request) -> web.Response:
+    """A link has a later life of a topic: keep the earlier one that is here, and take the later one behind it."""
+    source = linked_source(request)
+    await copies.keep_both(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
+    return web.json_response({})
+
+
+async def earlier_lives(request: web.Request) -> web.Response:
+    """A link has earlier lives of a topic: name those of which messages are missing here; ``note=true`` notes it."""
+    linked_source(request)
+    topic, marks = await _topic(request), await copies.read_marks(request)
+    engine = request.app[ENGINE]
+    lacking = copies.lacking(engine, topic, marks)
+    if lacking and request.query.get("note") == "true":
+        await copies.leave_out(engine, topic, {origin: marks[origin] for origin in lacking})
+        lacking = copies.lacking(engine, topic, marks)
+    return web.json_response({"lacking": lacking})
 
 
 def linked_source(request: web.Request) -> str:

@@ -80,6 +80,8 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/identity"): READING,
     ("GET", "/replication/v1/place"): READING,
     ("POST", "/replication/v1/delete-copy"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/keep-both"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/earlier-lives"): (Action.REPLICATE,),
 }
 """The topic is the parameter ``topic``."""
 

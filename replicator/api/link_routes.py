@@ -10,10 +10,10 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_topic
+from replicator.links.gaps import POLICIES
 from replicator.links.json_types import LinkStatus
 from replicator.peering.topic_summary import Behind
 
-POLICIES: Final = ("skip-and-record", "copy-anew")
 TOPICS_SHOWN_MAX: Final = 10_000
 
 

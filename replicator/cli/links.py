@@ -31,7 +31,8 @@ Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The c
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="persistent://tenant/namespace/name.")]
 Policy = Annotated[
-    str, typer.Option("--policy", metavar="skip-and-record|copy-anew", help="How the link is to go on with it.")
+    str,
+    typer.Option("--policy", metavar="keep-both|skip-and-record|copy-anew", help="How the link is to go on with it."),
 ]
 
 

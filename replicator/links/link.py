@@ -192,7 +192,7 @@ class Link:
         self._nudged.set()
 
     async def resolve(self, topic_name: str, policy: str) -> None:
-        """Go on with a topic that has a gap, by ``skip-and-record`` or ``copy-anew``.
+        """Go on with a topic that has a gap, by ``keep-both``, ``skip-and-record`` or ``copy-anew``.
 
         Raises :class:`NotResolved`.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -21,7 +22,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, LOST_DATA, SKIP_AND_RECORD, Gap, Mark
+from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -47,10 +48,12 @@ class LinkIndex(Protocol):
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
-class CopyDeleter(Protocol):
-    """What it needs of the connection."""
+class CopyKeeper(Protocol):
+    """What a link's topics ask of the destination."""
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
+    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None: ...
+    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]: ...
 
 
 class LinkTopics:
@@ -235,21 +238,26 @@ class LinkTopics:
                 self._leave_alone(found, there.get(name, {}))
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}
+        to_raise: list[str] = []
         for name in self.copier.topics:
             topic = self._engine.find(name)
             if topic is None:  # it is being deleted
                 continue
             gap = self._gap(topic, there.get(name, {}))
-            if gap is None:
-                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
-            else:
+            if gap is not None:
                 gaps[name] = gap
                 starts[name] = Start(self.memory.mark(topic.topic_id))
+            elif self._is_to_be_asked(topic, there.get(name, {})):
+                to_raise.append(name)
+                starts[name] = Start(self.memory.mark(topic.topic_id))
+            else:
+                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
         self.copier.on_connected(starts)
         for name in starts:
             self._hold(name)
         for name, gap in gaps.items():
             self.found_gap(name, gap)
+        self.ask(to_raise)
         self.lost_here.clear()
         for name, marks in there.items():
             if self._engine.find(name) is None:
@@ -358,7 +366,7 @@ class LinkTopics:
             )
 
     async def settle(
-        self, name: str, there: Mapping[str, Mark], policy: str, deleter: CopyDeleter, *, asked: bool = False
+        self, name: str, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool = False
     ) -> bool:
         """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``,
         for which an operator may have ``asked``, does; returns whether it goes on."""
@@ -373,22 +381,33 @@ class LinkTopics:
             gap = self._still_missing(topic, there, before)
         mark = self.memory.mark(topic.topic_id)
         if gap is not None:
-            if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy, asked=asked):
+            if policy not in POLICIES or not gap.allows(policy, asked=asked):
                 self.halt(name, gap.detail, gap)
                 return False
-            if policy == COPY_ANEW:
-                try:
-                    await deleter.delete_copy(name, self.start_positions.whole(topic))
-                except PeerRefused as error:
-                    self.halt(name, f"{gap.detail}; it cannot be copied anew: {error}", gap)
-                    return False
-                there = {}
-                self.memory.moved(topic.topic_id, BEFORE_ALL)
+            try:
+                there = await self._end_gap(topic, gap, there, policy, keeper)
+            except PeerRefused as error:
+                self.halt(name, f"{gap.detail}; the destination refuses {policy}: {error}", gap)
+                return False
             await self._record(topic, gap, policy)
             if gap.kind == LOST_DATA:
                 await self._note_lost(topic, there[self._engine.cluster].position)
-            if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
+            if not self._is_here(topic):
                 return False
+            if policy == KEEP_BOTH and (more := self._gap(topic, there)) is not None:
+                self.halt(name, more.detail, more)
+                return False
+        if raised := self.start_positions.lives_to_raise(topic, there):
+            try:
+                await keeper.keep_both(name, raised)
+            except PeerRefused as error:
+                self.halt(name, f"the destination does not take the later life of the topic: {error}")
+                return False
+            if not self._is_here(topic):
+                return False
+            there = _raised(there, raised)
+        if not await self._keeps_earlier_lives(topic, policy, keeper, asked=asked) or not self._is_here(topic):
+            return False
         del self.unsettled[name]
         self._origins_told.pop(name, None)  # another copy may be there
         self._news.add(name)
@@ -397,6 +416,52 @@ class LinkTopics:
         self.copier.on_resumed(name, self._start(topic, there, mark), probing=name in self._refusals)
         self._hold(name)
         return True
+
+    def _is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Return whether the destination is to take up a later life, or may lack messages of an earlier one."""
+        return bool(
+            self.start_positions.lives_to_raise(topic, there) or (there and self.start_positions.earlier(topic))
+        )
+
+    async def _keeps_earlier_lives(self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool) -> bool:
+        """Find out whether the destination lacks messages of earlier lives that are here; halt the topic if so, unless
+        ``policy`` ends that. Return whether the topic may go on."""
+        earlier = self.start_positions.earlier(topic)
+        if not earlier:
+            return True
+        try:
+            lacking = await keeper.lacking(topic.name, earlier)
+            for origin in sorted(lacking):
+                gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
+                if not gap.allows(policy, asked=asked):
+                    self.halt(topic.name, gap.detail, gap)
+                    return False
+                await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
+                await self._record(topic, gap, policy)
+        except PeerRefused as error:  # it is of an earlier version, and knows nothing of that
+            log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
+        return True
+
+    def _is_here(self, topic: Topic) -> bool:
+        """Return whether the topic was neither deleted nor let go of meanwhile."""
+        return self._engine.find(topic.name) is topic and topic.name in self.copier.topics
+
+    async def _end_gap(
+        self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
+    ) -> Mapping[str, Mark]:
+        """Do at the destination what ``policy`` says; return what it has of the topic then.
+
+        Raises :class:`PeerRefused`.
+        """
+        if policy == KEEP_BOTH:
+            lives = self.start_positions.lives_to_raise(topic, there, asked=True)
+            await keeper.keep_both(topic.name, lives)
+            return _raised(there, lives)
+        if policy == COPY_ANEW:
+            await keeper.delete_copy(topic.name, self.start_positions.whole(topic))
+            self.memory.moved(topic.topic_id, BEFORE_ALL)
+            return {}
+        return there
 
     async def _note_lost(self, topic: Topic, upto: Position) -> None:
         """Only the destination has what lies below ``upto`` and is not in the log here, which goes on without it."""
@@ -421,13 +486,15 @@ class LinkTopics:
         return Gap.trimmed(before.origin, have, missing) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
-        """Invariant 2 is given up here on purpose: this is written down before it happens."""
+        """Write down how the gap was ended. Except by keep-both, invariant 2 is given up here on purpose."""
         link = self._route.link
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
         at_ms = self._engine.writer.wall_clock_ms()
         if self._index is not None:
             about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
             self._index.audit(f"link {link.key}", policy, topic.name, about)
+        if policy == KEEP_BOTH:  # nothing is left out
+            return
         await self.memory.note_skip(
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
         )
@@ -511,3 +578,11 @@ class LinkTopics:
                 backlog_entries=self.backlog_of(name),
                 detail=copy.halted or self._refusals.reason(name),
             )
+
+
+def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:
+    """Return ``there`` after the destination took up ``lives``: it learned their incarnations, and has nothing more."""
+    return {
+        origin: replace(mark, incarnation=lives[origin].incarnation) if origin in lives else mark
+        for origin, mark in there.items()
+    }

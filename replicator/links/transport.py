@@ -30,11 +30,13 @@ from replicator.engine.log.link_frame import (
     pack_frame,
     version_refused,
 )
+from replicator.engine.log.store_tables import HighWater
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
 from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
+from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, OriginMarks
 from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -141,10 +143,26 @@ class HttpTransport:
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None:
         """Have the destination delete its copy of ``topic``, so that it can be copied anew; ``here`` is what the source
         has of it. Raises :class:`PeerRefused` where something would be lost."""
-        marks = {
-            origin: {"incarnation": mark.incarnation, "position": str(mark.position)} for origin, mark in here.items()
-        }
-        await self._ask("POST", "delete-copy", [("from", self._source), ("topic", topic)], {"origins": marks})
+        await self._ask_about_lives(DELETE_COPY, topic, here)
+
+    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None:
+        """Have the destination keep the earlier lives of ``topic`` that it has, and take the later ``lives`` behind
+        them. Raises :class:`PeerRefused`."""
+        await self._ask_about_lives(KEEP_BOTH, topic, lives)
+
+    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]:
+        """Return the origins of whose ``earlier`` lives of ``topic`` the destination lacks messages below its mark.
+
+        With ``note`` the destination notes first that these were left out. Raises :class:`PeerRefused`.
+        """
+        answer = await self._ask_about_lives(EARLIER_LIVES, topic, earlier, *([("note", "true")] if note else ()))
+        return set(answer["lacking"])
+
+    async def _ask_about_lives(
+        self, what: str, topic: str, marks: Mapping[str, Mark], *more: tuple[str, str]
+    ) -> dict[str, Any]:
+        said = OriginMarks({origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()})
+        return await self._ask("POST", what, [("from", self._source), ("topic", topic), *more], said.as_json())
 
     async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply:
         """Tell the destination how many partitions topics have here; returns how many they have there then."""
@@ -246,9 +264,13 @@ class HttpTransport:
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:
+    """Read the mark of one origin; workers of earlier versions say only its incarnation and position."""
+    messages, held = row.get("messages"), row.get("held")
     return Mark(
         row["incarnation"],
         Position.parse(row["position"]),
+        None if messages is None else Position.parse(messages),
+        None if held is None else int(held),
         store=row.get("store"),
         deleted=bool(row.get("deleted", False)),
     )

@@ -6,7 +6,7 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,6 +186,17 @@ class CopyRequest(Request):
     """Whether deduplication is on: then it is noted which producers' sequence ids come in."""
     writes: Sequence[tuple[str, bytes, bytes | None]] = ()
     """Rows that are set, or with None deleted, with the blocks."""
+
+
+@dataclass(slots=True)
+class KeepBothRequest(Request):
+    """Takes up later lives of a topic at other clusters: their earlier ones are closed history from then on."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    lives: Mapping[str, HighWater] = field(default_factory=dict)
+    """By origin, the life to take up, and how far the link's source has it."""
+    holes: Mapping[str, Hole] = field(default_factory=dict)
+    """By origin, what of an earlier life is missing, below the high-water mark."""
 
 
 @dataclass(slots=True)

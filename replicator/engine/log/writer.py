@@ -22,7 +22,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import lmdb
@@ -45,6 +45,7 @@ from replicator.engine.log.requests import (
     DeleteTopicsRequest,
     DropInactiveRequest,
     Extent,
+    KeepBothRequest,
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
@@ -62,7 +63,7 @@ from replicator.engine.log.requests import (
 from replicator.engine.log.room import APPENDS, TableRoom, most_bytes
 from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.log.store_tables import HighWater, TopicRecord
 from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publish_order import Turn
@@ -271,6 +272,15 @@ class Writer:
                 numbered=numbered,
             )
         )
+
+    async def keep_both(
+        self, tail: Tail, lives: Mapping[str, HighWater], holes: Mapping[str, Hole] | None = None
+    ) -> None:
+        """Take up, by origin, later ``lives`` of a topic, and note ``holes`` in its earlier ones.
+
+        Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
+        """
+        await self._submit(KeepBothRequest(self._loop.create_future(), tail=tail, lives=lives, holes=holes or {}))
 
     async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
         """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""

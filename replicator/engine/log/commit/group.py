@@ -36,6 +36,7 @@ from replicator.engine.log.requests import (
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
+    KeepBothRequest,
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
@@ -53,7 +54,14 @@ from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.topics.topic_deletion import sweep_topic
 
-_OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
+_OF_A_TOPIC: Final = (
+    CopyRequest,
+    KeepBothRequest,
+    ReclaimRequest,
+    OpenProducerRequest,
+    DropInactiveRequest,
+    TerminateRequest,
+)
 
 
 class CommitGroup:
@@ -135,10 +143,12 @@ class CommitGroup:
     def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
         if isinstance(request, _OF_A_TOPIC) and request.tail.deleted:
             raise topic_deleted(request.tail)
-        if isinstance(request, CopyRequest):
+        if isinstance(request, CopyRequest | KeepBothRequest):
             if (copies := self._copies) is None:
                 deduplication, appender = self._deduplication, self._appender
                 copies = self._copies = BlockCopies(self._dbs, self._cluster, appender, deduplication, self.committed)
+            if isinstance(request, KeepBothRequest):
+                return copies.keep_both(txn, request)
             extents = copies.copy(txn, request)
             self._put_all(txn, request.writes)
             return extents
