@@ -58,7 +58,7 @@ class StartPositions:
 
         def has(position: Position) -> bool:
             lost = any(after < position <= upto for after, upto in own_holes)
-            return lost or position in topic.log or position <= topic.log.trimmed
+            return lost or topic.log.had(position)
 
         here = Here(
             self._engine.cluster,

@@ -27,6 +27,7 @@ from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.putting_back import PutsBack, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
@@ -39,9 +40,11 @@ from replicator.engine.log.requests import (
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    RecountRequest,
     ReplaceBlockRequest,
     Request,
     SweepRequest,
@@ -53,7 +56,15 @@ from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.topics.topic_deletion import sweep_topic
 
-_OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
+_OF_A_TOPIC: Final = (
+    CopyRequest,
+    ReclaimRequest,
+    PutBackRequest,
+    RecountRequest,
+    OpenProducerRequest,
+    DropInactiveRequest,
+    TerminateRequest,
+)
 
 
 class CommitGroup:
@@ -151,6 +162,11 @@ class CommitGroup:
         if isinstance(request, ReclaimRequest):
             reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
             return reclaims.reclaim(txn, request)
+        if isinstance(request, PutBackRequest):
+            puts_back = PutsBack(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            return puts_back.put_back(txn, request)
+        if isinstance(request, RecountRequest):
+            return recount(txn, self._dbs, request, self._appender)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):
