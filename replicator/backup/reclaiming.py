@@ -167,7 +167,7 @@ def _planned(
     found = {topic: _lives(engine, topic, peers, rewritten) for topic in _names(peers)}
     lost = [each for lives in found.values() for each in lives.refused]
     if engine is not None:
-        lost += [each for topic in found for each in _out_of_place(engine, topic, peers, found[topic].newest)]
+        lost += [each for topic in found for each in _out_of_place(engine, topic, peers, found[topic])]
     return ReclaimPlan(
         tuple(plan for lives in found.values() for plan in lives.plans),
         (*lost, *_not_asked(name, without)),
@@ -234,7 +234,7 @@ class _Run:
                     done.loses(f"{error}; nothing of it comes back, and the other topics go on")
                     break
             else:
-                done.loses(*_out_of_place(engine, name, peers))
+                done.loses(*_out_of_place(engine, name, peers, lives))
             await self._finish(engine.find(name))
         for topic in engine.topics():  # of an earlier run, though no peer that is asked has copies any more
             await self._finish(topic)
@@ -374,24 +374,24 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], plan: TopicPlan | None = None) -> list[str]:
-    """Return what peers have that has no place here any more: the log went on after it was lost.
+def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
+    """Return what peers have of the newest life that has no place here any more: the log went on after it was lost.
 
-    ``plan`` is about to be carried out.
+    What ``lives`` plans to append counts as being here.
     """
     topic = engine.find(name)
     if topic is None:
         return []
     holes = topic.origins.left_out(engine.cluster)
-    planned = [] if plan is None else [(plan.after, plan.upto)]
+    planned = [] if lives.newest is None else [(lives.newest.after, lives.newest.upto)]
     return [
         f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
         "went on"
         for peer in peers
         for copy in peer.copies.get(name, ())
         if copy.incarnation == topic.incarnation
-        and not copy.deleted
-        and not (copy.mark in topic.log or copy.mark <= topic.log.trimmed)
+        and lives.deleted.get(peer.name) != copy.incarnation
+        and not topic.log.had(copy.mark)
         and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
     ]
 
