@@ -72,7 +72,7 @@ def _ask(name: str, url: str, restored: str) -> Peer:
             raise WorkerNotAsked(f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}")  # noqa: TRY301
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}
-        deletions = {topic: lives for topic, row in cuts["topics"].items() if (lives := _deletions(row, restored))}
+        deletions = {topic: told for topic, row in cuts["topics"].items() if (told := _deletions(row, restored))}
         # The log of failovers is not among the topics of users; all of it is kept.
         epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
         copies |= {

@@ -35,7 +35,7 @@ from replicator.engine.log.store_tables import LOCAL_PREFIX
 from replicator.engine.log.stored_blocks import StoredBlock, blocks_after
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.sequence_index import numbered_of
+from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.engine.subscriptions.putting_back import Told
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, Ack

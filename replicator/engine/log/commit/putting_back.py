@@ -38,7 +38,7 @@ from replicator.engine.log.requests import Counted, PutBackRequest, RecountReque
 from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.sequence_index import numbered_of
+from replicator.engine.producing.numbered_blocks import numbered_of
 from snapshots.ack_vector import Range, merged_ranges
 from snapshots.position import Position
 
