@@ -98,3 +98,35 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     mesh.until(lambda: mesh.agree("sub") and mesh.consumed(), "the same state everywhere", 120)
     assert {mesh.messages(name) for name in "ABC"} == {MESSAGES + 150}
     mesh.verify()
+
+
+def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_named_gap_that_keeps_both(
+    mesh: Mesh,
+) -> None:
+    """A loses its disk before C had anything of it. Then C gets what A publishes since."""
+    a = mesh.client_url("A")
+    mesh.pause("A", "C")
+    asyncio.run(publish(a, numbered("a", 0, 200)))
+    mesh.until(lambda: mesh.messages("B") == 200, "the copy at B")
+    mesh.lose("A")
+    mesh.start("A")
+    asyncio.run(publish(a, numbered("n", 0, 10)))
+    mesh.until(lambda: mesh.messages("C") == 10, "the new ones at C")
+    mesh.until(lambda: "made-anew" in str(gaps(mesh, "B")), "the link to B says why it stands still")
+    mesh.kill("A")
+    assert f"took back 200 messages of {ORDERS} (an earlier life, below what was here)" in mesh.reclaim("A")
+    mesh.start("A")
+    mesh.until(lambda: mesh.messages("B") == 210, "the new ones at B, without a word of an operator")
+    mesh.until(lambda: "earlier-life" in str(gaps(mesh, "C")), "the link to C names what C lacks")
+    assert mesh.messages("A") == 210
+    mesh.run_links("resolve", "A", "C", "--topic", ORDERS, "--policy", "keep-both")
+    asyncio.run(publish(a, numbered("n", 10, 20)))
+    mesh.until(lambda: mesh.messages("C") == 20 and mesh.messages("B") == 220, "what goes on at C and at B")
+    assert mesh.messages("A") == 220, "A keeps both lives"
+    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
+    mesh.verify()  # what C lacks is noted there
+
+
+def gaps(mesh: Mesh, destination: str) -> list[str]:
+    links = mesh.status("A")["links"]
+    return [gap["kind"] for link in links if link["to"] == destination for gap in link["gaps"]]
