@@ -440,3 +440,81 @@ def test_what_a_producer_sends_again_that_was_put_back_is_a_duplicate(tmp_path: 
             assert payloads == [b"%d" % number for number in range(10)]
 
     asyncio.run(main())
+
+
+def test_what_another_copy_of_the_store_has_is_put_between_the_ledgers_of_this_one(tmp_path: Path) -> None:
+    """Both went on in the same life: the other one in the ledger that both have, and in one of its own."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "one") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message(b"shared")])
+            incarnation, shared = topic.incarnation, topic.log.last
+            block = make_block(
+                Position(shared.ledger, shared.entry + 1), [message(b"tail")], origin="us-east", incarnation=incarnation
+            )
+            tail = (verify_block(block), block)
+        shutil.copytree(tmp_path / "one", tmp_path / "other")
+        async with opened(tmp_path / "other") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message(b"theirs")])
+            theirs = own(blocks_of(topic))[-1]
+        async with opened(tmp_path / "one") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            (ours,) = await topic.publish([message(b"ours")])
+            await topic.subscriptions["sub"].acknowledge([Ack(shared), Ack(ours)])
+        async with opened(tmp_path / "one") as engine:
+            topic = await engine.topic(TOPIC)
+            for rows, after in (
+                ([tail], shared),
+                ([(verify_block(theirs.block), bytes(theirs.block))], Position(theirs.position.ledger, -1)),
+            ):
+                upto = rows[-1][0].origin_last
+                await engine.writer.put_back(
+                    topic.tail, incarnation, rows, after=after, holes=(), upto=upto, numbered=False
+                )
+            told = Told(1, OriginAcks(incarnation, [], PositionSet([theirs.position])))
+            await finish_put_back(engine, topic, {"sub": told})
+        async with opened(tmp_path / "one") as engine:
+            topic = await engine.topic(TOPIC)
+            assert [each.position for each in own(blocks_of(topic))] == [
+                shared,
+                tail[0].origin_first,
+                theirs.position,
+                ours,
+            ]
+            assert counts(topic, engine) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+            assert unconsumed(topic) == [tail[0].origin_first]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_was_compacted_is_compacted_anew(tmp_path: Path) -> None:
+    def keyed(key: str, payload: bytes) -> bytes:
+        return encode_entry(
+            MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key=key), payload
+        )
+
+    async def main() -> None:
+        async with opened(tmp_path / "life") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([keyed("old", b"1"), keyed("both", b"1")])
+            blocks = own(blocks_of(topic))
+            life = Life(topic.incarnation, blocks, PeerCopy(topic.incarnation, blocks[-1].last))
+        async with opened(tmp_path / "new") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([keyed("both", b"2"), keyed("new", b"1")])
+            await topic.compaction.run()
+            assert topic.log.view.horizon > BEFORE_ALL
+        async with opened(tmp_path / "new") as engine:
+            assert await put_back(engine, [life], 100, {})
+        async with opened(tmp_path / "new") as engine:
+            topic = await engine.topic(TOPIC)
+            assert topic.log.view.horizon == BEFORE_ALL, "readers of the view get all of the log"
+            await topic.compaction.run()
+            found = topic.compaction.read(BEFORE_ALL, None, 100, 1 << 20)
+            assert [bytes(each.entry)[-1:] for each in found] == [b"1", b"2", b"1"]
+            assert topic.compaction.state.entries == 3
+
+    asyncio.run(main())

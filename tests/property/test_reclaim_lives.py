@@ -5,12 +5,13 @@ reclaim are real.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import forked_commands
 import pytest
-from engine_support import TOPIC, opened
+from engine_support import TOPIC, eventually, opened
 from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live, own, trims
 
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
@@ -179,5 +180,49 @@ def test_a_topic_of_the_newest_life_and_one_of_an_earlier_life_come_back_in_one_
             }
             assert await published(found) == both(before, since)
             assert await published(found, OTHER) == both(other, [])
+
+    asyncio.run(main())
+
+
+def test_ctrl_c_pauses_the_command_with_status_3_and_it_goes_on(tmp_path: Path) -> None:
+    """It reads a byte a second, so that it still waits when it is asked to stop."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 4, ["publish"])
+            await give(found.peers[0], before)
+            asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east")
+            files = {"stdout": tmp_path / "said", "stderr": tmp_path / "told"}
+            slow = forked_commands.start((*asked, "--bytes-per-second", "1"), cwd=tmp_path, **files)
+            await eventually(lambda: found.peers[0].pages > 0, "a page was read", 60)
+            slow.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(slow.wait, 30) == 3
+            told = files["stderr"].read_text()
+            assert "pausing" in told
+            assert "goes on from there" in told
+            assert "Traceback" not in told
+            done = await asyncio.to_thread(forked_commands.run, *asked, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert await published(found) == both(before, since)
+
+    asyncio.run(main())
+
+
+def test_lives_that_different_peers_have_come_back_in_their_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            lives = []
+            for peer, name in zip(found.peers, ("first", "second"), strict=True):
+                await live(found.path / name, ["publish", "reopen", "publish"], [0])
+                async with opened(found.path / name) as engine:
+                    lives.append(own(await engine.topic(TOPIC)))
+                await give(peer, lives[-1])
+            await live(found.data, ["publish"], [100])
+            async with opened(found.data) as engine:
+                since = own(await engine.topic(TOPIC))
+            done = await found.reclaim()
+            assert done.lost == []
+            assert [each.below for each in done.topics] == [True, True]
+            assert await published(found) == both([*lives[0], *lives[1]], since)
 
     asyncio.run(main())
