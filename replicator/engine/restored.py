@@ -61,6 +61,12 @@ def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
 
     ``mark`` is the store's mark, or None if the store was never restored.
     """
+    if mark is not None and mark.settled_at_ms is None and not mark.backup:
+        raise StoreUnusable(
+            f"data directory {data}: a `replicator backup reclaim` has not come to its end, and what it has not taken "
+            f"back yet would find no room any more. Run `replicator backup reclaim -f FILE --cluster {cluster}` again: "
+            "it goes on where it was"
+        )
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
             f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked "

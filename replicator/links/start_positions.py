@@ -93,9 +93,7 @@ class StartPositions:
 
         def has(position: Position) -> bool:
             lost = any(after < position <= upto for after, upto in own_holes)
-            if lost or position in topic.log or position <= topic.log.trimmed:
-                return True
-            return any(end.ledger == position.ledger and position <= end for end in topic.log.trimmed_ends)
+            return lost or topic.log.had(position)
 
         return Here(
             self._engine.cluster,

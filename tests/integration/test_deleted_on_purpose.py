@@ -234,7 +234,7 @@ def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_ma
     printed = mesh.reclaim("A")
     assert f"took back 40 messages of {ORDERS}" in printed
     for topic in (GOING, *later):
-        assert f"took back 50 messages of {topic} (made since the backup)" in printed
+        assert f"took back 50 messages of {topic} (the topic was made again)" in printed
     mesh.start("A")
     mesh.until(lambda: not any(map(mesh.halted, "ABC")) and mesh.messages("A", GOING) == 50, "no link stands still")
     mesh.verify()

@@ -217,6 +217,42 @@ class ReclaimRequest(Request):
 
 
 @dataclass(slots=True)
+class PutBackRequest(Request):
+    """Puts lost blocks of this cluster's own below the end of the log; see
+    :mod:`replicator.engine.log.commit.putting_back`."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    incarnation: int = 0
+    """Their life."""
+    after: Position = BEFORE_ALL
+    """The position after which nothing was in the log, up to the next ledger that it has."""
+    blocks: Sequence[tuple[BlockHeader, bytes]] = ()
+    """In their order; verified."""
+    holes: Sequence[Hole] = ()
+    """Ranges that nobody has: this cluster does not claim these positions."""
+    upto: Position = BEFORE_ALL
+    """Position up to which the life is then accounted for."""
+    numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Entries and messages of a log up to and including the position ``through``."""
+
+    through: Position
+    entries: int
+    messages: int
+
+
+@dataclass(slots=True)
+class RecountRequest(Request):
+    """Counts again what lies before each of a topic's next blocks; its result is where to go on, or None at the end."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    counted: Counted = Counted(BEFORE_ALL, 0, 0)
+
+
+@dataclass(slots=True)
 class PutRequest(Request):
     table: str = ""
     key: bytes = b""

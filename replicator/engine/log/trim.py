@@ -38,7 +38,7 @@ from replicator.engine.log.store_tables import (
     read_holes,
 )
 from replicator.engine.producing.numbered_rows import trim_block
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 TRIM_BLOCKS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
@@ -92,7 +92,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
         note_end(ends.setdefault(HERE, []), last)
         note_end(ends.setdefault(header.origin, []), header.origin_last)
         if header.kind is BlockKind.MESSAGES:
-            vector[header.origin] = header.origin_last
+            vector[header.origin] = max(header.origin_last, vector.get(header.origin, BEFORE_ALL))
     if not count:
         return False
     for origin, each in holes.items():

@@ -41,6 +41,7 @@ from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopiedBlock,
     CopyRequest,
+    Counted,
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
@@ -49,9 +50,11 @@ from replicator.engine.log.requests import (
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    RecountRequest,
     ReplaceBlockRequest,
     Request,
     StagedPart,
@@ -281,6 +284,45 @@ class Writer:
         Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
         """
         await self._submit(KeepBothRequest(self._loop.create_future(), tail=tail, lives=lives, holes=holes or {}))
+
+    async def put_back(
+        self,
+        tail: Tail,
+        incarnation: int,
+        blocks: Sequence[tuple[BlockHeader, bytes]],
+        *,
+        after: Position,
+        holes: Sequence[Hole],
+        upto: Position,
+        numbered: bool,
+    ) -> None:
+        """Put lost blocks of this cluster's own below the end of the log, at the positions that they had.
+
+        They are of one life, and lie after ``after``. ``holes`` are the ranges that nobody has. Up to ``upto`` all is
+        accounted for then. What the event loop knows of the topic does not change: load it anew. Raises
+        :class:`NotReclaimed`.
+        """
+        request = PutBackRequest(
+            self._loop.create_future(),
+            sum(len(block) for _, block in blocks),
+            tail=tail,
+            incarnation=incarnation,
+            after=after,
+            blocks=blocks,
+            holes=holes,
+            upto=upto,
+            numbered=numbered,
+        )
+        await self._submit(request)
+
+    async def recount(self, tail: Tail, counted: Counted) -> None:
+        """Count again what lies before each block of a topic, after :meth:`put_back`; some in each transaction.
+
+        ``counted`` is what the topic had already lost to retention.
+        """
+        left: Counted | None = counted
+        while left is not None:
+            left = await self._submit(RecountRequest(self._loop.create_future(), tail=tail, counted=left))
 
     async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
         """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""

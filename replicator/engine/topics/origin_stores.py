@@ -277,6 +277,6 @@ def _has(topic: Topic, cluster: str) -> Callable[[Position], bool]:
 
     def has(position: Position) -> bool:
         lost = any(after < position <= upto for after, upto in holes)
-        return lost or position in topic.log or position <= topic.log.trimmed
+        return lost or topic.log.had(position)
 
     return has

@@ -27,6 +27,7 @@ from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.putting_back import PutsBack, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
@@ -40,9 +41,11 @@ from replicator.engine.log.requests import (
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    RecountRequest,
     ReplaceBlockRequest,
     Request,
     SweepRequest,
@@ -58,6 +61,8 @@ _OF_A_TOPIC: Final = (
     CopyRequest,
     KeepBothRequest,
     ReclaimRequest,
+    PutBackRequest,
+    RecountRequest,
     OpenProducerRequest,
     DropInactiveRequest,
     TerminateRequest,
@@ -161,6 +166,11 @@ class CommitGroup:
         if isinstance(request, ReclaimRequest):
             reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
             return reclaims.reclaim(txn, request)
+        if isinstance(request, PutBackRequest):
+            puts_back = PutsBack(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            return puts_back.put_back(txn, request)
+        if isinstance(request, RecountRequest):
+            return recount(txn, self._dbs, request, self._appender)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):
