@@ -190,7 +190,9 @@ def restore(
     store with damaged blocks: they are refused wherever they are read, and mended from other clusters.
     """
     from replicator.backup.destination import Destination
+    from replicator.backup.restore_order import beside_in
     from replicator.backup.restoring import restore as put_back
+    from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
         raise typer.BadParameter("give -f FILE, or --into DIR")
@@ -212,6 +214,12 @@ def restore(
         "reclaimed": None,
     }
     done: Reclaimed | None = None
+    lines += [
+        f"Warning: {each} may have messages of {cluster} that are not taken back, as --without names {each.cluster}. "
+        f"If it can be restored, restore it first, and start it: then restore {cluster} again (docs/backup.md)"
+        for each in first_restored(cluster, beside_in(data))
+        if each.cluster in (without or ())
+    ]
     if file is not None and not no_reclaim:
         done = _reclaimed(file, cluster, without)
         lines += _reclaimed_lines(cluster, done)
@@ -221,6 +229,7 @@ def restore(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
             "clusters have)"
         )
+        lines.append(f"{order_advice(cluster, beside_in(data))}.")
     if not manifest.damaged:
         return Shown(value, "\n".join(lines), status=_status(done))
     name = file or "FILE"
@@ -266,8 +275,11 @@ def prune(
 
 def _reclaimed(file: Path, cluster: str, without: list[str] | None) -> Reclaimed:
     from replicator.backup.reclaiming import reclaim as take_back
+    from replicator.backup.restore_order import told_the_order
 
-    return asyncio.run(take_back(opened_topology(file), cluster, without=frozenset(without or ())))
+    topology = opened_topology(file)
+    with told_the_order(topology.cluster(cluster).data, cluster):
+        return asyncio.run(take_back(topology, cluster, without=frozenset(without or ())))
 
 
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
