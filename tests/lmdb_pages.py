@@ -23,11 +23,11 @@ _NO_PAGE: Final = (1 << 64) - 1
 
 
 class Row(NamedTuple):
-    """A row in a leaf: the key, the page, the index in it."""
+    """A row in a leaf: the key, the page, the place among its rows."""
 
     key: bytes
     page: int
-    index: int
+    place: int
 
 
 class LmdbFile:
@@ -37,7 +37,7 @@ class LmdbFile:
         self._path = path
         self._content = bytearray(path.read_bytes())
         first = _META.unpack_from(self._content, _PAGE.size)
-        self._page_bytes = _TREE.unpack(first[4])[0]
+        self._page_bytes: int = _TREE.unpack(first[4])[0]
         second = _META.unpack_from(self._content, self._page_bytes + _PAGE.size)
         self._tables = _TREE.unpack(max(first, second, key=lambda meta: meta[7])[5])[7]
 
@@ -45,7 +45,7 @@ class LmdbFile:
         """Return the rows of a table that lie beside another one in their page: LMDB has no empty pages."""
         for row in self._leaves(self._tables):
             if row.key == table.encode():
-                at = self._node(row.page, row.index) + _NODE.size + len(row.key)
+                at = self._node(row.page, row.place) + _NODE.size + len(row.key)
                 return [
                     each for each in self._leaves(_TREE.unpack_from(self._content, at)[7]) if self._count(each.page) > 1
                 ]
@@ -55,7 +55,7 @@ class LmdbFile:
         """Take a row out of its page. Rows of that page have other indexes then."""
         page = row.page * self._page_bytes
         number, padding, flags, lower, upper = _PAGE.unpack_from(self._content, page)
-        at, end = page + _PAGE.size + 2 * row.index, page + lower
+        at, end = page + _PAGE.size + 2 * row.place, page + lower
         self._content[at : end - 2] = self._content[at + 2 : end]
         _PAGE.pack_into(self._content, page, number, padding, flags, lower - 2, upper)
         self._path.write_bytes(self._content)
@@ -73,7 +73,8 @@ class LmdbFile:
                 yield Row(bytes(self._content[at + _NODE.size : at + _NODE.size + key_bytes]), root, index)
 
     def _count(self, page: int) -> int:
-        return int((_PAGE.unpack_from(self._content, page * self._page_bytes)[3] - _PAGE.size) // 2)
+        lower: int = _PAGE.unpack_from(self._content, page * self._page_bytes)[3]
+        return (lower - _PAGE.size) // 2
 
     def _node(self, page: int, index: int) -> int:
         begin = page * self._page_bytes

@@ -40,8 +40,10 @@ from replicator.engine.upkeep.maintenance import HELD_BACK_SECONDS
 
 RUNS_OF_SUITE: Final = 3
 RUNS_OF_SOAK: Final = 200
-DISK_BYTES: Final = 4 << 20
-LARGER_DISK_BYTES: Final = 64 << 20
+DISK_BYTES: Final = 96 << 20
+LARGER_DISK_BYTES: Final = 256 << 20
+REFUSED_BELOW: Final = DISK_BYTES // 8
+"""Of a small disk so much is left for what is no message."""
 RUNS_MAX: Final = 10
 """Of the command in one reclaim: each fault ends it once at most."""
 STEPS: Final = ("publish", "publish", "publish", "copy", "marker", "local marker", "reopen")
@@ -141,7 +143,7 @@ def test_invariant_5_a_random_reclaim_loses_nothing_that_anybody_has_and_names_a
                 for peer in found.peers:
                     peer.faults = faults_of(drawn, retaining, killed=peer is killed)
                 if full:
-                    fill(found.data, drawn.randrange(0, 1 << 20, 4096))
+                    fill(found.data, drawn.choice([0, REFUSED_BELOW]) + drawn.randrange(0, 1 << 19, 4096))
                 await check(found, published, await finished(found, full=full))
 
     in_directory(main)

@@ -23,7 +23,7 @@ from typing import Final
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView
+from replicator.engine.log.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, Buffer
 from replicator.engine.log.extent_rows import extent_row, read_extents
 from replicator.engine.log.ledger_ends import HERE, LEDGER_ENDS_MAX
 from replicator.engine.log.segments.places import parse_row
@@ -233,7 +233,7 @@ class _Blocks:
             self._say(f"the block at {first} counts {counts} entries and messages before it, and those up to {last} "
                       f"have {reached}")  # fmt: skip
 
-    def _look_at(self, key: bytes, value: memoryview, first: Position, header: BlockHeader) -> None:
+    def _look_at(self, key: bytes, value: Buffer, first: Position, header: BlockHeader) -> None:
         """Compare a block with its rows in other tables."""
         self._run(first, first.entry + header.entries - 1)
         if header.kind is not BlockKind.LOCAL_MARKERS:
@@ -337,18 +337,15 @@ class _Gaps:
         """Compare how far each origin is said to have come with the blocks, the holes and what was trimmed."""
         trim, newest = self._blocks.trim, self._blocks.newest
         marks = store.high_waters(record.topic_id)
-        for origin, (incarnation, last) in newest.items():
+        for origin in {*newest, *trim.vector}:
+            incarnation, last = newest.get(origin, (0, trim.vector.get(origin, BEFORE_ALL)))
             mark = marks.get(origin)
             if mark is None or mark.position < last:
                 row = TOPIC_KEY.pack(record.topic_id) + origin.encode("ascii")
                 says = "is gone" if mark is None else f"says {mark.position}"
-                self.wrong.append(
-                    WrongRow(
-                        record.name,
-                        f"the mark of {origin} {says}, and its newest block ends at {last}",
-                        ("high_water", row, HIGH_WATER.pack(incarnation, *last)),
-                    )
-                )
+                write = ("high_water", row, HIGH_WATER.pack(incarnation, *last)) if origin in newest else None
+                reason = f"the mark of {origin} {says}, and its newest block ends or ended at {last}"
+                self.wrong.append(WrongRow(record.name, reason, write))
         end = Position(self._runs[-1][0], self._runs[-1][2]) if self._runs else trim.through
         lost: list[tuple[str, Position, Position]] = []
         for origin, mark in marks.items():

@@ -158,16 +158,15 @@ def _check_places(store: Store, names: Mapping[int, str], orphans: dict[int, lis
     with store.env.begin(buffers=True) as txn:
         said = {bytes(key): place for place, key in read_placed(txn, store.tables["placed"])}
         for key, value in txn.cursor(db=store.tables["blocks"]):
-            place = place_in(value)
-            block = bytes(key)
+            place, block = place_in(value), bytes(key)
             if place == (known := said.pop(block, None)):
                 continue
             topic_id, ledger, first = BLOCK_KEY.unpack(block)
             name = names.get(topic_id, f"of id {topic_id}")
             write = None if place is None or known is not None else ("placed", *placed_row(place, block))
             yield WrongRow(name, f"the block at {ledger}:{first} is not said to lie at {place}", write)
-    for key, place in said.items():
-        topic_id, ledger, first = BLOCK_KEY.unpack(key)
+    for orphan, place in said.items():
+        topic_id, ledger, first = BLOCK_KEY.unpack(orphan)
         if topic_id in names:
             orphans.setdefault(topic_id, []).append(Position(ledger, first))
         else:

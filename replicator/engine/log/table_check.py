@@ -128,14 +128,14 @@ def _sequences(store: Store) -> Iterator[WrongRow]:
                     )
         for key, _ in txn.cursor(db=numbered):
             (topic_id,) = TOPIC_KEY.unpack_from(key)
-            item, place = key[TOPIC_KEY.size : TOPIC_KEY.size + _LOWEST.size], key[TOPIC_KEY.size + _LOWEST.size :]
+            lists, place = key[TOPIC_KEY.size : TOPIC_KEY.size + _LOWEST.size], key[TOPIC_KEY.size + _LOWEST.size :]
             of = TOPIC_KEY.pack(topic_id) + place
             stored = txn.get(of, b"", db=blocks)
             items = {stored[at : at + _LOWEST.size] for at in range(0, len(stored), _LOWEST.size)}
-            if topic_id in names and item not in items:
+            if topic_id in names and lists not in items:
                 _, ledger, first = BLOCK_KEY.unpack(of)
                 reason = f"the row that lists the sequence ids of the block at {ledger}:{first} is gone"
-                yield WrongRow(names[topic_id], reason, ("numbered_blocks", of, stored + item))
+                yield WrongRow(names[topic_id], reason, ("numbered_blocks", of, stored + lists))
 
 
 def _twins(store: Store) -> Iterator[WrongRow]:
