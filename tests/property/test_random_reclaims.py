@@ -27,7 +27,6 @@ from test_reclaim_faults import (
     give,
     in_directory,
     is_killed,
-    mend,
     restored_from,
 )
 
@@ -66,7 +65,6 @@ class Retaining:
     async def strike(self, peer: Peer, _: web.Request) -> None:
         """Let time go by, sometimes more than a reclaim's pause may be, and run a pass of retention."""
         self.now += self._drawn.choice([1.0, 30.0, HELD_BACK_SECONDS + 1])
-        mend(peer)
         await peer.engine.maintenance.run_once()
 
 
