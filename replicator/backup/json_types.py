@@ -104,4 +104,6 @@ class RepairAnswer(TypedDict):
     """What was mended in a store."""
 
     blocks: Annotated[int, "that were mended", "blocks"]
+    rows: Annotated[int, "other rows that were gone, and were made again", "rows"]
     left: Annotated[list[str], "what is damaged still, in words"]
+    lost: Annotated[list[str], "what no cluster has and `--accept-loss` gave up, in words"]

@@ -198,7 +198,9 @@ def restore(
     store with damaged blocks: they are refused wherever they are read, and mended from other clusters.
     """
     from replicator.backup.destination import Destination
+    from replicator.backup.restore_order import beside_in
     from replicator.backup.restoring import restore as put_back
+    from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
         raise typer.BadParameter("give -f FILE, or --into DIR")
@@ -220,6 +222,12 @@ def restore(
         "reclaimed": None,
     }
     done: Reclaimed | None = None
+    lines += [
+        f"Warning: {each} may have messages of {cluster} that are not taken back, as --without names {each.cluster}. "
+        f"If it can be restored, restore it first, and start it: then restore {cluster} again (docs/backup.md)"
+        for each in first_restored(cluster, beside_in(data))
+        if each.cluster in (without or ())
+    ]
     if file is not None and not no_reclaim:
         done = _reclaimed(file, cluster, without)
         lines += _reclaimed_lines(cluster, done)
@@ -229,6 +237,7 @@ def restore(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
             "clusters have)"
         )
+        lines.append(f"{order_advice(cluster, beside_in(data))}.")
     if not manifest.damaged:
         return Shown(value, "\n".join(lines), status=_status(done))
     name = file or "FILE"
@@ -293,6 +302,7 @@ def prune(
 def _reclaimed(file: Path, cluster: str, without: list[str] | None, bytes_per_second: int | None = None) -> Reclaimed:
     from replicator.backup.reclaim_reading import Pace
     from replicator.backup.reclaiming import reclaim as take_back
+    from replicator.backup.restore_order import told_the_order
 
     async def run() -> Reclaimed:
         pace, loop = Pace(bytes_per_second), asyncio.get_running_loop()
@@ -305,10 +315,12 @@ def _reclaimed(file: Path, cluster: str, without: list[str] | None, bytes_per_se
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
             loop.add_signal_handler(signal.SIGINT, interrupted)
         return await take_back(
-            opened_topology(file), cluster, without=frozenset(without or ()), pace=pace, on_progress=_reclaim_progress()
+            topology, cluster, without=frozenset(without or ()), pace=pace, on_progress=_reclaim_progress()
         )
 
-    return asyncio.run(run())
+    topology = opened_topology(file)
+    with told_the_order(topology.cluster(cluster).data, cluster):
+        return asyncio.run(run())
 
 
 def _reclaim_progress() -> Callable[[Progress], None]:

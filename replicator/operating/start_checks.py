@@ -19,7 +19,7 @@ from typing import Final
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_head, check_unused, check_usable, is_in_use, read_meta
 from replicator.engine.log.store_tables import HEAD
-from replicator.engine.restored import MARK, check_settled, mark_of
+from replicator.engine.restored import BESIDE, MARK, check_settled, mark_of
 from replicator.index.database import Database, DatabaseError, DatabaseUnavailable, Examined
 from replicator.operating.binding import WorkerError, bind, check_exposed
 from replicator.running.extras import ExtraMissing
@@ -119,10 +119,10 @@ async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
         return  # the process that has it open has made these checks
-    rows = read_meta(cluster.data, (HEAD, MARK))
+    rows = read_meta(cluster.data, (HEAD, MARK, BESIDE))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
-    check_settled(cluster.data, cluster.name, mark_of(rows.get(MARK)))
+    check_settled(cluster.data, cluster.name, mark_of(rows.get(MARK)), rows.get(BESIDE))
 
 
 async def _database(setup: Setup) -> None:

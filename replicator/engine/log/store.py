@@ -40,6 +40,7 @@ from replicator.engine.log.store_files import (
     SEGMENTS,
     cannot_be_used,
     check_head,
+    check_new,
     check_not_restoring,
     identity,
     lock_directory,
@@ -167,6 +168,7 @@ class Store(TopicRows):
         is written: another version's tables stay as they are."""
         stored = read_row(self.env, self.path, "meta", HEAD)
         if stored is None:
+            check_new(self.env, self.path)
             return {"format": FORMATS[0], "cluster": self.cluster, "store_id": uuid.uuid4().hex}
         head: dict[str, Any] = json.loads(stored)
         check_head(self.path, self.cluster, head)
