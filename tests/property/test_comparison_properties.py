@@ -152,6 +152,8 @@ class Case:
     """Where logs are cut into ranges, which tasks read by themselves."""
     reached: dict[int, int | None]
     """By cluster, how many of us's first ledger's entries it says that it has; None if it does not say."""
+    anew: bool = False
+    """Whether the topic was made anew at us after all that."""
 
 
 @st.composite
@@ -178,6 +180,8 @@ def findings(case: Case) -> list[Found]:
         mark = case.reached.get(number)
         marks = None if mark is None else {"us": (7, Position(3, mark - 1)), "eu": (7, END)}
         standings[number] = Standing(high_water=marks)
+    if case.anew:
+        standings[0] = Standing(high_water={"us": (8, Position(8_000, 0))})
     acked = {number: Acked.of(state) for number, state in enumerate(case.states) if state is not None}
     numbers = {name: number for number, name in enumerate(NAMES)}
     ways = Reachability(PAIRS, PAIRS)
@@ -280,3 +284,18 @@ def test_blocks_tell_what_messages_would(case: Case) -> None:
     broken = {(each.cluster, each.detail) for each in found if each.kind == "mismapped"}
     counts["mismapped"] = len(broken)
     assert +counts == +model(case)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_who_made_a_topic_anew_need_not_have_the_life_that_others_keep(anew: bool) -> None:
+    kept = [Entry("us", Position(3, n), 1) for n in range(3)]
+    case = Case(
+        [Log("us"), *(Log(name, [(Position(1, 0), kept)]) for name in NAMES[1:])],
+        [None] * 3,
+        {},
+        [[], [], []],
+        {1: None, 2: None},
+        anew=anew,
+    )
+    kinds = {each.kind for each in findings(case) if not each.kind.startswith("#")} - {COMPARED}
+    assert kinds == (set() if anew else {"missing"})

@@ -132,6 +132,15 @@ def test_what_the_source_never_had_may_be_left_at_the_target(left_out: list[list
     assert subscription.equal is equal
 
 
+@pytest.mark.parametrize(("left_there", "equal"), [("2000:8", True), ("2000:7", False)])
+def test_what_is_left_at_the_target_of_an_earlier_life_is_not_compared(left_there: str, equal: bool) -> None:
+    here, there = digests("abc", "2000:9"), digests("other", "2000:9")
+    for each, beyond in ((here, [["2000:8", "2000:9"]]), (there, [["5:0", "5:9"], [left_there, "2000:9"]])):
+        each[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": {"incarnation": 1000, "beyond": beyond, "batches": {}}}
+    (subscription,) = compared(topic(), topic(), digests=(here, there)).subscriptions
+    assert subscription.equal is equal
+
+
 def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
     there = digests("abc", other="y", other_position="5:8")
     assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True

@@ -106,3 +106,11 @@ def test_a_seek_at_the_source_is_noticed() -> None:
 def test_a_run_over_two_ledgers_is_refused() -> None:
     with pytest.raises(ValueError, match="1:4 to 2:1 is not a range"):
         lacking_states(answer(sub=state()), answer(sub=state(("1:4", "2:1"))))
+
+
+def test_what_is_left_there_of_an_earlier_life_is_not_the_sources_business() -> None:
+    here = answer("2000:9", sub=state(("2000:7", "2000:9"), incarnation=1000))
+    there = state(("5:0", "5:9"), ("2000:8", "2000:9"), incarnation=1000)
+    assert lacking_states(here, answer("2000:9", sub=there)) == {}
+    there = state(("5:0", "5:9"), ("2000:6", "2000:9"), incarnation=1000)
+    assert "1 entries of east" in lacking_states(here, answer("2000:9", sub=there))["sub"]
