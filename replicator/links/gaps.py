@@ -63,6 +63,8 @@ class Gap:
     kind: str
     origin: str
     detail: str
+    reclaim_only: bool = False
+    """Whether no policy ends it: the source's store is an older one, and has to take back what it lost."""
 
     @classmethod
     def trimmed(cls, origin: str, have: Position, missing: Position, held: int | None = None) -> Gap:
@@ -88,6 +90,8 @@ class Gap:
 
     def allows(self, policy: str, *, asked: bool = False) -> bool:
         """Return whether the policy can end it: the link's own policy, or one that an operator ``asked`` for."""
+        if self.reclaim_only:
+            return False
         if self.kind == LOST_DATA:
             return policy == SKIP_AND_RECORD and asked
         return policy in _ENDED_BY[self.kind]
@@ -218,6 +222,7 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
             f"the destination knows a later life of the topic ({theirs.incarnation}) than this cluster "
             f"({here.incarnation}), with messages up to {theirs.position}: this cluster's store is older, as after a "
             "restore from an old copy; stop its worker, and bring the newer data back: `replicator backup reclaim`",
+            reclaim_only=True,
         )
     newest = theirs.position if theirs.messages is None else theirs.messages
     if newest == BEFORE_ALL or newest.ledger < here.incarnation or here.has(newest):

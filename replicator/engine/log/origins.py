@@ -17,7 +17,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import AppendedBlock
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 
@@ -81,7 +81,19 @@ class Origins:
                 for life in each
                 if origin in marks and life.incarnation < marks[origin].incarnation
             }
+            if (own := marks.get(self._store.cluster)) is not None:
+                self._earlier |= self._put_back(own.incarnation)
         return self._earlier
+
+    def _put_back(self, incarnation: int) -> dict[str, Position]:
+        """Return the newest message of each earlier life of this cluster's own that a reclaim put back."""
+        found: dict[str, Position] = {}
+        for ledger, first, last in self._log.runs_between(BEFORE_ALL, Position(incarnation, 0)):
+            block = self._store.block_of(self._topic_id, Position(ledger, first))
+            newest = self._store.newest_message(self._topic_id, self._store.cluster, Position(ledger, last))
+            if block is not None and newest is not None:
+                found[f"{self._store.cluster}/{block.header.incarnation}"] = newest
+        return found
 
     def had(self, origin: str, position: Position) -> bool:
         """Return whether the entry of ``origin`` at ``position``, of whatever life, is or was here."""

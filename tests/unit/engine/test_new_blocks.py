@@ -133,3 +133,12 @@ def test_the_rest_of_an_earlier_life_is_taken_while_nothing_of_the_later_one_is_
     have = {"x": HighWater(8, Position(9, 1))}
     with pytest.raises(IncarnationMismatch):
         select_new([sent(2, 2, previous=1)], cluster="y", topic="t", high_water=have)
+
+
+def test_a_later_life_is_taken_right_behind_the_end_of_the_earlier_one_and_nowhere_else() -> None:
+    later = make_block(Position(31, 0), ENTRIES[:2], origin="x", incarnation=30)
+    blocks = [sent(0, 4), CopiedBlock(Position(9, 3), later)]
+    assert ranges(selected(*blocks)) == [(Position(9, 0), Position(9, 3)), (Position(31, 0), Position(31, 1))]
+    for previous in (BEFORE_ALL, Position(9, 2)):
+        with pytest.raises(IncarnationMismatch, match="30 was sent, 7 is here"):
+            selected(sent(0, 4), CopiedBlock(previous, later))

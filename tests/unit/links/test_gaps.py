@@ -109,7 +109,10 @@ def test_after_both_lives_are_kept_the_position_of_the_earlier_one_is_no_lost_da
 
 
 def test_a_later_life_at_the_destination_is_a_gap_of_the_source_alone() -> None:
-    assert kind(gap({"own": Mark(9, Position(10, 0), Position(10, 0))})) == (LOST_DATA, "own")
+    found = gap({"own": Mark(9, Position(10, 0), Position(10, 0))})
+    assert kind(found) == (LOST_DATA, "own")
+    assert found is not None
+    assert not any(found.allows(policy, asked=True) for policy in POLICIES), "it takes back what it lost"
     assert gap({"x": Mark(4, Position(6, 0), Position(6, 0))}) is None, "what is here of x lies below it"
 
 

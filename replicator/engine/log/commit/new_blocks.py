@@ -10,7 +10,8 @@ For each block or note, in the order in which they were sent:
    markers that only a later version understands, which would be passed over here: they wait at the source.
 2. Drop it if all of it is here. If its first entries are here, cut them off.
    A block of an earlier life of its topic is taken while nothing of the later life is here: after ``keep-both``, the
-   source may still send the rest of the earlier life (docs/adr/0080).
+   source may still send the rest of the earlier life (docs/adr/0080). A block of a later life is taken right behind the
+   end of the earlier one: the source has both.
 3. Where the link left messages out before it, note the hole between the high-water mark and the block.
 4. The high-water mark that the next one is compared with is the end of this one.
 """
@@ -101,7 +102,9 @@ def _moved(have: HighWater | None, incarnation: int, position: Position) -> High
 def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:
     place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
     is_earlier = sent.incarnation < have.incarnation and place.ledger < have.incarnation
-    if have.incarnation != sent.incarnation and not is_earlier:
+    # Who sent, or was told, the end of what is here of an earlier life, and goes on from there, has both lives.
+    is_next = sent.incarnation > have.incarnation and previous == have.position > BEFORE_ALL
+    if have.incarnation != sent.incarnation and not is_earlier and not is_next:
         raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
     if previous > have.position:
         raise CopyGap(f"{where}: {previous} was sent before {place}, here is {have.position}")
