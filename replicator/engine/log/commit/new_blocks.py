@@ -104,6 +104,7 @@ def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNo
     is_earlier = sent.incarnation < have.incarnation and place.ledger < have.incarnation
     # Who sent, or was told, the end of what is here of an earlier life, and goes on from there, has both lives.
     is_next = sent.incarnation > have.incarnation and previous == have.position > BEFORE_ALL
+    is_next = is_next and place.ledger > have.position.ledger
     if have.incarnation != sent.incarnation and not is_earlier and not is_next:
         raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
     if previous > have.position:
