@@ -10,7 +10,7 @@ data.
 3. A topic is deleted at its origin, here or elsewhere: the destination is told. It is told again on a later connection,
    as long as its copy has no mark, and once by each worker that starts.
 
-Blocks do not wait for these messages. A destination that refuses one is told again on the next connection.
+Blocks do not wait for these messages. A destination that refuses one is told again after :data:`RETRY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -32,8 +32,12 @@ from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageTold
 TURN_TOPICS: Final = 500
 """Topics that are looked at before others get their turn: some milliseconds."""
 
+RETRY_SECONDS: Final = 5.0
+"""Pause after a refusal: a destination that is full may have room then."""
+
 log = structlog.get_logger(__name__)
 
+_Key = TypeVar("_Key")
 _Copy = tuple[str, str]
 """Topic and origin."""
 
@@ -60,6 +64,8 @@ class LineageTeller:
         self._told: set[tuple[str, str, int]] = set()
         """Deletions that the destination's store was told."""
         self._stores_told = False
+        self._refused = ""
+        """Reason of the destination's last refusal, as it was logged."""
         self._there: Mapping[str, Mapping[str, Mark]] | None = None
         """Marks of the destination, by topic and origin; None after they were compared."""
         self._work = asyncio.Event()
@@ -103,23 +109,34 @@ class LineageTeller:
             self._work.clear()
             try:
                 await self._tell_all(transport)
-            except PeerRefused as error:  # a link copies all the same
-                link = self._topics.link_key
-                log.warning("link: the destination does not take who wrote its copies", link=link, reason=str(error))
-                self._destination_store = ""
+            except PeerRefused as error:  # it may be full, and a link copies all the same
+                self._note_refused(str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._refused = ""
             await self._work.wait()
+
+    def _note_refused(self, reason: str) -> None:
+        if reason != self._refused:
+            link = self._topics.link_key
+            log.warning("link: the destination does not take who wrote its copies", link=link, reason=reason)
+        self._refused = reason
 
     async def _tell_all(self, transport: Transport) -> None:
         await self._look_at_all()
         while self._destination_store and (self._copies or self._deletions or not self._stores_told):
-            deletions = [known for key in list(islice(self._deletions, ROWS_MAX)) if (known := self._take(key))]
-            copies: list[CopyWriter] = []
-            for copy in list(islice(self._copies, ROWS_MAX - len(deletions))):
-                del self._copies[copy]
-                copies += self._writer(*copy)
+            keys = _take(self._deletions, ROWS_MAX)
+            deletions = [known for key in keys if (known := self._stores.deletions.get(key)) is not None]
+            taken = _take(self._copies, ROWS_MAX - len(keys))
+            copies = [writer for copy in taken for writer in self._writer(*copy)]
             if not (copies or deletions) and self._stores_told:
                 continue
-            refused = await transport.tell_lineage(LineageTold(self._lines(), copies, deletions))
+            try:
+                refused = await transport.tell_lineage(LineageTold(self._lines(), copies, deletions))
+            except PeerRefused:
+                self._deletions |= dict.fromkeys(keys)
+                self._copies |= dict.fromkeys(taken)
+                raise
             self._stores_told = True
             self._told |= {each.key for each in deletions if each.topic not in refused}
 
@@ -139,10 +156,6 @@ class LineageTeller:
             self._copies |= dict.fromkeys(
                 (name, origin) for origin, mark in marks.items() if self._knows(name, origin, mark)
             )
-
-    def _take(self, key: tuple[str, str, int]) -> Deletion | None:
-        del self._deletions[key]
-        return self._stores.deletions.get(key)
 
     def _is_to_be_told(self, deletion: Deletion) -> bool:
         return deletion.origin in self._topics.origins and self._topics.carries_name(deletion.topic)
@@ -185,3 +198,11 @@ class LineageTeller:
         known = {**self._stores.lines, self._engine.cluster: self._stores.line}
         origins = islice((each for each in sorted(self._topics.origins) if each in known), ORIGINS_MAX)
         return {origin: known[origin] for origin in origins}
+
+
+def _take(waiting: dict[_Key, None], count: int) -> list[_Key]:
+    """Remove the first ``count`` keys, and return them."""
+    taken = list(islice(waiting, count))
+    for key in taken:
+        del waiting[key]
+    return taken

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from engine_support import TOPIC, DataPlaneServer, entries_of, eventually, message, opened, serving
-from link_support import Web, link_of
+from link_support import ENGINES, Web, link_of
 from link_support import web as mesh_of
 
 from replicator.api import verifying
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import StoreFull
 from replicator.engine.lineage import CopyWriter, Deletion, Judgement, StoreLine
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
@@ -218,8 +219,9 @@ def test_a_store_that_does_not_have_a_copy_does_not_claim_it(tmp_path: Path) -> 
                 assert "`replicator backup reclaim`" in gap["detail"]
                 assert list(link.status()["lost_here"]) == ["persistent://public/default/other"]
                 assert link.status()["deleted_here"] == [], "it was lost, and not deleted"
+                line = StoreLine(a.origin_stores.store)
+                await eventually(lambda: b.origin_stores.lines["a"] == line, "what is told first")
                 assert store_at(b, "a") == store_at(b, "a", "other") == old
-                assert b.origin_stores.lines["a"] == StoreLine(a.origin_stores.store)
 
     asyncio.run(main())
 
@@ -492,6 +494,43 @@ def test_what_is_told_is_told_in_bounded_pieces(tmp_path: Path, monkeypatch: pyt
             async with linked(a, b):
                 await eventually(lambda: all(marked(b, "a", name) for name in names[:4]))
                 await eventually(lambda: all(store_at(b, "a", name) for name in names[4:]))
+
+    asyncio.run(main())
+
+
+def test_a_destination_that_is_full_is_told_when_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage_teller, "RETRY_SECONDS", 0.02)
+
+    async def main() -> None:
+        async with opened(tmp_path / "a", "a") as a, opened(tmp_path / "b", "b") as b, linked(a, b) as link:
+            entries = await publish(a, b"1")
+            await eventually(lambda: has(b, "a", entries) and store_at(b, "a"))
+            put_many, refusals = b.writer.put_many, 0
+
+            async def full(writes: Any, **more: Any) -> None:
+                nonlocal refusals
+                if refusals < 3 and any(table == "lineage" for table, _, _ in writes):
+                    refusals += 1
+                    raise StoreFull("the disk is full")
+                await put_many(writes, **more)
+
+            monkeypatch.setattr(b.writer, "put_many", full)
+            await a.deleting.delete(TOPIC)
+            await eventually(lambda: marked(b, "a"))
+            assert (refusals, link.figures.reconnects) == (3, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_copies_know_their_store_whoever_carries_the_link(tmp_path: Path, engine: str) -> None:
+    async def main() -> None:
+        async with mesh_of(tmp_path, [LinkSpec("a", "b")], engine=engine) as made:
+            a, b = made.engines["a"], made.engines["b"]
+            await publish(a, b"1")
+            await eventually(lambda: store_at(b, "a") == a.origin_stores.store)
+            await a.deleting.delete(TOPIC)
+            await eventually(lambda: marked(b, "a"))
 
     asyncio.run(main())
 

@@ -84,7 +84,7 @@ class OriginStores:
         self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
         """Each is told deletions that were not known before."""
         self.copy_listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
-        """Each is told copies, by topic and origin, of which another store is known than before."""
+        """Each hears of copies, by topic and origin, that have a new or another known store."""
         self._cluster = store.cluster
         self._writer = writer
         self._loaded = loaded
