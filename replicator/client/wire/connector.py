@@ -42,6 +42,7 @@ from replicator.protocol.commands_pb2 import (
     CommandPartitionedTopicMetadataResponse,
 )
 from replicator.protocol.schemas import schema_from, schema_on_the_wire
+from replicator.running.connecting import why_no_answer
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 
@@ -276,7 +277,7 @@ class _Connections:
             connection.end(ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s"))
             raise ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s") from None
         except OSError as error:
-            raise ConnectError(f"{address}: {error or type(error).__name__}") from error
+            raise ConnectError(f"{address}: {why_no_answer(error, remedy='')}") from error
         except BaseException as error:
             connection.end(ConnectError(f"{address}: {error or type(error).__name__}"))
             raise
