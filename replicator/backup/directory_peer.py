@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,9 +81,7 @@ def _is_for_others(block: FetchedBlock) -> bool:
 
 
 @asynccontextmanager
-async def open_directory(
-    directory: Path, own: Path, cluster: str, settings: EngineSettings
-) -> AsyncIterator[Peer]:
+async def open_directory(directory: Path, own: Path, cluster: str, settings: EngineSettings) -> AsyncIterator[Peer]:
     """Open the other store of ``cluster`` in ``directory``, and read what it has.
 
     Raises :class:`StoreUnusable` if there is none, it belongs to another cluster, or a worker runs on it, and
@@ -98,7 +96,9 @@ async def open_directory(
         stack.callback(plane.close)
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
-        copies = {name: found for name, row in cuts.items() if (found := copies_of(_as_copy(row, cluster, store), cluster))}
+        copies = {
+            name: found for name, row in cuts.items() if (found := copies_of(_as_copy(row, cluster, store), cluster))
+        }
         runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
         record = engine.store.meta(RECORD)
         yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs)
@@ -161,7 +161,7 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
 def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
     """Plan what another store of this cluster has between the ledgers of the log here, in the same life.
 
-    Two live copies of a store begin ledgers in turn. Whatever lies above the log's last own position is planned as always.
+    Two live copies of a store begin ledgers in turn. What lies above the last own position is planned as always.
     """
     runs, copies = peer.runs.get(name, ()), peer.copies.get(name, ())
     copy = next((each for each in copies if each.incarnation == here.incarnation and not each.deleted), None)

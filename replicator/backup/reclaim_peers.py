@@ -39,7 +39,7 @@ class Peer:
     deletions: Mapping[str, Mapping[int, Position]]
     """By topic, the lives that the peer was told to be deleted on purpose, each with its last position."""
     runs: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
-    """By topic, the ledgers of its log with their first and last entries; only where it is another store of this cluster."""
+    """By topic, the ledgers of its log with their first and last entries; only of another store of this cluster."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:

@@ -302,7 +302,9 @@ class _Run:
                 break
         if found > NAMED_MAX:
             done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
-        return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between)
+        return ReclaimedTopic(
+            plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
+        )
 
     async def _write(
         self,

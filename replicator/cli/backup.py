@@ -264,14 +264,16 @@ def reclaim(
     ] = None,
     from_directory: Annotated[
         Path | None,
-        typer.Option("--from-directory", metavar="DIR", help="The directory of another copy of the store: read it too."),
+        typer.Option(
+            "--from-directory", metavar="DIR", help="The directory of another copy of the store: read it too."
+        ),
     ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
     """Take back what a cluster lost of its own messages, from the clusters that have copies.
 
     `restore` does it by itself. The worker must not run, and the others must. Ctrl-C pauses it, with exit status 3; run
-    it again if it was paused or cut off. With --from-directory also what only a second live copy of the store has, whose
-    worker must not run either. Exit status 4 if something is lost because a block is damaged at the only
+    it again if it was paused or cut off. With --from-directory also what only a second live copy of the store has;
+    its worker must not run either. Exit status 4 if something is lost because a block is damaged at the only
     cluster that has it.
     """
     if dry_run:
