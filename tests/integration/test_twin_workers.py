@@ -15,7 +15,7 @@ from typing import Any
 
 import forked_commands
 import pytest
-from backup_support import ORDERS, Mesh, numbered, publish
+from backup_support import ORDERS, Mesh, numbered, publish, take
 from failover_support import deployment
 from postgres_support import databases_of
 
@@ -62,12 +62,16 @@ def both(tmp_path: Path, postgres_server: str) -> Iterator[Twins]:
         yield deployed
 
 
-async def received(url: str, count: int) -> set[bytes]:
+async def received(url: str, count: int, subscription: str = "all", *, acknowledged: int = 0) -> set[bytes]:
+    """Receive so many messages of a subscription that is not replicated, and acknowledge the first of them."""
     async with Client(url, reconnect=False) as client:
         consumer = await client.subscribe(
-            ORDERS, "all", consumer_type=ConsumerType.Shared, initial_position=InitialPosition.Earliest
+            ORDERS, subscription, consumer_type=ConsumerType.Shared, initial_position=InitialPosition.Earliest
         )
-        return {(await consumer.receive(timeout_millis=20_000)).data() for _ in range(count)}
+        messages = [await consumer.receive(timeout_millis=20_000) for _ in range(count)]
+        for each in messages[:acknowledged]:
+            await consumer.acknowledge(each)
+        return {each.data() for each in messages}
 
 
 @pytest.mark.parametrize("stays", ["A", "copy"])
@@ -111,9 +115,42 @@ def test_two_live_copies_are_named_by_both_serve_their_clients_and_end_without_a
     both.start("A")
     every = {*numbered("both", 0, 100), *numbered("first", 0, 50), *numbered("second", 0, 50)}
     assert asyncio.run(received(both.client_url("A"), 200)) == every
-    if stays == "A":
-        both.until(lambda: both.messages("B") == 200, "what the copy had at B")
-        assert asyncio.run(received(both.client_url("B"), 200)) == every
+    both.until(lambda: both.messages("B") == 200, "what both copies had at B")
+    assert asyncio.run(received(both.client_url("B"), 200)) == every
+    assert not both.halted("A")
+
+
+def test_what_comes_back_between_the_ledgers_is_consumed_as_far_as_the_other_copy_says(both: Twins) -> None:
+    """Invariant 5: the cursor of the copy that stays lies above what only the other one had."""
+    a = both.client_url("A")
+    asyncio.run(publish(a, numbered("both", 0, 20)))
+    asyncio.run(take(a, 20, subscription="work"))
+    asyncio.run(take(a, 1, subscription="idle", acknowledge=slice(0, 0)))
+    asyncio.run(received(a, 20, "local", acknowledged=20))
+    both.until(lambda: both.messages("B") == 20, "messages at B")
+    both.start_copy()
+    copy = both.client_url("copy")
+    both.until(lambda: both.run("copy")["twins"], "that they are twins")
+    asyncio.run(publish(a, numbered("first", 0, 50), batching_enabled=False))
+    consumed = asyncio.run(take(a, 50, subscription="work", acknowledge=slice(0, 50, 2)))
+    asyncio.run(received(a, 50, "local", acknowledged=10))  # what no other cluster can tell
+    asyncio.run(publish(copy, numbered("second", 0, 30)))
+    asyncio.run(received(copy, 30, "local", acknowledged=30))
+    assert set(asyncio.run(take(copy, 30, subscription="work"))) == set(numbered("second", 0, 30))
+    both.links("stays", "--cluster", "A", "--run", both.run("copy")["id"])
+    both.kill("A")
+    both.kill("copy")
+    shutil.move(both.data("A"), both.path / "data-other")
+    shutil.move(both.path / "data-copy", both.data("A"))
+    said = both.reclaim("A", "--from-directory", str(both.path / "data-other"), "--dry-run")
+    assert "between what is here" in said
+    both.reclaim("A", "--from-directory", str(both.path / "data-other"))
+    both.start("A")
+    left = set(numbered("first", 0, 50)) - set(consumed)
+    assert both.left("A", "work", ORDERS) == len(left) == 25
+    assert set(asyncio.run(take(a, 25, subscription="work"))) == left
+    assert both.left("A", "idle", ORDERS) == 100
+    assert both.left("A", "local", ORDERS) == 40
 
 
 def test_a_worker_does_not_read_its_own_directory_or_one_that_is_no_store(both: Twins) -> None:
