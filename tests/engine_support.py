@@ -19,6 +19,7 @@ from replicator.api import data_plane, link_streams
 from replicator.api.errors import report_errors
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.reading import add_reading
+from replicator.api.runs import add_runs
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
@@ -281,6 +282,7 @@ class DataPlaneServer:
         app.add_routes(data_plane.routes())
         app.add_routes(link_streams.routes())
         add_reading(app, secrets.token_hex(8))
+        add_runs(app, self.engine, self._linked_sources)
         self.also(app)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()

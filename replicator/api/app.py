@@ -28,6 +28,7 @@ from replicator.api.metrics.scraping import METRICS, Metrics, answer
 from replicator.api.namespace_list import add_namespace_list
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
+from replicator.api.runs import add_runs
 from replicator.api.slices import json_list, topics_in_slices
 from replicator.api.topic_digests import NO_MAPPINGS, add_topic_digests
 from replicator.api.topic_figures import add_topic_figures
@@ -115,6 +116,7 @@ def make_app(
     app.add_routes(data_plane.routes())
     app.add_routes(link_streams.routes())
     app.add_routes(block_lists.routes())
+    add_runs(app, engine, linked_sources, audit)
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)
     add_topic_digests(app, source)

@@ -25,6 +25,7 @@ from replicator.api.guarding import (
     may,
 )
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.runs import check_run
 from replicator.api.slices import json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
@@ -224,7 +225,7 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
 
 async def take_partitions(request: web.Request) -> web.Response:
     """A link says how many partitions topics have at its source: have as many here. Answers with the numbers here."""
-    source = linked_source(request)
+    source = await _served_source(request)
     try:
         announced = (await request.json())["topics"]
         if not isinstance(announced, dict) or not all(type(number) is int for number in announced.values()):
@@ -248,13 +249,13 @@ async def take_partitions(request: web.Request) -> web.Response:
 
 async def take_schemas(request: web.Request) -> web.Response:
     """A link says which schemas topics have at its source: know them here too."""
-    source = linked_source(request)
+    source = await _served_source(request)
     return await announced_schemas.take(request, request.app[ENGINE], source)
 
 
 async def take_lineage(request: web.Request) -> web.Response:
     """Note which stores wrote what a link brings, and which topics their origins deleted, as the link says."""
-    source = linked_source(request)
+    source = await _served_source(request)
     try:
         told = LineageTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
@@ -278,21 +279,21 @@ async def take_lineage(request: web.Request) -> web.Response:
 
 async def delete_copy(request: web.Request) -> web.Response:
     """A link is to copy a topic anew: delete the copy that is here, if nothing is lost by it."""
-    source = linked_source(request)
+    source = await _served_source(request)
     await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
 
 
 async def keep_both(request: web.Request) -> web.Response:
     """A link has a later life of a topic: keep the earlier one that is here, and take the later one behind it."""
-    source = linked_source(request)
+    source = await _served_source(request)
     await copies.keep_both(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
 
 
 async def earlier_lives(request: web.Request) -> web.Response:
     """A link has earlier lives of a topic: name those of which messages are missing here; ``note=true`` notes it."""
-    linked_source(request)
+    await _served_source(request)
     topic, marks = await _topic(request), await copies.read_marks(request)
     engine = request.app[ENGINE]
     lacking = copies.lacking(engine, topic, marks)
@@ -300,6 +301,13 @@ async def earlier_lives(request: web.Request) -> web.Response:
         await copies.leave_out(engine, topic, {origin: marks[origin] for origin in lacking})
         lacking = copies.lacking(engine, topic, marks)
     return web.json_response({"lacking": lacking})
+
+
+async def _served_source(request: web.Request) -> str:
+    """Return the cluster whose link asks. Raise :class:`RunNotServed` if another run of its store is served."""
+    source = linked_source(request)
+    await check_run(request, source)
+    return source
 
 
 def linked_source(request: web.Request) -> str:

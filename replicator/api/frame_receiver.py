@@ -101,6 +101,11 @@ class FrameReceiver(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
 
+    def tell(self, answer: Mapping[str, Any]) -> None:
+        """Send what belongs to no frame; it is lost if the link has gone."""
+        if not self._transport.is_closing():
+            self._transport.write(pack_answer(answer))
+
     async def close(self) -> None:
         """End the connection once the link has read the answers, or after a while."""
         if self._transport.is_closing():

@@ -23,6 +23,7 @@ from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.peering.lineage import LINEAGE_ROUTE
+from replicator.peering.runs import RUNS_ROUTE
 from replicator.running.asking import ASKED_BY
 from replicator.security.errors import NotIdentified, NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
@@ -65,6 +66,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/partitions"): (Action.REPLICATE,),
     ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),
     ("POST", LINEAGE_ROUTE): (Action.REPLICATE,),
+    ("POST", RUNS_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
 }

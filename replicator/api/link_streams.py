@@ -22,6 +22,7 @@ from replicator.api.errors import BadRequest
 from replicator.api.frame_receiver import switch_protocols
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
+from replicator.api.runs import asked_over, check_stream, kept_stream
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.arrow import decode_append, notes_of
 from replicator.engine.log.block import read_header
@@ -93,13 +94,14 @@ async def append(request: web.Request) -> web.StreamResponse:
     if agreed_version(version) != version:
         refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
         raise BadRequest(f"parameter protocol: {refused}")
-    with _only_stream_of_name(link.key, request):
+    await check_stream(request, link.source)
+    with _only_stream_of_name(link.key, request), kept_stream(request, link.source):
         if version < UPGRADED_FROM:
             return await _append_posted(request, link)
         response, frames = await switch_protocols(request)
         _note_opened(request, link)
         try:
-            with ending_at_expiry(request):
+            with ending_at_expiry(request), asked_over(request, link.source, frames):
                 await _serve_frames(request, link, frames)
             await frames.close()
         except BaseException:

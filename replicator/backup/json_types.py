@@ -55,7 +55,8 @@ class ReclaimedTopic(TypedDict):
     upto: Annotated[str, "the last position that came back", "ledger:entry"]
     made_anew: Annotated[bool, "whether the topic was made for this, since the store had none, or an older life of it"]
     holes: Annotated[int, "ranges of positions that nobody has", "ranges"]
-    below: Annotated[bool, "whether it is an earlier life of the topic, put back below what the store had"]
+    below: Annotated[bool, "whether it was put back below what the store had, as an earlier life of the topic is"]
+    between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store had"]
 
 
 class ReclaimAnswer(TypedDict):
@@ -76,7 +77,8 @@ class PlannedTopic(TypedDict):
     after: Annotated[str, "the last position that the store has", "ledger:entry"]
     upto: Annotated[str, "the last position that a cluster has", "ledger:entry"]
     made_anew: Annotated[bool, "whether the topic would be made for this"]
-    below: Annotated[bool, "whether it is an earlier life, to be put back below what the store has"]
+    below: Annotated[bool, "whether it is to be put back below what the store has, as an earlier life is"]
+    between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store has"]
     sources: Annotated[dict[str, str], "the last position that it has, by cluster", "ledger:entry"]
     missing: Annotated[list[list[str]], "ranges of positions that no cluster has: after the first, up to the second"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
@@ -38,6 +38,8 @@ class Peer:
     record: FailoverEpoch
     deletions: Mapping[str, Mapping[int, Position]]
     """By topic, the lives that the peer was told to be deleted on purpose, each with its last position."""
+    runs: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
+    """By topic, the ledgers of its log with their first and last entries; only of another store of this cluster."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:

@@ -71,7 +71,9 @@ class TopicPlan:
     holes: tuple[Range, ...]
     """The ranges that no peer has, as far as is known before anything is read."""
     below: bool = False
-    """Whether it is an earlier life, which is put back below what is in the log."""
+    """Whether it is put back below what is in the log, such as an earlier life."""
+    between: bool = False
+    """Whether it is of the life that goes on, and lies between ledgers of the log; ``below`` is true then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,13 @@ import heapq
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
+from replicator.backup.directory_peer import open_directory, plans_between
 from replicator.backup.errors import WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
@@ -68,7 +70,9 @@ class ReclaimedTopic:
     holes: int
     """Ranges of positions that nobody has any more."""
     below: bool = False
-    """Whether it is an earlier life, which lies below what was here."""
+    """Whether it was put back below what was here, such as an earlier life."""
+    between: bool = False
+    """Whether it is of the life that goes on, and lies between ledgers that were here."""
 
 
 @dataclass(slots=True)
@@ -123,17 +127,19 @@ async def reclaim(
     name: str,
     *,
     without: frozenset[str] = frozenset(),
+    from_directory: Path | None = None,
     pace: Pace | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> Reclaimed:
     """Take back what ``name`` lost. ``without`` are clusters that are not asked.
 
+    ``from_directory`` has another copy of the store, which is read like one more peer.
+
     Raises :class:`StoreUnusable` while the worker runs, and :class:`WorkerNotAsked` for a cluster that does not answer;
     nothing is changed then. Raises :class:`ReclaimPaused` when ``pace`` is paused.
     """
     check_known(topology, without)
-    async with _opened(topology, name) as engine:
-        peers = await ask_peers(topology, name, without)
+    async with _opened(topology, name) as engine, _asked(topology, name, without, from_directory) as peers:
         try:
             async with held_back(engine.supervisor, name, peers):
                 run = _Run(engine, topology, peers, without, pace or Pace(), on_progress)
@@ -143,19 +149,32 @@ async def reclaim(
                 f"{error}; what came back so far stays. Start that worker and run `replicator backup reclaim`, which "
                 "goes on from there, or do so with --without its cluster: what only it has is then lost"
             ) from None
-        finally:
-            close_all(peers)
 
 
-async def plan_reclaim(topology: Topology, name: str, *, without: frozenset[str] = frozenset()) -> ReclaimPlan:
+async def plan_reclaim(
+    topology: Topology, name: str, *, without: frozenset[str] = frozenset(), from_directory: Path | None = None
+) -> ReclaimPlan:
     """Return what :func:`reclaim` would do. Nothing is taken back. Raises as :func:`reclaim` does."""
     check_known(topology, without)
-    peers = await ask_peers(topology, name, without)
-    try:
+    async with _asked(topology, name, without, from_directory) as peers:
         if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening it would make one
             return _planned(None, topology, name, peers, without)
         async with _opened(topology, name) as engine:
             return _planned(engine, topology, name, peers, without)
+
+
+@asynccontextmanager
+async def _asked(
+    topology: Topology, name: str, without: frozenset[str], from_directory: Path | None
+) -> AsyncIterator[list[Peer]]:
+    """Ask the other clusters, and open the other copy of the store if there is one."""
+    peers = await ask_peers(topology, name, without)
+    try:
+        async with AsyncExitStack() as stack:
+            if from_directory is not None:
+                own, settings = topology.cluster(name).data, _settings(topology, name)
+                peers.append(await stack.enter_async_context(open_directory(from_directory, own, name, settings)))
+            yield peers
     finally:
         close_all(peers)
 
@@ -178,19 +197,21 @@ def _planned(
 @asynccontextmanager
 async def _opened(topology: Topology, name: str) -> AsyncIterator[Engine]:
     """Open the store of a cluster whose worker does not run. Raises :class:`StoreUnusable`."""
-    cluster = topology.cluster(name)
-    settings = EngineSettings(
-        store_bytes_max=topology.store.size_max,
-        message_bytes_max=topology.store.message_size_max,
-        segments=topology.store.segments(),
-        policies=cluster.policies.topic_policies(),
-        maintained=False,
-    )
-    engine = await Engine.open(cluster.data, cluster=name, settings=settings)
+    engine = await Engine.open(topology.cluster(name).data, cluster=name, settings=_settings(topology, name))
     try:
         yield engine
     finally:
         await engine.close()
+
+
+def _settings(topology: Topology, name: str) -> EngineSettings:
+    return EngineSettings(
+        store_bytes_max=topology.store.size_max,
+        message_bytes_max=topology.store.message_size_max,
+        segments=topology.store.segments(),
+        policies=topology.cluster(name).policies.topic_policies(),
+        maintained=False,
+    )
 
 
 class _Run:
@@ -281,7 +302,9 @@ class _Run:
                 break
         if found > NAMED_MAX:
             done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
-        return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below)
+        return ReclaimedTopic(
+            plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
+        )
 
     async def _write(
         self,
@@ -343,6 +366,7 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
         replaceable=unsettled or all(copy.store in (None, own.store) for copy in newest),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
+    lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
     if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
         where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
         refused = (
@@ -383,7 +407,7 @@ def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives
     if topic is None:
         return []
     holes = topic.origins.left_out(engine.cluster)
-    planned = [] if lives.newest is None else [(lives.newest.after, lives.newest.upto)]
+    planned = [(plan.after, plan.upto) for plan in lives.plans if plan.incarnation == topic.incarnation]
     return [
         f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
         "went on"

@@ -262,19 +262,29 @@ def reclaim(
         int | None,
         typer.Option("--bytes-per-second", metavar="N", min=1, help="Read no faster, from all clusters together."),
     ] = None,
+    from_directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-directory", metavar="DIR", help="The directory of another copy of the store: read it too."
+        ),
+    ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
     """Take back what a cluster lost of its own messages, from the clusters that have copies.
 
     `restore` does it by itself. The worker must not run, and the others must. Ctrl-C pauses it, with exit status 3; run
-    it again if it was paused or cut off. Exit status 4 if something is lost because a block is damaged at the only
+    it again if it was paused or cut off. With --from-directory also what only a second live copy of the store has;
+    its worker must not run either. Exit status 4 if something is lost because a block is damaged at the only
     cluster that has it.
     """
     if dry_run:
         from replicator.backup.reclaiming import plan_reclaim
 
-        plan = asyncio.run(plan_reclaim(opened_topology(file), cluster, without=frozenset(without or ())))
+        planned = plan_reclaim(
+            opened_topology(file), cluster, without=frozenset(without or ()), from_directory=from_directory
+        )
+        plan = asyncio.run(planned)
         return Shown(_plan_json(plan), "\n".join(_plan_lines(cluster, plan)))
-    done = _reclaimed(file, cluster, without, bytes_per_second)
+    done = _reclaimed(file, cluster, without, bytes_per_second, from_directory)
     return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)), status=_status(done))
 
 
@@ -299,7 +309,13 @@ def prune(
     )
 
 
-def _reclaimed(file: Path, cluster: str, without: list[str] | None, bytes_per_second: int | None = None) -> Reclaimed:
+def _reclaimed(
+    file: Path,
+    cluster: str,
+    without: list[str] | None,
+    bytes_per_second: int | None = None,
+    from_directory: Path | None = None,
+) -> Reclaimed:
     from replicator.backup.reclaim_reading import Pace
     from replicator.backup.reclaiming import reclaim as take_back
     from replicator.backup.restore_order import told_the_order
@@ -315,7 +331,12 @@ def _reclaimed(file: Path, cluster: str, without: list[str] | None, bytes_per_se
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
             loop.add_signal_handler(signal.SIGINT, interrupted)
         return await take_back(
-            topology, cluster, without=frozenset(without or ()), pace=pace, on_progress=_reclaim_progress()
+            topology,
+            cluster,
+            without=frozenset(without or ()),
+            from_directory=from_directory,
+            pace=pace,
+            on_progress=_reclaim_progress(),
         )
 
     topology = opened_topology(file)
@@ -349,6 +370,7 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
             continue
         how = " (the topic was made again)" if topic.made_anew else ""
         how = " (an earlier life, below what was here)" if topic.below else how
+        how = " (between what was here)" if topic.between else how
         lines.append(
             f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
         )
@@ -375,6 +397,7 @@ def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines: list[str] = []
     for topic in plan.topics:
         where = "an earlier life, below what is here" if topic.below else "the topic is made again"
+        where = "between what is here" if topic.between else where
         how = f" ({where})" if topic.below or topic.made_anew else ""
         sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
         lines.append(
@@ -421,6 +444,7 @@ def _plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
             "upto": str(topic.upto),
             "made_anew": topic.made_anew,
             "below": topic.below,
+            "between": topic.between,
             "sources": {peer: str(upto) for peer, upto in sorted(topic.sources.items())},
             "missing": [[str(after), str(upto)] for after, upto in topic.holes],
         }

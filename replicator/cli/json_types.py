@@ -139,6 +139,35 @@ class TranslateAnswer(_TranslatedEnds):
     source: Annotated[str, "where it was looked up in all: `postgres`, `store` or `log`"]
 
 
+class KnownRun(TypedDict):
+    """A run of a worker: one start of it on its store."""
+
+    id: Annotated[str, "its id"]
+    earlier: Annotated[list[str], "the runs of the same store before it, the newest first"]
+    host: Annotated[str, "the host name of its machine"]
+    started_at_ms: Annotated[int, "when it started, by its own clock"]
+
+
+class RunsOfSource(TypedDict):
+    """The runs of one cluster's worker that another cluster knows, by the links that lead to it."""
+
+    peer: Annotated[str, "the cluster that knows them"]
+    cluster: Annotated[str, "whose runs they are"]
+    role: Annotated[str, "the role that the worker showed; empty where nobody is asked"]
+    served: Annotated[KnownRun, "the run from which messages are taken"]
+    connected: Annotated[bool, "whether it is connected now"]
+    twins: Annotated[list[KnownRun], "other live copies of its store, from which nothing is taken"]
+    dismissed: Annotated[list[KnownRun], "runs of which an operator said that another one stays"]
+
+
+class StaysAnswer(TypedDict):
+    """The run that stays."""
+
+    cluster: Annotated[str, "whose store had two live copies"]
+    run: Annotated[str, "the run that stays"]
+    told: Annotated[list[str], "the clusters that were told"]
+
+
 class PeekedMessage(TypedDict):
     """An entry of a backlog, shown as its first message."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 from urllib.parse import quote
 
 import typer
@@ -18,13 +19,14 @@ from replicator.cli.admin import (
     rows_table,
 )
 from replicator.cli.commands import Commands
+from replicator.cli.json_types import RunsOfSource, StaysAnswer
 from replicator.cli.output import Shown
 from replicator.links.json_types import LinkStatus
 
 LOST_SHOWN_MAX: Final = 10
 """Lost topics of a link that are listed one by one; an empty store may have lost thousands."""
 
-app = Commands(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
+app = Commands(help="Links: list them, pause and resume them, end gaps and twins.", no_args_is_help=True)
 
 Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
 Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
@@ -90,6 +92,89 @@ def resolve(
     """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     return Shown(link, f"{link['key']} goes on with {topic} ({policy})")
+
+
+@app.command("twins")
+def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
+    """The runs of each worker that the others know, and live copies of one store.
+
+    Exit status 1 if there are such copies.
+    """
+    from replicator.operating.errors import WorkerUnavailable
+
+    topology = opened_topology(file)
+    found: list[RunsOfSource] = []
+    problems: list[str] = []
+
+    async def ask() -> None:
+        for each in topology.clusters:
+            try:
+                rows: list[Any] = (await _call(each.url, "GET", "runs"))["runs"]
+                found.extend(cast("RunsOfSource", {"peer": each.name, **row}) for row in rows)
+            except WorkerUnavailable as error:
+                problems.append(str(error))
+
+    asyncio.run(ask())
+    columns = ("cluster", "named by", "run", "host", "started at", "standing")
+    table = rows_table(columns, [row for each in found for row in _run_rows(each)])
+    warnings = [f"warning: {problem}" for problem in problems]
+    twins = any(each["twins"] for each in found)
+    return Shown(found, table, status=3 if warnings else 1 if twins else 0, notes=warnings)
+
+
+@app.command("stays")
+def stays(
+    file: TopologyFile,
+    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store has two live copies.")],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that stays, as `links twins` names it.")],
+) -> Shown[StaysAnswer]:
+    """Say which of two live copies of a store stays, whichever was first; the others take nothing from the other one.
+
+    Run it again if a worker did not answer. It may be said anew for the other copy.
+    """
+    from replicator.operating.errors import RequestRefused, WorkerUnavailable
+
+    topology = opened_topology(file)
+    topology.cluster(cluster)
+    told: list[str] = []
+    unknown: list[str] = []
+    problems: list[str] = []
+
+    async def tell() -> None:
+        for name in dict.fromkeys(link.destination for link in topology.links_from(cluster)):
+            try:
+                path = f"runs/{quote(cluster, safe='')}/stays"
+                await _call(topology.cluster(name).url, "POST", path, {"run": run})
+                told.append(name)
+            except RequestRefused as error:
+                if error.code != "NoSuchRun":
+                    raise
+                unknown.append(str(error))
+            except WorkerUnavailable as error:
+                problems.append(str(error))
+
+    asyncio.run(tell())
+    if not told:
+        if problems or not unknown:
+            raise WorkerUnavailable("; ".join(problems) or f"{file}: no link leaves {cluster}")
+        raise RequestRefused(404, "NoSuchRun", unknown[0])
+    notes = [*(f"note: {each}" for each in unknown), *(f"warning: {each}; run this again" for each in problems)]
+    text = f"run {run} of {cluster} stays; told: {', '.join(told)}"
+    return Shown({"cluster": cluster, "run": run, "told": told}, text, status=3 if problems else 0, notes=notes)
+
+
+def _run_rows(source: RunsOfSource) -> list[Sequence[object]]:
+    runs = [(source["served"], "served" if source["connected"] else "was served last")]
+    runs += [(each, "twin") for each in source["twins"]]
+    runs += [(each, "dismissed") for each in source["dismissed"]]
+    return [
+        (source["cluster"], source["peer"], run["id"], run["host"], _started(run["started_at_ms"]), standing)
+        for run, standing in runs
+    ]
+
+
+def _started(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def _post(file: Path, source: str, to: str, name: str, action: str, body: Mapping[str, str] | None = None) -> Any:

@@ -138,6 +138,9 @@ def cluster_row(name: str, answer: Answer) -> ClusterRow:
     tone, state, detail = GOOD, "serves its clients", ""
     if status["store"]["failed"]:
         tone, state, detail = BAD, "store failed", str(status["store"]["failed"])
+    elif twins := (status.get("run") or {}).get("twins"):
+        tone, state = BAD, "two live copies of its store"
+        detail = f"another run on {twins[0]['host']}: say which one stays (`replicator links stays`)"
     elif failover["switching_to"]:
         tone, state = WARN, f"is being switched to {failover['switching_to']}"
     elif failover["fenced"]:

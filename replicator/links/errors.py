@@ -21,6 +21,14 @@ class WrongVersion(LinkError):
     """The two ends speak different versions of the links' protocol."""
 
 
+class RunAwaited(PeerUnavailable):
+    """The destination asks another run of this store whether it has ended, and serves this one if it has."""
+
+
+class RunRefused(LinkError):
+    """The destination serves another run of this store: a twin, or one of which an operator said that it stays."""
+
+
 class LinkPaused(LinkError):
     """An operator paused the link."""
 

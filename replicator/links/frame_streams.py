@@ -17,11 +17,17 @@ from urllib.parse import urlencode, urlsplit
 
 from replicator.engine.log.link_frame import ANSWER_BYTES_MAX, ANSWER_HEADER_BYTES, UPGRADE, PackedFrame
 from replicator.links.errors import PeerRefused, PeerUnavailable
+from replicator.peering.runs import QUESTION
+from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from replicator.security.access import access
 
 WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 SWITCHING_PROTOCOLS: Final = 101
+ANSWERS_AHEAD_MAX: Final = 256
+"""Answers that were read and not taken; there is one for each frame in flight."""
+QUESTIONS_AHEAD_MAX: Final = 4
+"""Questions that were read and not answered; the destination puts one every some seconds."""
 
 
 class FrameStream(Protocol):
@@ -32,6 +38,9 @@ class FrameStream(Protocol):
 
     async def receive(self) -> Any:
         """The oldest answer that was not taken yet, from JSON."""
+
+    async def question(self) -> str:
+        """Wait for something that the destination asks of its own accord, and return it."""
 
     async def ended(self) -> None:
         """Returns when no more can be received than what is here already."""
@@ -47,6 +56,9 @@ class UpgradedStream:
         self._reader = reader
         self._writer = writer
         self._ended = ended
+        self._answers: asyncio.Queue[Any] = asyncio.Queue(ANSWERS_AHEAD_MAX)
+        self._questions: asyncio.Queue[str] = asyncio.Queue(QUESTIONS_AHEAD_MAX)
+        self._reading: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(cls, url: str, params: Mapping[str, str], connect_seconds_max: float) -> UpgradedStream:
@@ -74,6 +86,7 @@ class UpgradedStream:
             status, headers = await stream._read_head(url)
             if status != SWITCHING_PROTOCOLS:
                 await stream._refused(url, status, headers)
+            stream._reading = awaited(stream._read_answers(), name="answers of a link")
         except BaseException:
             stream.close()
             raise
@@ -84,16 +97,40 @@ class UpgradedStream:
         await self._writer.drain()
 
     async def receive(self) -> Any:
-        length = int.from_bytes(await self._reader.readexactly(ANSWER_HEADER_BYTES), "big")
-        if length > ANSWER_BYTES_MAX:
-            raise ConnectionError(f"an answer of {length} bytes is over the limit")
-        return json.loads(await self._reader.readexactly(length))
+        answer = await self._answers.get()
+        if isinstance(answer, Exception):
+            self._answers.put_nowait(answer)  # for whoever asks again
+            raise answer
+        return answer
+
+    async def question(self) -> str:
+        return await self._questions.get()
 
     async def ended(self) -> None:
         await self._ended.wait()
 
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
         self._writer.transport.abort()
+
+    async def _read_answers(self) -> None:
+        """Read all that comes, also while no frame is in flight: a question may come at any time."""
+        try:
+            while True:
+                answer = await self._read_answer()
+                if not isinstance(answer, dict) or QUESTION not in answer:
+                    await self._answers.put(answer)
+                elif not self._questions.full():  # else one is there to be answered already
+                    self._questions.put_nowait(str(answer[QUESTION]))
+        except (asyncio.IncompleteReadError, OSError, ValueError, RecursionError) as error:
+            await self._answers.put(error)
+
+    async def _read_answer(self) -> Any:
+        length = int.from_bytes(await self._reader.readexactly(ANSWER_HEADER_BYTES), "big")
+        if length > ANSWER_BYTES_MAX:
+            raise ConnectionError(f"an answer of {length} bytes is over the limit")
+        return json.loads(await self._reader.readexactly(length))
 
     async def _read_head(self, url: str) -> tuple[int, HTTPMessage]:
         try:

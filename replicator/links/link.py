@@ -23,7 +23,15 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.links.errors import CarrierChanged, LinkError, LinkPaused, NotResolved, PeerUnavailable
+from replicator.links.errors import (
+    CarrierChanged,
+    LinkError,
+    LinkPaused,
+    NotResolved,
+    PeerUnavailable,
+    RunAwaited,
+    RunRefused,
+)
 from replicator.links.figures import LinkFigures
 from replicator.links.frame_sender import FrameSender
 from replicator.links.json_types import LinkStatus
@@ -36,6 +44,7 @@ from replicator.links.schema_announcer import SchemaAnnouncer
 from replicator.links.status import link_status, topics_behind
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
+from replicator.peering.runs import Run, RunAnswer, Standing
 from replicator.peering.topic_summary import Behind
 from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
@@ -48,6 +57,8 @@ RETRY_SECONDS_MAX: Final = 1.0
 
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
+TWIN_LOOKED_AT_SECONDS: Final = 5.0
+"""How often a destination that names a twin is asked whether there still is one."""
 SAVE_SECONDS: Final = 2.0
 """How often it is noted how far the topics are."""
 
@@ -61,6 +72,7 @@ class Link:
     ``index`` learns how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
     whenever that is found out; ``on_state`` of the link's state when it changes: ``connecting``,
     ``copying``, ``idle``, ``paused`` or ``failed``; with Spark also ``waiting`` for it, and ``backfilling``.
+    The destination is told ``run``, the run of this worker; without one it can tell no twin.
     """
 
     def __init__(
@@ -73,11 +85,15 @@ class Link:
         index: LinkIndex | None = None,
         on_lost_copy: Callable[[str], None] | None = None,
         on_state: Callable[[Link], None] | None = None,
+        run: Run | None = None,
     ) -> None:
         self.engine = engine
         self.to = to
         self.address = address
         self.route = route or Route.single(LinkSpec(engine.cluster, to))
+        self.run = run
+        self.run_answer: RunAnswer | None = None
+        """What the destination last said of this run; None if it said nothing, as one of an earlier version."""
         self.backfill_progress: tuple[int, int] | None = None
         """Bytes in all and bytes left, as the backfill that has the link last said; None without one."""
         self._topics = LinkTopics(engine, self.route, index, on_lost_copy)
@@ -294,6 +310,7 @@ class Link:
                         name=self.spec.name,
                         compression=self.spec.compression,
                         store=self.engine.origin_stores.store,
+                        run_id="" if self.run is None else self.run.id,
                     ) as transport:
                         try:
                             await self._connect(transport)
@@ -336,6 +353,7 @@ class Link:
         self._set_state("connecting" if isinstance(error, PeerUnavailable) else "failed", str(error))
 
     async def _connect(self, transport: HttpTransport) -> None:
+        await self._tell_run(transport)
         there = await transport.high_water(self.route.origins)
         await transport.open()
         self._topics.on_connected(there)
@@ -356,8 +374,34 @@ class Link:
             self._lineage.tell(transport),
             self._notice_pause(),
             self._notice_other(method),
+            self._answer_questions(transport),
             names=f"link {self.key}",
         )
+
+    async def _tell_run(self, transport: HttpTransport, question: str = "") -> None:
+        """Tell the destination the run of this worker.
+
+        Raises :class:`RunAwaited` and :class:`RunRefused` if the destination does not serve it.
+        """
+        if self.run is None:
+            return
+        answer = self.run_answer = await transport.tell_run(self.run, question)
+        if answer is None:
+            transport.run_id = ""  # it would not understand it
+        elif answer.standing is Standing.ASKING:
+            raise RunAwaited(answer.reason)
+        elif answer.standing is not Standing.SERVED:
+            raise RunRefused(answer.reason)
+
+    async def _answer_questions(self, transport: HttpTransport) -> None:
+        """Tell the destination the run when it asks, and now and then while it says that there is a twin."""
+        while True:
+            twins = self.run_answer is not None and bool(self.run_answer.twins)
+            question = ""
+            with contextlib.suppress(TimeoutError):
+                async with timeout(TWIN_LOOKED_AT_SECONDS if twins else None):
+                    question = await transport.question()
+            await self._tell_run(transport, question)
 
     async def _notice_pause(self) -> None:
         while not self.paused:

@@ -48,6 +48,10 @@ class PostedStream:
             raise ConnectionError(f"an answer of {length} bytes is over the limit")
         return json.loads(await content.readexactly(length))
 
+    async def question(self) -> str:
+        await asyncio.Event().wait()  # a destination of that version asks nothing
+        raise AssertionError
+
     async def ended(self) -> None:
         with contextlib.suppress(aiohttp.ClientError, OSError):  # for receive() to report
             await self._response.content.wait_eof()

@@ -37,6 +37,7 @@ from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
 from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, OriginMarks
+from replicator.peering.runs import Run, RunAnswer, RunTold
 from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -47,6 +48,9 @@ SILENCE_SECONDS_MAX: Final = 30.0
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
 LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
+
+NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
+"""Codes of a destination of an earlier version, which has no such path, and of a wrong one: see the next question."""
 NO_TOPIC: Final = "none"
 """Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
@@ -75,6 +79,7 @@ class HttpTransport:
     ``stream`` tells the streams of a link apart where it has several at once, as one for each task of Spark's.
     ``store`` is the id of the source's store, told with each question and with the stream; "" if whoever carries does
     not know it.
+    ``run_id`` names the run of the source's worker, in all that is sent.
     Raises :class:`PeerUnavailable`, :class:`WrongPeer`, :class:`PeerRefused`.
     """
 
@@ -88,7 +93,10 @@ class HttpTransport:
         compression: str = "none",
         stream: str = "",
         store: str = "",
+        run_id: str = "",
     ) -> None:
+        self.run_id = run_id
+        """Names the run of the source's worker; empty for none."""
         self._source = source
         self._store = store
         self._stream = stream
@@ -164,6 +172,27 @@ class HttpTransport:
         said = OriginMarks({origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()})
         return await self._ask("POST", what, [("from", self._source), ("topic", topic), *more], said.as_json())
 
+    async def tell_run(self, run: Run, question: str = "") -> RunAnswer | None:
+        """Tell the destination which run of the source's store this is, and which question that answers.
+
+        Return None from a destination that takes no runs, such as one of an earlier version.
+        """
+        try:
+            answer = await self._ask("POST", "runs", [("from", self._source)], RunTold(run, question).as_json())
+        except PeerRefused as error:
+            if error.code in NOT_TOLD:
+                return None
+            raise
+        try:
+            return RunAnswer.of_json(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerUnavailable(f"{self._base}/runs: its answer cannot be read: {error!r:.100}") from None
+
+    async def question(self) -> str:
+        """Wait until the destination asks for the run, and return its question."""
+        assert self._frames is not None
+        return await self._frames.question()
+
     async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply:
         """Tell the destination how many partitions topics have here; returns how many they have there then."""
         answer = await self._ask("POST", "partitions", [("from", self._source)], {"topics": topics})
@@ -193,6 +222,7 @@ class HttpTransport:
         params = {"from": self._source, "name": self._name, "protocol": str(self._version), "stream": self._stream}
         if self._store:
             params["store"] = self._store
+        params |= {"run": self.run_id} if self.run_id else {}
         url = f"{self._base}/append"
         try:
             async with timeout(SILENCE_SECONDS_MAX):
@@ -244,6 +274,8 @@ class HttpTransport:
         self, method: str, path: str, params: Sequence[tuple[str, str]], body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         assert self._session is not None
+        if self.run_id:
+            params = [*params, ("run", self.run_id)]
         try:
             async with (
                 timeout(SILENCE_SECONDS_MAX),

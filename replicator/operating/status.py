@@ -245,6 +245,12 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the faults of a worker that gave its status, and those of its links; warnings come last."""
     if failed := answer["store"]["failed"]:
         yield Text(failed, style="red")
+    for twin in (answer.get("run") or {}).get("twins", ()):  # a worker of an older version does not say
+        which = "that one, and takes nothing from this" if twin["served"] else "this one alone"
+        yield Text(
+            f"two live copies of its store: run {twin['id']} on {twin['host']}; {twin['peer']} serves {which}",
+            style="red",
+        )
     if full := answer["store"].get("full") or (answer["store"].get("disk") or {}).get("full"):
         yield Text(f"takes no messages: {full}", style="red")
     if (failover := answer.get("failover")) is not None and failover["fenced"]:

@@ -131,6 +131,26 @@ class SyncCounters(TypedDict):
     answers_unprovable: Annotated[int, "answers not given, as what is here could not be proved", "markers"]
 
 
+class TwinStatus(TypedDict):
+    """Another run of the worker's store that a destination of its links named: somebody copied the data directory."""
+
+    peer: Annotated[str, "the cluster that named it"]
+    link: Annotated[str, "the link over which it did"]
+    served: Annotated[bool, "whether that cluster serves it, and takes nothing from this worker"]
+    id: Annotated[str, "its id"]
+    host: Annotated[str, "the host name of its machine"]
+    started_at_ms: Annotated[int, "when it started, by its own clock"]
+
+
+class RunStatus(TypedDict):
+    """The run of a worker: one start of it on its store."""
+
+    id: Annotated[str, "its id"]
+    host: Annotated[str, "the host name of its machine"]
+    started_at_ms: Annotated[int, "when it started"]
+    twins: Annotated[list[TwinStatus], "other live copies of its store; empty if all is well"]
+
+
 class WorkerStatus(TypedDict):
     """All that a worker says of itself."""
 
@@ -142,6 +162,7 @@ class WorkerStatus(TypedDict):
     audit: Annotated[AuditStatus, "entries of the audit log that wait"]
     store: Annotated[StoreStatus, "its store"]
     clients: Annotated[ClientsStatus, "connections of clients"]
+    run: NotRequired[Annotated[RunStatus, "this start of it; missing from a worker of an earlier version"]]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]

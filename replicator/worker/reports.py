@@ -63,6 +63,7 @@ class Reports:
             },
             "deduplication": engine.conflicts.status(),
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
+            "run": self._parts.links.run_status(),
             "restored": None if restored is None else restored.as_json(),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
@@ -118,6 +119,7 @@ class Reports:
             "batch_seconds": settings.batch,
             "conf": {key: value for key, value in settings.conf.items() if settings.conf_masked[key] == value},
             "driver": settings.driver,
+            "run": self._parts.links.run.id,
             "links": [link.planned() for link in self.links() if link.route.engine == SPARK],
         }
 

@@ -9,7 +9,10 @@ on the logs ends in the same turn of the event loop in which the new one's begin
 from __future__ import annotations
 
 import asyncio
+import socket
+import uuid
 from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
@@ -17,8 +20,17 @@ from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
+from replicator.peering.runs import EARLIER_MAX, Run, Standing
 from replicator.topology import SPARK, Topology
 from replicator.topology.paths import passed_on_by
+
+RUNS: Final = "runs"
+"""Under this name in the table ``meta``: the runs of this store, the newest first."""
+_REFUSED: Final = (Standing.TWIN, Standing.DISMISSED)
+
+
+def _shown(run: Run) -> dict[str, Any]:
+    return {"id": run.id, "host": run.host, "started_at_ms": run.started_at_ms}
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
@@ -26,13 +38,27 @@ def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
     return [IncomingLink(link.source, link.name, topology.origins_over(link)) for link in topology.links_to(cluster)]
 
 
+async def begin_run(engine: Engine) -> Run:
+    """Begin a run of this store, note it in the store, and return it with the runs before it."""
+    earlier = [str(each) for each in engine.store.meta(RUNS) or ()]
+    run = Run(uuid.uuid4().hex, tuple(earlier[:EARLIER_MAX]), socket.gethostname(), engine.started_at_ms)
+    await engine.remember(RUNS, [run.id, *run.earlier][:EARLIER_MAX])
+    return run
+
+
 class RunningLinks:
     """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are, and ``on_lost_copy`` of
-    topics of which a destination has less than it had."""
+    topics of which a destination has less than it had. Destinations are told ``run``."""
 
     def __init__(
-        self, engine: Engine, index: LinkIndex | None = None, on_lost_copy: Callable[[str], None] | None = None
+        self,
+        engine: Engine,
+        index: LinkIndex | None = None,
+        on_lost_copy: Callable[[str], None] | None = None,
+        *,
+        run: Run | None = None,
     ) -> None:
+        self.run = run or Run(uuid.uuid4().hex)
         self._engine = engine
         self._index = index
         self._on_lost_copy = on_lost_copy
@@ -47,6 +73,20 @@ class RunningLinks:
     def find(self, key: str) -> Link | None:
         """The running link of that key, ``A>B`` or ``A>B#name``."""
         return self._running.get(key)
+
+    def run_status(self) -> dict[str, Any]:
+        """Return this run, and the other runs of its store that destinations named, each with how it is treated."""
+        twins = []
+        for link in self:
+            if (answer := link.run_answer) is None:
+                continue
+            others = {each.id: each for each in answer.twins if each.id != self.run.id}
+            if answer.served is not None and answer.served.id != self.run.id and answer.standing in _REFUSED:
+                others[answer.served.id] = answer.served
+            for each in others.values():
+                served = answer.served is not None and each.id == answer.served.id
+                twins.append({"peer": link.to, "link": link.key, "served": served, **_shown(each)})
+        return {**_shown(self.run), "twins": twins}
 
     def passed_on_by(self, topic: str) -> frozenset[str]:
         """The clusters from which a link passes on what is published here to a topic of that name."""
@@ -111,6 +151,7 @@ class RunningLinks:
             route=route,
             index=self._index,
             on_lost_copy=self._on_lost_copy,
+            run=self.run,
         )
         link.planner.waits_for(self._waits_for)
         link.update_index()  # an index that forgot the one before it knows nothing of topics that do not move

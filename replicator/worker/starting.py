@@ -60,6 +60,7 @@ from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.operating.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.operating.start_checks import DATABASE_REACHED, Setup, check_start, tls_context
+from replicator.peering.runs import Run
 from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
 from replicator.running.extras import ExtraMissing
@@ -81,7 +82,7 @@ from replicator.worker.parts import Parts, addresses, client_origins, other_work
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
-from replicator.worker.running_links import RunningLinks, incoming
+from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
@@ -181,7 +182,8 @@ async def start_worker(
         await security.start()
         stack.push_async_callback(security.stop)
         engine.writer.latencies.event_loop = watchdog.lag.histogram
-        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces)
+        run = await begin_run(engine)
+        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces, run)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
@@ -276,6 +278,7 @@ def _make_parts(
     watchdog: Watchdog,
     stack: AsyncExitStack,
     traces: WorkerTraces | None,
+    run: Run,
 ) -> Parts:
     """All parts, none of them started; their ends are on the stack."""
     name = cluster.name
@@ -298,7 +301,7 @@ def _make_parts(
         index=index.changes,
         exact=topology.sync.mode == "exact",
     )
-    links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all)
+    links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all, run=run)
     bridge = _bridge_of(cluster, engine)
     failover = FailoverService(
         engine,

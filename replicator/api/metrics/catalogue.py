@@ -60,6 +60,12 @@ STORE_DAMAGED: Final = gauge(
 STORE_MENDED: Final = counter(
     "store_mended_blocks", "Damaged blocks that were mended by copies of other clusters.", unit="blocks"
 )
+STORE_TWINS: Final = gauge(
+    "store_twins",
+    "Other runs of the worker's store that destinations of its links named; more than 0 if its directory was copied and"
+    " started elsewhere.",
+    unit="runs",
+)
 
 # Deduplication over clusters.
 SHARED_NAMES: Final = gauge(
@@ -319,7 +325,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
     *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
-    *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED),
+    *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED, STORE_TWINS),
     *(SHARED_NAMES, OTHER_CONTENT, HIDDEN_DIFFERING),
     *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),
     *(PUBLISH, ACKNOWLEDGE, DISPATCH, COPY, ANNOUNCE, SYNC),

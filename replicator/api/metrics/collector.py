@@ -108,6 +108,8 @@ class StatusCollector(Collector):
         if (damaged := store.get("damaged")) is not None:
             self._add(names.STORE_DAMAGED, len(damaged))
             self._add(names.STORE_MENDED, store["mended"])
+        if (run := self._status.get("run")) is not None:
+            self._add(names.STORE_TWINS, len({twin["id"] for twin in run["twins"]}))
 
     def _collect_deduplication(self) -> None:
         if (found := self._status.get("deduplication")) is None:

@@ -78,6 +78,13 @@ class LinkWork:
         )
 
 
+def run_of(worker_url: str) -> str:
+    """Return the id of the run of the source's worker; empty for a worker of an earlier version."""
+    with DataPlane(worker_url) as worker, contextlib.suppress(UnexpectedAnswer):
+        return str(worker.call("GET", "/pipeline/v1/links").get("run", ""))
+    return ""
+
+
 def carry(work: LinkWork, segment: Segment) -> Done:
     """Carry one segment, over connections of its own; see :class:`Carrier`."""
 
@@ -160,6 +167,7 @@ class Carrier:
             await self._fetched.put(_Frame(carrying, None, (), ends=True))
 
     async def _send(self) -> None:
+        self._transport.run_id = await asyncio.to_thread(run_of, self._worker.url)
         await self._transport.open()
         self._opened.set()
         while True:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import uvloop
 
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.links.copier import FRAME_BYTES_TARGET
-from replicator.pipeline.live.carrying import LinkWork
+from replicator.pipeline.live.carrying import LinkWork, run_of
 from replicator.pipeline.live.filtering import Sent
 
 
@@ -22,6 +23,7 @@ async def _send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple
     refused: dict[str, tuple[str, str]] = {}
     wire_bytes = 0
     async with work.transport() as transport:
+        transport.run_id = await asyncio.to_thread(run_of, work.worker_url)
         await transport.open()
         for frame in _frames(blocks):
             taken = [each for each in frame if each.topic not in refused]

@@ -33,6 +33,7 @@ STATUS: dict[str, Any] = {
         "bytes": 10, "bytes_max": 100, "commits": 5, "failed": None, "damaged": [{}], "mended": 4,
         "segments": {"live_bytes": 1, "free_bytes": 2, "dead_bytes": 3}, "disk": {"free_bytes": 9, "full": "it is"},
     },
+    "run": {"id": "r1", "twins": [{"id": "r2"}, {"id": "r2"}]},
     "deduplication": {"shared_names": 1, "other_content": 2, "hidden_differing": 3},
     "clients": {"connections": 1, "accepted": 2},
     "failover": {"epoch": 3, "fenced": False, "serves": ["eu-west"], "producers": "open"},

@@ -1,0 +1,182 @@
+"""A second store of the cluster in another directory, which a reclaim reads as if it were one more peer.
+
+Two live copies of a store have the same topics, and each has ledgers that the other lacks. Whatever only the other has
+comes back at the positions that it had, as from a peer. This process opens the directory, so no worker can run on it
+meanwhile. It serves its data plane on 127.0.0.1, to itself alone: pages, damaged blocks and trimmed logs are then read
+in one way for all peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from replicator.api import data_plane
+from replicator.api.errors import report_errors
+from replicator.api.linked_sources import LinkedSources
+from replicator.api.verifying import add_verifying
+from replicator.backup.errors import BackupError
+from replicator.backup.reclaim_peers import Peer, copies_of
+from replicator.backup.reclaim_plan import OwnLog, TopicPlan
+from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import BlockCorrupt, NotAllowedError
+from replicator.engine.log.block import BlockKind, read_header
+from replicator.engine.log.store_files import check_there
+from replicator.engine.topic import Topic
+from replicator.failover.epochs import FIRST, from_json
+from replicator.failover.service import RECORD
+from replicator.pipeline.data_plane import BlockPage, FetchedBlock
+from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.plane import VerifyPlane
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import as_data
+
+PROCESS_HEADER: Final = "X-Replicator-Process"
+"""In the requests of this process to its own server; nobody else is answered."""
+
+
+class DirectoryPlane(VerifyPlane):
+    """Reads a log of the cluster's own: entries lie at their origin positions, and local markers are passed over."""
+
+    def __init__(self, url: str, secret: str, cluster: str) -> None:
+        super().__init__(url)
+        self._secret = secret
+        self._cluster = cluster
+
+    def shown(self) -> dict[str, str]:
+        return {**super().shown(), PROCESS_HEADER: self._secret}
+
+    def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
+        return position
+
+    def standing(self, topic: str) -> Standing | None:
+        found = super().standing(topic)
+        if found is None:
+            return None
+        return replace(found, trimmed_of={**found.trimmed_of, self._cluster: found.trimmed})
+
+    def page(
+        self, topic: str, after: Position, upto: Position | None = None, *, page_bytes: int | None = None
+    ) -> BlockPage:
+        page = super().page(topic, after, upto, page_bytes=page_bytes)
+        return page._replace(blocks=list(filter(_is_for_others, page.blocks)))
+
+    def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
+        return filter(_is_for_others, super().raw_blocks(topic, after, upto))
+
+
+def _is_for_others(block: FetchedBlock) -> bool:
+    try:
+        return read_header(block.block).kind is not BlockKind.LOCAL_MARKERS
+    except BlockCorrupt:
+        return True  # whoever reads it names it
+
+
+@asynccontextmanager
+async def open_directory(directory: Path, own: Path, cluster: str, settings: EngineSettings) -> AsyncIterator[Peer]:
+    """Open the other store of ``cluster`` in ``directory``, and read what it has.
+
+    Raises :class:`StoreUnusable` if there is none, it belongs to another cluster, or a worker runs on it, and
+    :class:`BackupError` for the cluster's own directory.
+    """
+    _check_other(directory, own, cluster)
+    async with AsyncExitStack() as stack:
+        engine = await Engine.open(directory, cluster=cluster, settings=settings)
+        stack.push_async_callback(engine.close)
+        secret = secrets.token_hex(16)
+        plane = DirectoryPlane(await _serve(engine, secret, stack), secret, cluster)
+        stack.callback(plane.close)
+        cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
+        store = str(engine.store.head["store_id"])
+        copies = {
+            name: found for name, row in cuts.items() if (found := copies_of(_as_copy(row, cluster, store), cluster))
+        }
+        runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
+        record = engine.store.meta(RECORD)
+        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs)
+
+
+def _as_copy(row: Mapping[str, Any], cluster: str, store: str) -> dict[str, Any]:
+    """Return a row of ``cuts`` of the cluster's own log as a peer would give it of its copy."""
+    stores = {} if (mark := row["high_water"].get(cluster)) is None else {str(mark[0]): store}
+    trimmed_of = {**row["trimmed_of"], cluster: row["trimmed"]}
+    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}}
+
+
+def _check_other(directory: Path, own: Path, cluster: str) -> None:
+    if directory.resolve() == own.resolve():
+        raise BackupError(
+            f"--from-directory: {directory} is the directory of {cluster} itself; give that of the other copy"
+        )
+    check_there(directory)
+
+
+async def _serve(engine: Engine, secret: str, stack: AsyncExitStack) -> str:
+    """Serve the data plane of ``engine`` to whoever shows ``secret``; return its URL."""
+
+    @web.middleware
+    async def to_this_process(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not secrets.compare_digest(request.headers.get(PROCESS_HEADER, ""), secret):
+            raise NotAllowedError("this is for the command that serves it")
+        return await handler(request)
+
+    app = web.Application(middlewares=[report_errors, to_this_process])
+    app[data_plane.ENGINE] = engine
+    app[data_plane.LINKED_SOURCES] = LinkedSources()
+    app.add_routes(data_plane.routes())
+    add_verifying(app)
+    app.router.add_get("/replication/v1/ack-vectors", _states)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def _states(request: web.Request) -> web.Response:
+    """Answer as a peer does: what clients of the other copy consumed, by subscription."""
+    topic = await request.app[data_plane.ENGINE].topic(request.query.get("topic", ""), create=False)
+    return web.json_response({"subscriptions": {name: _state(topic, name) for name in topic.subscriptions}})
+
+
+def _state(topic: Topic, name: str) -> dict[str, Any]:
+    state = topic.subscriptions[name].cursor.state
+    acked = {
+        "incarnation": str(topic.incarnation),
+        "ranges": [[str(BEFORE_ALL), str(state.mark_delete)]],
+        "beyond": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
+        "batches": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
+    }
+    return {"generation": state.generation, "vector": {topic.cluster: acked}, "starts": as_data(state.starts)}
+
+
+def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
+    """Plan what another store of this cluster has between the ledgers of the log here, in the same life.
+
+    Two live copies of a store begin ledgers in turn. What lies above the last own position is planned as always.
+    """
+    runs, copies = peer.runs.get(name, ()), peer.copies.get(name, ())
+    copy = next((each for each in copies if each.incarnation == here.incarnation and not each.deleted), None)
+    if copy is None:
+        return []
+    last_here: dict[int, int] = {}
+    for ledger, _, last in here.runs:
+        last_here[ledger] = max(last, last_here.get(ledger, -1))
+    plans: list[TopicPlan] = []
+    for ledger, first, last in runs:
+        after = Position(ledger, max(first - 1, last_here.get(ledger, -1)))
+        upto = min(Position(ledger, last), copy.mark)
+        if here.incarnation < ledger and after < upto < here.own_last:
+            sources, has = {peer.name: upto}, {peer.name: [(after, upto)]}
+            plans.append(
+                TopicPlan(name, here.incarnation, after, upto, False, sources, has, (), below=True, between=True)
+            )
+    return plans
