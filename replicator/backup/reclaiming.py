@@ -54,6 +54,9 @@ from snapshots.position import BEFORE_ALL, Position
 
 APPENDED_BYTES: Final = 8 * 1024 * 1024
 """In one commit."""
+MET_DAMAGE: Final = "reclaim met damage"
+"""Under this name in the table ``meta``, while a reclaim is not finished: whether something is lost because a peer's
+block is damaged. The mark of a restored store has no field for it that older versions read."""
 NAMED_MAX: Final = 10
 """Losses of a topic that are named one by one."""
 
@@ -234,7 +237,10 @@ class _Run:
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
         # A run that was cut off has written holes, which this one does not find again.
-        self._done = Reclaimed(lost=list(mark.lost) if mark is not None and mark.settled_at_ms is None else [])
+        if mark is not None and mark.settled_at_ms is None:
+            self._done = Reclaimed(lost=list(mark.lost), damaged=bool(engine.store.meta(MET_DAMAGE)))
+        else:
+            self._done = Reclaimed()
         self._number = self._topics = 0
 
     async def reclaim(self) -> Reclaimed:
@@ -484,6 +490,8 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
 
 async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) -> None:
     """Name losses in the store before they are written: then the worker starts only when a reclaim came to its end."""
+    if done.damaged:
+        await engine.remember(MET_DAMAGE, True)
     await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
 
 
@@ -492,6 +500,8 @@ async def _settle(engine: Engine, done: Reclaimed) -> None:
     messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
     settled = mark.settled(_now_ms(), messages=messages, topics=len(done.topics), lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())
+    if engine.store.meta(MET_DAMAGE):
+        await engine.remember(MET_DAMAGE, False)
 
 
 def _new_mark() -> RestoredMark:

@@ -461,6 +461,31 @@ def test_a_loss_of_a_run_that_was_cut_off_is_named_by_the_next_one(tmp_path: Pat
     asyncio.run(main())
 
 
+def test_a_damaged_block_that_a_run_met_before_it_was_cut_off_counts_for_the_status_of_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["publish"] * 16)
+            peer = found.peers[0]
+            await give(peer, published)
+            damage(peer, 3, head=False)
+            peer.faults = {9: is_killed}
+            with pytest.raises(WorkerNotAsked):
+                await found.reclaim()
+            async with opened(found.data) as engine:
+                mark = restored_mark(engine.store)
+                assert mark is not None
+                assert "damaged block" in str(mark.lost)
+            peer.gone = False
+            done = await found.reclaim()
+            assert done.damaged
+            await check(found, published, done)
+            assert not (await found.reclaim()).damaged, "it is told once"
+
+    asyncio.run(main())
+
+
 def test_a_topic_that_went_on_after_it_was_rolled_back_is_named_and_the_others_come_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
