@@ -51,6 +51,8 @@ LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
 
 NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
 """Codes of a destination of an earlier version, which has no such path, and of a wrong one: see the next question."""
+NO_SUCH_ROUTE: Final = "NotFound"
+"""Code of the answer to a question that the destination's version does not know."""
 NO_TOPIC: Final = "none"
 """Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
@@ -170,7 +172,13 @@ class HttpTransport:
         self, what: str, topic: str, marks: Mapping[str, Mark], *more: tuple[str, str]
     ) -> dict[str, Any]:
         said = OriginMarks({origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()})
-        return await self._ask("POST", what, [("from", self._source), ("topic", topic), *more], said.as_json())
+        try:
+            return await self._ask("POST", what, [("from", self._source), ("topic", topic), *more], said.as_json())
+        except PeerRefused as error:
+            if error.code != NO_SUCH_ROUTE:
+                raise
+            older = f"the worker of {self._destination} is of a version that cannot do this: upgrade it"
+            raise PeerRefused(error.code, f"{older} (docs/upgrade.md)") from None
 
     async def tell_run(self, run: Run, question: str = "") -> RunAnswer | None:
         """Tell the destination which run of the source's store this is, and which question that answers.

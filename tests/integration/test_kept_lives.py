@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asynchronous import asynchronous
@@ -13,6 +14,7 @@ from link_support import link_of, web
 from test_sync import Node, consume_all, mesh
 from worker_pair import Pair
 
+from replicator.api import data_plane
 from replicator.engine.engine import Engine
 from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log.store_tables import HighWater
@@ -234,6 +236,36 @@ async def test_a_destination_takes_up_no_life_that_is_earlier_or_its_own(tmp_pat
             await writer.keep_both(topic.tail, {"b": HighWater(mark.position.ledger + 1, BEFORE_ALL)})
         assert topic.origins.high_water("a") == mark
         await made.links["a>b"].stop()
+
+
+@asynchronous
+async def test_a_destination_of_an_earlier_version_is_named_and_its_other_topics_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says less of its marks, and has no such routes."""
+    routes = [route for route in data_plane.routes() if not route.path.endswith(("keep-both", "earlier-lives"))]
+    monkeypatch.setattr(data_plane, "routes", lambda: routes)
+    told = data_plane._marks
+
+    def less(*asked: Any) -> dict[str, Any]:
+        return {
+            origin: {name: row[name] for name in ("incarnation", "position")} for origin, row in told(*asked).items()
+        }
+
+    monkeypatch.setattr(data_plane, "_marks", less)
+    async with web(tmp_path, [LinkSpec("a", "b", on_gap="keep-both")]) as made:
+        old = await made.publish("a", 0, 3)
+        await eventually(lambda: made.entries("b", "a") == old)
+        await made.engines["a"].deleting.delete(TOPIC)
+        new = await publish(made.engines["a"], b"new")
+        link = made.links["a>b"]
+        await eventually(lambda: "upgrade it" in link.status()["halted"].get(TOPIC, ""), "the reason")
+        other = await made.publish("a", 0, 3, "other")
+        await eventually(lambda: made.entries("b", "a", "other") == other)
+        assert (made.entries("b", "a"), link.figures.reconnects) == (old, 0)
+        await link.resolve(TOPIC, "copy-anew")
+        await eventually(lambda: made.entries("b", "a") == new)
+        await link.stop()
 
 
 FORWARDED = (LinkSpec("a", "c", on_gap="keep-both"), LinkSpec("a", "b"), LinkSpec("c", "b", forward=True))

@@ -5,7 +5,7 @@ The table is what copying wrote beside each block (invariant 2). The headers are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from replicator.engine.log.block import BlockHeader
@@ -70,6 +70,18 @@ def lives(store: Store, topic_id: int) -> dict[str, list[Life]]:
                 continue
             last = _extent(*cursor.item())
             found.setdefault(origin, []).append(Life(incarnation, first.origin_first, last.origin_last))
+    return found
+
+
+def oldest_lives(store: Store, topic_id: int, origins: Iterable[str]) -> dict[str, int]:
+    """Return by origin the oldest incarnation of which entries are here; costs one look-up for each origin."""
+    found: dict[str, int] = {}
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        for origin in origins:
+            prefix = extent_key_prefix(topic_id, origin)
+            if cursor.set_range(prefix) and cursor.key().startswith(prefix):
+                found[origin], _, _ = EXTENT_KEY_TAIL.unpack(cursor.key()[-EXTENT_KEY_TAIL.size :])
     return found
 
 

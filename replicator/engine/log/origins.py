@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.extent_rows import extent_keys, lives
+from replicator.engine.log.extent_rows import extent_keys, lives, oldest_lives
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.parts import PartlyHere
@@ -46,7 +46,7 @@ class Origins:
         self._message_vector = store.message_vector(topic_id, self._high_waters)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
         """By origin, what was asked for since the last hole of it."""
-        self._earlier: Mapping[str, Position] | None = None
+        self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
         self._ledger = log.last.ledger
         self.ledgers_begun = 0
@@ -75,14 +75,17 @@ class Origins:
         """
         if self._earlier is None:
             marks = self._high_waters
-            self._earlier = {
-                f"{origin}/{life.incarnation}": life.last
-                for origin, each in lives(self._store, self._topic_id).items()
-                for life in each
-                if origin in marks and life.incarnation < marks[origin].incarnation
-            }
+            self._earlier = {}
+            oldest = oldest_lives(self._store, self._topic_id, marks)
+            if any(incarnation < marks[origin].incarnation for origin, incarnation in oldest.items()):  # it is rare
+                self._earlier = {
+                    f"{origin}/{life.incarnation}": life.last
+                    for origin, each in lives(self._store, self._topic_id).items()
+                    for life in each
+                    if origin in marks and life.incarnation < marks[origin].incarnation
+                }
             if (own := marks.get(self._store.cluster)) is not None:
-                self._earlier |= self._put_back(own.incarnation)
+                self._earlier.update(self._put_back(own.incarnation))
         return self._earlier
 
     def _put_back(self, incarnation: int) -> dict[str, Position]:
