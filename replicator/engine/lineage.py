@@ -14,7 +14,7 @@ names it.
 3. Another store wrote the copy, or nobody knows which one did: the own store lost it.
 4. The own store wrote the copy, and has an older life or the same one, or no such topic: its directory was put back to
    an earlier state, as by a snapshot of the disk. A deletion would be remembered.
-5. The own store wrote the copy, and has a later life: deleted on purpose.
+5. The own store wrote the copy, and has a later life, or deleted one: deleted on purpose.
 
 A copy without a store's id comes from an older version. By rule 2 it belongs to the first store that knows it. For any
 other store rule 3 counts it as lost: what may be lost is never taken for deleted.
@@ -179,7 +179,8 @@ def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
         return Judgement.SAME
     if copy.store != own.store:
         return Judgement.LOST
-    was_put_back = own.remembers if own.incarnation is None else known or copy.incarnation > own.incarnation
+    newest = own.incarnation if own.incarnation is not None or not own.deleted else max(own.deleted)
+    was_put_back = own.remembers if newest is None else known or copy.incarnation > newest
     return Judgement.ABOVE_THE_END if was_put_back else Judgement.DELETED_ON_PURPOSE
 
 

@@ -38,8 +38,8 @@ RETRY_SECONDS: Final = 5.0
 log = structlog.get_logger(__name__)
 
 _Key = TypeVar("_Key")
-_Copy = tuple[str, str]
-"""Topic and origin."""
+_Copy = tuple[str, str, int]
+"""Topic, origin and incarnation."""
 
 
 class Transport(Protocol):
@@ -87,11 +87,14 @@ class LineageTeller:
     def copied(self, name: str) -> None:
         """Note that the destination has the first blocks of a topic, or of another origin in it."""
         if self._destination_store:
-            self._copies |= dict.fromkeys((name, origin) for origin in self._topics.origins)
+            topic = self._engine.find(name)
+            marks = {} if topic is None else topic.origins.high_waters()
+            known = ((name, origin, marks[origin].incarnation) for origin in self._topics.origins if origin in marks)
+            self._copies |= dict.fromkeys(known)
             self._work.set()
 
-    def noted(self, copies: Sequence[tuple[str, str]]) -> None:
-        """Note that links told this cluster who wrote copies, by topic and origin."""
+    def noted(self, copies: Sequence[_Copy]) -> None:
+        """Note that links told this cluster who wrote copies."""
         if self._destination_store:
             carried = self._topics.copier.topics
             self._copies |= {each: None for each in copies if each[0] in carried and each[1] in self._topics.origins}
@@ -154,7 +157,7 @@ class LineageTeller:
             if number % TURN_TOPICS == 0:
                 await asyncio.sleep(0)
             self._copies |= dict.fromkeys(
-                (name, origin) for origin, mark in marks.items() if self._knows(name, origin, mark)
+                (name, origin, mark.incarnation) for origin, mark in marks.items() if self._knows(name, origin, mark)
             )
 
     def _is_to_be_told(self, deletion: Deletion) -> bool:
@@ -180,18 +183,17 @@ class LineageTeller:
             return False
         if origin == self._engine.cluster:
             copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
+            if theirs.incarnation < topic.incarnation:  # a reclaim may have put that life back
+                return topic.origins.had(origin, theirs.position)
             return judge(copy, self._stores.own_topic(name)) is Judgement.SAME
         ours = topic.origins.high_water(origin)
         return ours is not None and ours.incarnation == theirs.incarnation and ours.position >= theirs.position
 
-    def _writer(self, name: str, origin: str) -> list[CopyWriter]:
-        """Return which store wrote the newest life of a topic that is here; nothing if that is not known."""
+    def _writer(self, name: str, origin: str, incarnation: int) -> list[CopyWriter]:
+        """Return which store wrote a life of a topic that is here; nothing if that is not known."""
         topic = self._engine.find(name)
-        mark = None if topic is None else topic.origins.high_water(origin)
-        if topic is None or mark is None:
-            return []
-        store = self._stores.store_of(topic, origin, mark.incarnation)
-        return [] if store is None else [CopyWriter(name, origin, mark.incarnation, store)]
+        store = None if topic is None else self._stores.store_of(topic, origin, incarnation)
+        return [] if store is None else [CopyWriter(name, origin, incarnation, store)]
 
     def _lines(self) -> dict[str, StoreLine]:
         """Return the newest store of each origin that the link carries, as far as it is known."""

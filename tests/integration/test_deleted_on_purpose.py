@@ -238,3 +238,33 @@ def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_ma
     mesh.start("A")
     mesh.until(lambda: not any(map(mesh.halted, "ABC")) and mesh.messages("A", GOING) == 50, "no link stands still")
     mesh.verify()
+
+
+def test_a_topic_whose_earlier_life_was_put_back_is_deleted_with_both_lives(mesh: Mesh) -> None:
+    """A was started once on an empty directory, took its messages back below its new ones, and deleted the topic."""
+    published(mesh)
+    before = head_after(mesh)
+    mesh.start("A")
+    asyncio.run(publish(mesh.client_url("A"), numbered("new", 0, 5)))
+    mesh.until(lambda: mesh.messages("A") == 5, "what is new")
+    mesh.kill("A")
+    mesh.reclaim("A")
+    mesh.start("A")
+    mesh.until(lambda: mesh.messages("A") == 55 and not any(map(mesh.halted, "ABC")), "both lives")
+    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 55, "both lives everywhere")
+
+    def lives(name: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = mesh.get(name, "/replication/v1/cuts")["topics"][ORDERS]["lineage"]["A"]
+        return found
+
+    mesh.until(lambda: len(lives("B")["stores"]) == 2, "the writers of both lives")
+    store = head(mesh, "A")["store_id"]
+    assert store != before["store_id"]
+    mesh.until(lambda: {*lives("B")["stores"].values(), *lives("C")["stores"].values()} == {store}, "the store")
+    delete(mesh, "A", ORDERS)
+    mesh.until(lambda: len(lives("B")["deleted"]) == len(lives("C")["deleted"]) == 2, "the marks of both lives")
+    mesh.lose("A")
+    printed = mesh.reclaim("A")
+    assert f"took back 50 messages of {GOING}" in printed
+    assert f"not taken back: {ORDERS} was deleted on purpose" in printed
+    assert f"messages of {ORDERS}" not in printed

@@ -77,6 +77,18 @@ def own(incarnation: int | None = 100, *, store: str = NEW, **more: object) -> O
             id="an earlier store deleted it and told so",
         ),
         pytest.param(
+            CopyElsewhere(90, Position(91, 0), NEW),
+            own(None, deleted={100: END}),
+            Judgement.DELETED_ON_PURPOSE,
+            id="the same store, and a later life was deleted",
+        ),
+        pytest.param(
+            CopyElsewhere(90, Position(91, 0), OLD),
+            own(None, deleted={100: END}),
+            Judgement.LOST,
+            id="an earlier store's life, and a later one was deleted",
+        ),
+        pytest.param(
             CopyElsewhere(100, END, OLD, deleted=True),
             own(),
             Judgement.DELETED_ON_PURPOSE,
@@ -232,7 +244,8 @@ class History:
         judgement = judge(copy, store.topic())
         here = store.incarnation == copy.incarnation and copy.position.entry <= store.entries
         remembered = copy.deleted or copy.position <= store.deleted.get(copy.incarnation, BEFORE_ALL)
-        made_anew = store.name == copy.store and (store.incarnation or 0) > copy.incarnation
+        newest = max([0, *store.deleted]) if store.incarnation is None else store.incarnation
+        made_anew = store.name == copy.store and newest > copy.incarnation
         if remembered:
             assert judgement is Judgement.DELETED_ON_PURPOSE
             assert copy.position <= self.deleted[copy.incarnation], "it was deleted indeed"

@@ -290,6 +290,8 @@ class DeleteTopicsRequest(Request):
 
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
+    earlier: Mapping[int, Mapping[int, Position]] = field(default_factory=dict)
+    """By topic id, the earlier lives of this cluster's own in its log, each with its last position; noted as well."""
     noted_ms: int | None = None
     """When a client or an operator asked for it, to be noted with the topics; None if nothing is noted."""
 

@@ -81,7 +81,7 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
         elif isinstance(request, DeleteTopicsRequest):
-            total += 3 * ROW_BYTES * len(request.tails)
+            total += ROW_BYTES * (3 * len(request.tails) + sum(map(len, request.earlier.values())))
         elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest, RecountRequest)):
             total += BOUNDED_BYTES
         elif isinstance(request, CompactSegmentsRequest):

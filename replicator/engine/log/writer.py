@@ -332,16 +332,27 @@ class Writer:
         return record
 
     async def delete_topics(
-        self, tails: Sequence[Tail], partitioned: str | None = None, *, noted: bool = False
+        self,
+        tails: Sequence[Tail],
+        partitioned: str | None = None,
+        *,
+        noted: bool = False,
+        earlier: Mapping[int, Mapping[int, Position]] | None = None,
     ) -> list[Deletion]:
         """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before.
 
-        If ``noted``, the same transaction notes the deletion of each topic that has blocks of this cluster. Return the
-        notes.
+        If ``noted``, the same transaction notes the deletion of each topic that has blocks of this cluster, and of its
+        ``earlier`` lives by topic id and incarnation, each with its last position. Return the notes.
         """
         noted_ms = self.wall_clock_ms() if noted else None
         found: list[Deletion] = await self._submit(
-            DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned, noted_ms=noted_ms)
+            DeleteTopicsRequest(
+                self._loop.create_future(),
+                tails=tails,
+                partitioned=partitioned,
+                earlier=earlier or {},
+                noted_ms=noted_ms,
+            )
         )
         return found
 

@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.lineage import CopyWriter, Deletion, OwnTopic, StoreLine
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
@@ -83,9 +85,10 @@ class OriginStores:
         """Deletions by topic, origin and incarnation, the oldest first."""
         self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
         """Each is told deletions that were not known before."""
-        self.copy_listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
-        """Each hears of copies, by topic and origin, that have a new or another known store."""
+        self.copy_listeners: list[Callable[[Sequence[tuple[str, str, int]]], None]] = []
+        """Each hears of copies, by topic, origin and life, that have a new or another known store."""
         self._cluster = store.cluster
+        self._store = store
         self._writer = writer
         self._loaded = loaded
         self._rows: dict[int, dict[str, _CopyRow]] = {}
@@ -147,6 +150,19 @@ class OriginStores:
             return OwnTopic(self.store, None, lambda _: False, deleted=deleted, remembers=remembers)
         return OwnTopic(self.store, topic.incarnation, _has(topic, self._cluster), deleted=deleted)
 
+    def earlier_lives(self, topic: Topic) -> dict[int, Position]:
+        """Return this cluster's own earlier lives that a reclaim put back into the log, with their last positions."""
+        found: dict[int, Position] = {}
+        for ledger, first, last in topic.log.runs_between(BEFORE_ALL, topic.log.last):
+            if ledger > topic.incarnation:
+                break
+            before, end = Position(ledger, first - 1), Position(ledger, last)
+            with suppress(BlockCorrupt):  # then it is not told of this ledger
+                for head in self._store.block_heads(topic.topic_id, before, end, blocks_max=1):
+                    if head.header.origin == self._cluster and head.header.incarnation < topic.incarnation:
+                        found[head.header.incarnation] = end
+        return found
+
     # What happens.
 
     async def save(self) -> None:
@@ -200,7 +216,7 @@ class OriginStores:
                 if topic_id in self._loaded.by_id:
                     self._rows.setdefault(topic_id, {})[origin] = row
             self._remember(new)
-        told_on = list(dict.fromkeys((each.topic, each.origin) for each in changed))
+        told_on = list(dict.fromkeys((each.topic, each.origin, each.incarnation) for each in changed))
         for listener in list(self.copy_listeners) if told_on else ():
             listener(told_on)
         await self.save()

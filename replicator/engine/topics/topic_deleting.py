@@ -115,7 +115,9 @@ class TopicDeleting:
                 names = [topic.name for topic in topics] + ([] if whole is None else [whole.name])
                 await self._grants.revoke_all(names)
             tails = [topic.tail for topic in topics]
-            noted = await self._writer.delete_topics(tails, None if whole is None else whole.name, noted=on_purpose)
+            earlier = {topic.topic_id: self._stores.earlier_lives(topic) for topic in topics}
+            name = None if whole is None else whole.name
+            noted = await self._writer.delete_topics(tails, name, noted=on_purpose, earlier=earlier)
         except BaseException:
             for topic in topics:
                 topic.stay()

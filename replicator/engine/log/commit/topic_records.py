@@ -62,9 +62,11 @@ def delete_topics(
         txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=dbs["deleted"])
         own = tail.high_water.get(cluster)
         if request.noted_ms is not None and own is not None:
-            deletion = Deletion(tail.name, cluster, tail.incarnation, own.position, request.noted_ms)
-            txn.put(*deletion.row(), db=dbs["deletions"])
-            noted.append(deletion)
+            ends = {**request.earlier.get(tail.topic_id, {}), tail.incarnation: own.position}
+            for incarnation, last in ends.items():
+                deletion = Deletion(tail.name, cluster, incarnation, last, request.noted_ms)
+                txn.put(*deletion.row(), db=dbs["deletions"])
+                noted.append(deletion)
     if request.partitioned is not None:
         txn.delete(request.partitioned.encode(), db=dbs["partitioned"])
     return noted
