@@ -130,3 +130,40 @@ def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_nam
 def gaps(mesh: Mesh, destination: str) -> list[str]:
     links = mesh.status("A")["links"]
     return [gap["kind"] for link in links if link["to"] == destination for gap in link["gaps"]]
+
+
+def test_a_log_that_was_trimmed_since_takes_back_its_earlier_life_and_claims_nothing_that_it_does_not_know(
+    mesh: Mesh,
+) -> None:
+    a, b = mesh.client_url("A"), mesh.client_url("B")
+    old, others = numbered("a", 0, 300), numbered("b", 0, 50)
+    acknowledged: list[bytes] = []
+
+    async def earlier() -> None:
+        await publish(a, old)
+        await publish(b, others)
+        mesh.until(lambda: mesh.messages("A") == mesh.messages("C") == 350, "copies")
+        acknowledged.extend(await take(a, 200, acknowledge=slice(0, 200, 2)))
+
+    asyncio.run(earlier())
+    mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
+    mesh.lose("A")
+    mesh.start("A")
+    mesh.until(lambda: mesh.messages("A") == 50 and mesh.has("sub")["A"], "what others published")
+    left = 50 - sum(each.startswith(b"b") for each in acknowledged)
+    acknowledged.extend(asyncio.run(take(a, left)))
+    mesh.truncate("A")  # all is consumed
+    trimmed = mesh.topic("A")["trimmed"]
+    asyncio.run(publish(a, numbered("n", 0, 10)))
+    mesh.kill("A")
+    assert f"took back 300 messages of {ORDERS} (an earlier life, below what was here)" in mesh.reclaim("A")
+    mesh.start("A")
+    assert mesh.topic("A")["messages"] == 360, "what was trimmed counts, as ever"
+    assert mesh.topic("A")["trimmed"] < trimmed
+    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
+    rest = asyncio.run(take(b, 360 - len(acknowledged)))
+    published = [*old, *others, *numbered("n", 0, 10)]
+    assert sorted([*rest, *acknowledged]) == sorted(published), "each is consumed once, wherever"
+    mesh.until(lambda: mesh.left("A", "sub", ORDERS) == 0, "nothing is left at A")
+    mesh.verify()

@@ -5,6 +5,7 @@ reclaim are real.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.restored import check_settled, restored_mark
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 
 async def lost_and_used(
@@ -224,5 +227,37 @@ def test_lives_that_different_peers_have_come_back_in_their_order(tmp_path: Path
             assert done.lost == []
             assert [each.below for each in done.topics] == [True, True]
             assert await published(found) == both([*lives[0], *lives[1]], since)
+
+    asyncio.run(main())
+
+
+def test_two_lives_that_one_peer_keeps_come_back_below_the_third(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer, lives = found.peers[0], []
+            for name in ("first", "second"):
+                await live(found.path / name, ["publish", "reopen", "publish"], [0])
+                async with opened(found.path / name) as engine:
+                    topic = await engine.topic(TOPIC)
+                    lives.append(own(topic))
+                    incarnation = topic.incarnation
+                copy = await peer.engine.topic(TOPIC)
+                if (mark := copy.origins.high_water("us-east")) is not None:  # an operator decided to keep both
+                    later = {"us-east": HighWater(incarnation, mark.position)}
+                    await peer.engine.writer.keep_both(copy.tail, later)
+                previous = BEFORE_ALL if mark is None else mark.position
+                for each in lives[-1]:
+                    await copy.writing.copy([CopiedBlock(previous, bytes(each.block))])
+                    previous = each.header.origin_last
+            await live(found.data, ["publish"], [100])
+            async with opened(found.data) as engine:
+                since = own(await engine.topic(TOPIC))
+            plan = await plan_reclaim(found.topology, "us-east")
+            assert [each.below for each in plan.topics] == [True, True]
+            assert (await found.reclaim()).lost == []
+            assert await published(found) == both([*lives[0], *lives[1]], since)
+            shutil.rmtree(found.data)  # once more, onto an empty directory
+            assert [each.below for each in (await found.reclaim()).topics] == [False, True]
+            assert await published(found) == both(*lives)
 
     asyncio.run(main())
