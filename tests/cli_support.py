@@ -72,6 +72,7 @@ GIVEN: Final[dict[str, str]] = {
     "private_key": "private.pem",
     "public_key": "public.pem",
     "revision": "0001",
+    "run": "r1",
     "second": "latest",
     "secret_key": "secret.key",
     "subject": "app",

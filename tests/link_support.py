@@ -126,7 +126,8 @@ class Plans:
         add_pipeline(app, self)
 
     def pipeline(self) -> dict[str, object]:
-        return {"links": [link.planned() for link in self.links()]}
+        runs = [link.run.id for link in self.links() if link.run is not None]
+        return {"links": [link.planned() for link in self.links()], **({"run": runs[0]} if runs else {})}
 
     def links(self) -> list[Link]:
         return [link for link in self._made.links.values() if link.spec.source == self._cluster]

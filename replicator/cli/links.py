@@ -115,6 +115,8 @@ def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
                 problems.append(str(error))
 
     asyncio.run(ask())
+    if not found and problems:
+        raise WorkerUnavailable("; ".join(problems))
     columns = ("cluster", "named by", "run", "host", "started at", "standing")
     table = rows_table(columns, [row for each in found for row in _run_rows(each)])
     warnings = [f"warning: {problem}" for problem in problems]

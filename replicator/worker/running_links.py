@@ -48,7 +48,8 @@ async def begin_run(engine: Engine) -> Run:
 
 class RunningLinks:
     """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are, and ``on_lost_copy`` of
-    topics of which a destination has less than it had. Destinations are told ``run``."""
+    topics of which a destination has less than it had. Destinations are told ``run``, if there is one.
+    """
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class RunningLinks:
         *,
         run: Run | None = None,
     ) -> None:
-        self.run = run or Run(uuid.uuid4().hex)
+        self.run = run or Run("")
         self._engine = engine
         self._index = index
         self._on_lost_copy = on_lost_copy
@@ -151,7 +152,7 @@ class RunningLinks:
             route=route,
             index=self._index,
             on_lost_copy=self._on_lost_copy,
-            run=self.run,
+            run=self.run if self.run.id else None,
         )
         link.planner.waits_for(self._waits_for)
         link.update_index()  # an index that forgot the one before it knows nothing of topics that do not move

@@ -34,6 +34,7 @@ NOT_RUN: Final = {
     "drill": "it takes minutes; tests/e2e/test_drill.py looks at its fields",
     "drills show": "it shows what a drill has kept",
     "links resolve": "there is no gap; it prints what `links pause` prints",
+    "links stays": "there are no two live copies; tests/integration/test_twin_workers.py runs it",
     "pipeline package": "it packs all of Spark; where its fields are made mypy holds them to the type",
 }
 POLICIES: Final = {
@@ -131,6 +132,7 @@ async def of_clusters(run: Printed, both: Pair) -> None:
     assert await run("audit list")
     await run("links list")
     await run("links list", "--topics")
+    await run("links twins")
     await run("links pause", "--from", "us-east", "--to", "eu-west")
     await run("links resume", "--from", "us-east", "--to", "eu-west")
     first = next(iter(both.topic("us-east").log.ledgers()))[0]

@@ -16,13 +16,18 @@ from typing import Any
 import aiohttp
 import pytest
 from engine_support import TOPIC, DataPlaneServer, entries_of, eventually, message, opened, serving
+from link_support import web
 
 from replicator.api.runs import RUNS
 from replicator.engine.engine import Engine
 from replicator.links import link as links
 from replicator.links import served_runs
+from replicator.links.errors import PeerRefused
 from replicator.links.link import Link
 from replicator.peering.runs import Run, Standing
+from replicator.pipeline.live.carrying import LinkWork
+from replicator.topology import SPARK
+from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import begin_run
 
 
@@ -279,6 +284,37 @@ def test_requests_and_streams_of_a_run_that_is_not_served_are_refused(tmp_path: 
             assert (status, answer["error"]) == (409, "RunNotServed")
 
     asyncio.run(main())
+
+
+def test_tasks_of_spark_name_the_run_of_their_worker_and_those_of_a_dismissed_run_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")], engine=SPARK, started=False) as made:
+            link = made.links["a>b"]
+            link.run = Run("r1")
+            link.start()
+            entries = await made.publish("a", 0, 20)
+            await eventually(lambda: made.entries("b", "a") == entries, "what tasks carry")
+            copy = Run("copy", ("r1",)).as_json()
+            server = made.servers["b"]
+            await eventually_twin(server, "a", copy)
+            assert (await post(server, "runs/a/stays", {"run": "copy"}))[0] == 200
+            await eventually(lambda: link.state == "failed", "that the first is refused")
+            await made.publish("a", 20, 5)
+            carried = LinkWork(f"http://{made.servers['a'].address}", "a>b", "a", "b", server.address, stream="task")
+            async with carried.transport() as transport:
+                transport.run_id = "r1"
+                with pytest.raises(PeerRefused, match="RunNotServed"):
+                    await transport.open()
+            assert made.entries("b", "a") == entries
+
+    asyncio.run(main())
+
+
+async def eventually_twin(server: DataPlaneServer, source: str, copy: dict[str, Any]) -> None:
+    """Tell the run of a copy until it is a twin."""
+    async with asyncio.timeout(10):
+        while (await post(server, f"runs?from={source}", {"run": copy}))[1]["standing"] != "twin":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 def test_who_is_no_source_of_a_link_tells_no_run(tmp_path: Path) -> None:
