@@ -23,9 +23,8 @@ from typing import Final
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, build_block, verify_block
-from replicator.engine.log.commit.reclaiming import FILLER_MARKER
-from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, verify_block
+from replicator.engine.log.commit.reclaiming import filler_blocks
 from replicator.engine.log.row_check import Finding, MissingBlocks, Run
 from replicator.engine.log.segments.places import Place, parse_row, placed_value, read_placed
 from replicator.engine.log.store import Store
@@ -33,7 +32,6 @@ from replicator.engine.log.store_check import BY_A_BACKUP, remedy_of, row_findin
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX, MARKER_RUN, TopicRecord, read_parts
 from replicator.engine.log.stored_blocks import seek_block
 from replicator.engine.log.trim import put_holes
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 ROUNDS_MAX: Final = 1_000
@@ -155,7 +153,7 @@ class _Filling:
             hole = Position(there.ledger, there.entry - 1), there
             put_holes(txn, self._store.tables, self._record.topic_id, origin, [hole])
         self.lost.append((origin, there))
-        block = _fillers(self._store.cluster, self._record.incarnation, at, 1)
+        block = self._filler(at, 1)
         return LOCAL_PREFIX.pack(*counts) + block, verify_block(block)
 
     def _runs(self) -> list[Run]:
@@ -211,10 +209,15 @@ class _Filling:
         own = self._origin_of(at)[0] == self._store.cluster
         if found is None and marks is not None and own and self._all_answered():
             entries = int(MARKER_RUN.unpack(marks)[0])
-            found = _fillers(self._store.cluster, self._record.incarnation, at, min(entries, entries_max))
+            found = self._filler(at, min(entries, entries_max))
         if found is None:
             return None, None, why
         return prefix + found, verify_block(found), ""
+
+    def _filler(self, at: Position, entries: int) -> bytes:
+        """Return a block of local markers that say nothing, which takes the place of entries."""
+        _, block = next(filler_blocks(self._store.cluster, self._record.incarnation, at, entries, 0))
+        return bytes(block)
 
     def _origin_of(self, at: Position) -> tuple[str, int, Position, int]:
         """Return origin, incarnation and origin position of the entry at ``at``, and how many entries follow alike."""
@@ -254,16 +257,3 @@ class _Filling:
 
 def _place_of(txn: lmdb.Transaction, store: Store, key: bytes) -> Place | None:
     return next((place for place, of in read_placed(txn, store.tables["placed"]) if of == key), None)
-
-
-def _fillers(cluster: str, incarnation: int, first: Position, entries: int) -> bytes:
-    metadata = MessageMetadata(producer_name="replicator", sequence_id=0, publish_time=0, marker_type=FILLER_MARKER)
-    return build_block(
-        kind=BlockKind.LOCAL_MARKERS,
-        origin=cluster,
-        incarnation=incarnation,
-        origin_first=first,
-        publish_time_ms=0,
-        entries=[encode_entry(metadata, b"")] * entries,
-        batch_sizes=[0] * entries,
-    )

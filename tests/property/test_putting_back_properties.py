@@ -31,6 +31,7 @@ from replicator.engine.lineage import Judgement
 from replicator.engine.log.block import BlockKind, BlockView, verify_block
 from replicator.engine.log.commit.putting_back import put_back_note
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.store_tables import LOCAL_PREFIX
 from replicator.engine.log.stored_blocks import StoredBlock, blocks_after
 from replicator.engine.log.writer import CopiedBlock
@@ -199,6 +200,7 @@ def check(engine: Engine, lives: Sequence[Life], before: list[StoredBlock], gone
         entries, messages = entries + each.header.entries, messages + each.header.messages
     assert (topic.tail.entries, topic.tail.messages, topic.log.messages) == (entries, messages, messages)
     assert engine.store.totals(topic.topic_id) == (entries, messages)
+    assert [each for each in row_findings(engine.store) if "cut off in it" not in str(each)] == []
     for life in lives:
         assert life.copy.mark in topic.log, "others find their own mark here"
         holes = topic.origins.left_out("us-east")
@@ -516,5 +518,23 @@ def test_a_topic_that_was_compacted_is_compacted_anew(tmp_path: Path) -> None:
             found = topic.compaction.read(BEFORE_ALL, None, 100, 1 << 20)
             assert [bytes(each.entry)[-1:] for each in found] == [b"1", b"2", b"1"]
             assert topic.compaction.state.entries == 3
+
+    asyncio.run(main())
+
+
+def test_invariant_2_the_own_mark_of_a_log_that_had_only_local_markers_reaches_the_end_of_all_lives_put_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        lives = [await lived(tmp_path / f"life-{number}", ["publish"] * 3, 0.0) for number in range(2)]
+        path = tmp_path / "new"
+        await live(path, ["local marker"], [100])
+        done = False
+        while not done:
+            async with opened(path) as engine:
+                done = await put_back(engine, lives, 2, {})
+        async with opened(path) as engine:
+            (record,) = engine.store.topics()
+            assert engine.store.high_waters(record.topic_id)["us-east"].position == lives[-1].copy.mark
 
     asyncio.run(main())

@@ -24,6 +24,7 @@ import lmdb
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, Buffer
+from replicator.engine.log.commit.putting_back import PUT_BACK
 from replicator.engine.log.extent_rows import extent_row, read_extents
 from replicator.engine.log.ledger_ends import HERE, LEDGER_ENDS_MAX
 from replicator.engine.log.segments.places import parse_row
@@ -44,10 +45,6 @@ from snapshots.position import BEFORE_ALL, Position
 
 FOUND_MAX: Final = 1_000
 """Findings of one kind that a topic has at most: a table that is gone altogether must not fill the memory."""
-
-PUT_BACK: Final = "put back"
-"""While the table ``meta`` has a row of this name and the topic's id, a reclaim is putting ledgers back below others.
-Blocks are not counted again yet."""
 
 Run = tuple[int, int, int]
 """A ledger, and the first and the last of entries in it."""
@@ -85,12 +82,14 @@ class MissingBlocks:
 @dataclass(frozen=True, slots=True)
 class WrongRow:
     """A row that is gone, or contradicts others. ``write`` is the table, key and value that put it right, if known.
+    ``remedy`` is what else puts it right.
 
     ``topic`` is empty for a row that belongs to no topic."""
 
     topic: str
     reason: str
     write: tuple[str, bytes, bytes] | None = None
+    remedy: str = ""
 
     def __str__(self) -> str:
         return f"topic {self.topic}: {self.reason}" if self.topic else self.reason
@@ -102,8 +101,8 @@ Finding = MissingBlocks | WrongRow
 def check_rows(store: Store, record: TopicRecord, placed: Sequence[Position] = ()) -> list[Finding]:
     """Return what is gone or wrong of a topic's rows. ``placed`` are positions of blocks that lie in a segment though
     no row of table ``blocks`` refers to them. The store must not be written meanwhile."""
-    if store.meta(f"{PUT_BACK} {record.topic_id}") is not None:
-        return [WrongRow(record.name, "`replicator backup reclaim` was cut off in it: run it again")]
+    if store.meta(f"{PUT_BACK} {record.topic_id}") is not None:  # blocks are not counted again yet
+        return [WrongRow(record.name, "a reclaim was cut off in it", remedy="run `replicator backup reclaim` again")]
     with store.env.begin(buffers=True) as txn:
         blocks = _Blocks(store, txn, record)
         blocks.walk()

@@ -59,7 +59,7 @@ def remedy_of(finding: Finding) -> str:
     """Return what to do about a row that is gone or wrong."""
     if isinstance(finding, MissingBlocks):
         return BY_OTHERS
-    return BY_OTHER_ROWS if finding.write is not None else BY_A_BACKUP
+    return BY_OTHER_ROWS if finding.write is not None else finding.remedy or BY_A_BACKUP
 
 
 def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) -> StoreCheck:

@@ -104,7 +104,8 @@ class PutsBack(BlockWriting):
         if at is None or at <= request.upto:  # nobody has what was there, but others know that there was something
             start = at if at is not None and at.ledger == request.upto.ledger else request.upto
             self._fill(txn, request, start, request.upto.entry + 1 - start.entry, 0, counts)
-        if self._cluster not in tail.high_water:
+        own = tail.high_water.get(self._cluster)
+        if own is None or own.position < request.upto:  # until now nothing but local markers was published here
             self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
         told = LeftOutNote(self._cluster, tail.incarnation, request.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(told)
