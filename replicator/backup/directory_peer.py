@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from replicator.engine.topic import Topic
 from replicator.failover.epochs import FIRST, from_json
 from replicator.failover.service import RECORD
 from replicator.pipeline.data_plane import BlockPage, FetchedBlock
+from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.comparison.scope import Standing
 from replicator.pipeline.verify.plane import VerifyPlane
 from snapshots.position import BEFORE_ALL, Position
@@ -180,3 +181,23 @@ def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
                 TopicPlan(name, here.incarnation, after, upto, False, sources, has, (), below=True, between=True)
             )
     return plans
+
+
+def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: str) -> list[str]:
+    """Name the peers that do not get what came back between ledgers, up to ``last``: they have later messages already.
+
+    A link goes on behind what its destination has, so no link brings it there.
+    """
+    found: list[str] = []
+    for peer in peers:
+        marks = [copy.mark for copy in peer.copies.get(plan.name, ()) if copy.incarnation == plan.incarnation]
+        if peer.runs or not marks or max(marks) < last:
+            continue
+        try:
+            peer.plane.place(plan.name, cluster, plan.incarnation, last)
+        except UnexpectedAnswer:
+            found.append(
+                f"{plan.name}: {peer.name} lacks what came back after {plan.after} up to {last}, and no link brings it "
+                f"there, as {peer.name} has later messages of {cluster}"
+            )
+    return found

@@ -30,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from replicator.backup.directory_peer import open_directory, plans_between
+from replicator.backup.directory_peer import lacking_at, open_directory, plans_between
 from replicator.backup.errors import WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
@@ -303,6 +303,9 @@ class _Run:
             messages += sum(header.messages for header, _ in part)
             found += len(passed)
             reached = upto
+            if part and plan.between:
+                peers = self._peers.values()
+                done.loses(*await asyncio.to_thread(lacking_at, peers, plan, upto, origin))
             self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
             if not part:
                 break

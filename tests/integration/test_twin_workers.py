@@ -153,6 +153,30 @@ def test_what_comes_back_between_the_ledgers_is_consumed_as_far_as_the_other_cop
     assert both.left("A", "local", ORDERS) == 40
 
 
+def test_what_comes_back_behind_the_back_of_a_peer_is_named(both: Twins) -> None:
+    """Invariant 13: a link goes on behind the last message that its destination has."""
+    a = both.client_url("A")
+    asyncio.run(publish(a, numbered("both", 0, 20)))
+    both.until(lambda: both.messages("B") == 20, "messages at B")
+    both.start_copy()
+    both.until(lambda: both.run("copy")["twins"], "that they are twins")
+    asyncio.run(publish(both.client_url("copy"), numbered("second", 0, 30)))
+    both.links("stays", "--cluster", "A", "--run", both.run("A")["id"])
+    both.kill("copy")
+    both.kill("A")
+    both.start("A")
+    asyncio.run(publish(a, numbered("third", 0, 10)))
+    both.until(lambda: both.messages("B") == 30, "messages at B")
+    both.kill("A")
+    said = both.reclaim("A", "--from-directory", str(both.path / "data-copy"))
+    assert "took back 30 messages" in said
+    assert "lost: persistent://public/default/orders: B lacks what came back after" in said
+    both._processes.pop("copy", None)
+    both.start("A")
+    every = {*numbered("both", 0, 20), *numbered("second", 0, 30), *numbered("third", 0, 10)}
+    assert asyncio.run(received(a, 60)) == every
+
+
 def test_a_worker_does_not_read_its_own_directory_or_one_that_is_no_store(both: Twins) -> None:
     asyncio.run(publish(both.client_url("A"), numbered("both", 0, 10)))
     both.kill("A")
