@@ -289,6 +289,7 @@ class _Run:
         readings = [PeerReading(peer, self._peers[peer].plane, origin, plan, self._pace) for peer in plan.sources]
         blocks = _merged([reading.blocks() for reading in readings])
         messages, found, reached = 0, 0, plan.after
+        given: Position | None = None
         while True:
             part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
             upto = part[-1][0].origin_last if part else plan.upto
@@ -303,14 +304,14 @@ class _Run:
             messages += sum(header.messages for header, _ in part)
             found += len(passed)
             reached = upto
-            if part and plan.between:
-                peers = self._peers.values()
-                done.loses(*await asyncio.to_thread(lacking_at, peers, plan, upto, origin))
+            given = part[-1][0].origin_last if part else given
             self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
             if not part:
                 break
         if found > NAMED_MAX:
             done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
+        if plan.between and given is not None:
+            done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
         return ReclaimedTopic(
             plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
         )
