@@ -266,6 +266,8 @@ class DataPlaneServer:
         self.port = 0
         self.also: Callable[[web.Application], None] = lambda app: None
         """Adds what else it is to serve."""
+        self.takes_runs = True
+        """Whether it tells one run of a store from another, which a worker of an earlier version does not."""
 
     @property
     def address(self) -> str:
@@ -282,7 +284,8 @@ class DataPlaneServer:
         app.add_routes(data_plane.routes())
         app.add_routes(link_streams.routes())
         add_reading(app, secrets.token_hex(8))
-        add_runs(app, self.engine, self._linked_sources)
+        if self.takes_runs:
+            add_runs(app, self.engine, self._linked_sources)
         self.also(app)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()

@@ -271,6 +271,23 @@ def test_a_worker_of_an_earlier_version_beside_a_run_is_refused_and_alone_it_is_
     asyncio.run(main())
 
 
+def test_a_destination_of_an_earlier_version_takes_the_link_as_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            west = await stack.enter_async_context(opened(tmp_path / "west", "eu-west"))
+            server = DataPlaneServer(west, {"us-east"})
+            server.takes_runs = False
+            await server.start()
+            stack.push_async_callback(server.stop)
+            east = await stack.enter_async_context(opened(tmp_path / "east"))
+            await (await east.topic(TOPIC)).publish([message(b"1")])
+            link = await stack.enter_async_context(linked(east, server.address, await begin_run(east)))
+            await eventually(lambda: link.state == "idle" and link.figures.entries == 1)
+            assert link.run_answer is None
+
+    asyncio.run(main())
+
+
 def test_requests_and_streams_of_a_run_that_is_not_served_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with twins(tmp_path) as made:
