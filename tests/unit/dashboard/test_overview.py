@@ -112,6 +112,15 @@ def test_a_cluster_stands_as_its_failover_says(failover: dict[str, Any], tone: s
     assert (row.tone, row.state) == (tone, state)
 
 
+def test_a_cluster_with_a_second_live_copy_of_its_store_stands_badly_and_says_what_to_do() -> None:
+    answer = status()
+    answer.value["run"] = {"id": "r1", "twins": [{"id": "r2", "host": "h2"}]}
+    row = cluster_row("us-east", answer)
+    assert (row.tone, row.state) == (BAD, "two live copies of its store")
+    assert "h2" in row.detail
+    assert "replicator links stays" in row.detail
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 def test_clusters_stand_apart_and_on_the_map(topology: Topology, count: int) -> None:
     names = [f"c{number}" for number in range(count)]
