@@ -116,7 +116,8 @@ class Translator:
         """
         topic = await self._engine.topic(topic_name, create=False)
         if origin == self._engine.cluster:
-            if incarnation != topic.incarnation and position not in topic.log:
+            put_back = position.ledger < topic.incarnation and position in topic.log  # an earlier life, by a reclaim
+            if incarnation != topic.incarnation and not put_back:
                 raise self._other_life(topic, origin)
             self._check(topic, position)
             return Place(position, LOG)

@@ -56,6 +56,11 @@ _ENDED_BY: Final = {
 Hole = tuple[Position, Position]
 
 
+def policies_for(kind: str) -> list[str]:
+    """Return the policies by which an operator can end a gap of that kind, the one that loses nothing first."""
+    return [policy for policy in POLICIES if Gap(kind, "", "").allows(policy, asked=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Why a topic stopped. ``kind`` is one of :data:`KINDS`."""

@@ -23,7 +23,8 @@ The start of the subscription (DESIGN 4.7) is merged first:
 8. A cursor of an earlier version has no start. It takes the start that others tell, and keeps its acknowledgements.
 9. A message with two entries, one before the start and one after it, is delivered. Acknowledgements of one entry also
    count for the other when the start moves back.
-10. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count.
+10. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count, or
+    if a reclaim put entries back below it since.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Replicated(Protocol):
 class ExactState:
     """Tells and merges the exact states of one topic's subscriptions.
 
-    ``origins`` returns every origin whose entries the log has or had.
+    ``origins`` returns every origin whose entries the log has or had. Mark-delete positions of others up to
+    ``unproven_through`` mean nothing: entries were put back below it after they were mapped.
     """
 
     def __init__(
@@ -82,11 +84,13 @@ class ExactState:
         origins: Callable[[], Mapping[str, HighWater]],
         *,
         exact: bool = True,
+        unproven_through: Position = BEFORE_ALL,
     ) -> None:
         self.acks = acks
         self.pending = pending
         self._origins = origins
         self._exact = exact
+        self._unproven_through = unproven_through
         self._ahead: dict[str, frozenset[str]] = {}
         """By subscription, the origins from which messages before the start may still come."""
         self._placed: dict[str, tuple[Starts, Mapping[str, Position]]] = {}
@@ -148,8 +152,9 @@ class ExactState:
             changed |= self._merge(subscription, vector, relay=relay)
         else:
             changed |= self._place_start(subscription)
-        if update.position is not None and self._counts(subscription, update.starts):
-            changed |= subscription.merging.mark_delete(update.position, update.generation)
+        position = update.position
+        if position is not None and position > self._unproven_through and self._counts(subscription, update.starts):
+            changed |= subscription.merging.mark_delete(position, update.generation)
         return changed
 
     def outlive(self, subscription: Replicated, generation: int) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from replicator.engine.log.commit.putting_back import PUT_BACK_BELOW
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
@@ -23,7 +24,7 @@ from snapshots.ack_vector import AckVector
 from snapshots.announcing import Description
 from snapshots.errors import MarkerCorrupt
 from snapshots.pacing import GATHER_MS_MAX
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
 ANNOUNCED_INTERVALS: Final = 3
@@ -78,7 +79,9 @@ class TopicState:
         except MarkerCorrupt as error:
             log.error("acknowledgements that waited are lost", topic=topic.name, reason=str(error))  # noqa: TRY400
             pending = PendingAcks(topic.topic_id, {})
-        return ExactState(acks, pending, topic.origins.high_waters, exact=self._shared.exact)
+        below = engine.store.meta(f"{PUT_BACK_BELOW} {topic.topic_id}")
+        unproven = BEFORE_ALL if below is None else Position.parse(below)
+        return ExactState(acks, pending, topic.origins.high_waters, exact=self._shared.exact, unproven_through=unproven)
 
     # What updates are made of.
 

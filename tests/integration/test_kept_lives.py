@@ -19,6 +19,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log.store_tables import HighWater
 from replicator.links import link as links
+from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from replicator.worker.starting import start_worker
 from snapshots.position import BEFORE_ALL
@@ -217,6 +218,24 @@ async def test_a_link_keeps_both_lives_by_itself_if_its_policy_says_so_and_after
         assert topic is not None
         assert len(topic.origins.earlier_lives()) == 1
         await made.links["a>b"].stop()
+
+
+@asynchronous
+async def test_a_link_that_spark_carries_goes_on_with_the_later_life_and_carries_both_to_who_has_nothing(
+    tmp_path: Path,
+) -> None:
+    links = [LinkSpec("a", "b", on_gap="keep-both"), LinkSpec("b", "c", forward=True)]
+    async with web(tmp_path, links, engine=SPARK, started=False) as made:
+        made.links["a>b"].start()
+        old = await made.publish("a", 0, 3)
+        await eventually(lambda: made.entries("b", "a") == old)
+        await made.engines["a"].deleting.delete(TOPIC)
+        new = await publish(made.engines["a"], b"new")
+        await eventually(lambda: made.entries("b", "a") == old + new)
+        made.links["b>c"].start()
+        await eventually(lambda: made.entries("c", "a") == old + new)
+        for link in made.links.values():
+            await link.stop()
 
 
 @asynchronous

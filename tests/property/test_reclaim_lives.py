@@ -69,6 +69,11 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since(tmp_path: Path)
             assert done.lost == []
             assert [(each.name, each.below) for each in done.topics] == [(TOPIC, True)]
             assert await published(found) == both(before, since)
+            async with opened(found.data) as engine:
+                topic = await engine.topic(TOPIC)
+                said = engine.store.meta(f"put back below {topic.topic_id}")
+                assert Position.parse(said) >= since[-1].last, "what others mapped before that says nothing of it"
+                assert list(topic.origins.earlier_lives().values()) == [before[-1].last]
             again = await found.reclaim()
             assert (again.topics, again.lost, again.deleted) == ([], [], [])
 

@@ -106,6 +106,18 @@ def test_a_mark_delete_position_counts_only_if_it_was_told_with_no_later_start(t
     run(tmp_path, scenario, exact=exact)
 
 
+def test_a_mark_delete_position_says_nothing_about_what_was_put_back_below_it(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.state._unproven_through = bench.positions[6]
+        for position in bench.positions[:7]:
+            assert not bench.tell({}, position=position)
+        assert bench.left() == list(range(10))
+        assert bench.tell({}, position=bench.positions[7]), "it was mapped to a log that had all of it"
+        assert bench.left() == [8, 9]
+
+    run(tmp_path, scenario)
+
+
 def test_a_seek_claims_all_before_it(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.subscription.moves.seek(bench.positions[7])

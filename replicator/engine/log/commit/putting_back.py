@@ -44,6 +44,10 @@ from snapshots.position import Position
 
 PUT_BACK: Final = "put back"
 """Under this name and the topic's id in the table ``meta``, until all of a topic is put back: a note in JSON."""
+PUT_BACK_BELOW: Final = "put back below"
+"""Under this name and the topic's id in the table ``meta``, from then on: the LAC that the log had, as text.
+
+Positions up to it that others have mapped to theirs say nothing about what was put back (DESIGN §4.2)."""
 RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of rows that one transaction writes anew: bodies of small blocks lie in their rows."""
 RECOUNTED_ROWS_MAX: Final = 10_000
