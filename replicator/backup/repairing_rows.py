@@ -16,14 +16,13 @@ cluster only if it is the one that lay there: its identity is that of the positi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import lmdb
-
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, verify_block
+from replicator.engine.log.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, Buffer, verify_block
 from replicator.engine.log.commit.reclaiming import filler_blocks
 from replicator.engine.log.row_check import Finding, MissingBlocks, Run
 from replicator.engine.log.segments.places import Place, parse_row, placed_value, read_placed
@@ -72,8 +71,9 @@ def mend_rows(
                 txn.put(key, value, db=store.tables[table])
         done.rows += len(rows)
         put = 0
+        orphans = _without_rows(store)
         for gap in (each for each in findings if isinstance(each, MissingBlocks) and str(each) not in why):
-            filling = _Filling(store, records[gap.topic], gap, ask, all_answered, accept_loss)
+            filling = _Filling(store, records[gap.topic], gap, orphans, ask, all_answered, accept_loss)
             reason = filling.fill()
             put += filling.put + len(filling.lost)
             done.blocks += filling.put
@@ -98,6 +98,7 @@ class _Filling:
         store: Store,
         record: TopicRecord,
         gap: MissingBlocks,
+        orphans: Mapping[bytes, Place],
         ask: Ask,
         all_answered: Callable[[], bool],
         accept_loss: bool,
@@ -112,7 +113,9 @@ class _Filling:
         self._ask = ask
         self._all_answered = all_answered
         self._accept_loss = accept_loss
-        self._extents = list(store.extents(record.topic_id))
+        self._orphans = orphans
+        self._extents = sorted(store.extents(record.topic_id), key=lambda extent: extent[3])
+        """In the order of their positions here."""
 
     def fill(self) -> str:
         """Put back what is known. Return why not all is, if some is still missing."""
@@ -189,9 +192,8 @@ class _Filling:
     ) -> tuple[bytes | None, BlockHeader | None, str]:
         """Return the row of the block at ``at`` as it was, its header, and why it is not known, if it is not."""
         key = BLOCK_KEY.pack(self._record.topic_id, *at)
-        prefix = LOCAL_PREFIX.pack(*counts)
+        prefix, place = LOCAL_PREFIX.pack(*counts), self._orphans.get(key)
         with self._store.env.begin() as txn:
-            place = _place_of(txn, self._store, key)
             marks = txn.get(key, db=self._store.tables["markers"])
             in_part = any(
                 each.local_first == at for each in read_parts(txn, self._store.tables["parts"], self._record.topic_id)
@@ -221,13 +223,16 @@ class _Filling:
 
     def _origin_of(self, at: Position) -> tuple[str, int, Position, int]:
         """Return origin, incarnation and origin position of the entry at ``at``, and how many entries follow alike."""
-        for origin, incarnation, origin_first, local_first, entries in self._extents:
+        place = bisect_right(self._extents, at, key=lambda extent: extent[3])
+        if place:
+            origin, incarnation, origin_first, local_first, entries = self._extents[place - 1]
             offset = at.entry - local_first.entry
-            if at.ledger == local_first.ledger and 0 <= offset < entries:
+            if at.ledger == local_first.ledger and offset < entries:
                 there = Position(origin_first.ledger, origin_first.entry + offset)
                 return origin, incarnation, there, entries - offset
-        behind = [first.entry for _, _, _, first, _ in self._extents if first.ledger == at.ledger and first > at]
-        return self._store.cluster, self._record.incarnation, at, min(behind, default=1 << 32) - at.entry
+        behind = self._extents[place][3] if place < len(self._extents) else None
+        alike = behind.entry - at.entry if behind is not None and behind.ledger == at.ledger else ENTRY_IDS_MAX
+        return self._store.cluster, self._record.incarnation, at, alike
 
     def _from_others(self, at: Position, entries_max: int) -> tuple[bytes | None, str]:
         origin, incarnation, there, alike = self._origin_of(at)
@@ -255,5 +260,10 @@ class _Filling:
                 txn.put(key, MARKER_RUN.pack(header.entries), db=tables["markers"])
 
 
-def _place_of(txn: lmdb.Transaction, store: Store, key: bytes) -> Place | None:
-    return next((place for place, of in read_placed(txn, store.tables["placed"]) if of == key), None)
+def _without_rows(store: Store) -> dict[bytes, Place]:
+    """Return the places of blocks that lie in segments and have no row, by the keys of these rows."""
+    with store.env.begin(buffers=True) as txn:
+        blocks = store.tables["blocks"]
+        return {
+            key: place for place, key in read_placed(txn, store.tables["placed"]) if txn.get(key, db=blocks) is None
+        }

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_commands
 import pytest
 from backup_support import MESH, Mesh, numbered, publish
 from failover_support import deployment
@@ -61,6 +62,15 @@ def check_nothing_is_lost(pair: Mesh) -> None:
     found = pair.verify()
     assert [found[name] for name in ("missing", "duplicated", "reordered", "mismapped")] == [0] * 4
     assert pair.halted("A") == pair.halted("B") == {}
+    check_stores(pair, "AB")
+
+
+def check_stores(mesh: Mesh, names: str) -> None:
+    """No row of a store that took messages back is gone."""
+    for name in names:
+        mesh.kill(name)
+        done = forked_commands.run("store", "check", "-f", "topology.yaml", "-c", name, cwd=mesh.path)
+        assert done.returncode == 0, done.stderr
 
 
 def said(text: str) -> str:
@@ -128,3 +138,4 @@ def test_three_regions_are_restored_in_the_order_that_the_messages_say(three: Me
     found = three.verify()
     assert [found[name] for name in ("missing", "duplicated", "reordered", "mismapped")] == [0] * 4
     assert {name: three.halted(name) for name in names} == {name: {} for name in names}
+    check_stores(three, names)

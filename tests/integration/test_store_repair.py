@@ -37,8 +37,8 @@ def mesh(tmp_path: Path, postgres_server: str) -> Iterator[Mesh]:
         yield deployed
 
 
-def store(mesh: Mesh, verb: str) -> tuple[int, str]:
-    done = forked_commands.run("store", verb, "-f", "topology.yaml", "-c", "A", cwd=mesh.path)
+def store(mesh: Mesh, verb: str, *options: str) -> tuple[int, str]:
+    done = forked_commands.run("store", verb, "-f", "topology.yaml", "-c", "A", *options, cwd=mesh.path)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -160,13 +160,42 @@ def test_blocks_whose_rows_are_gone_come_back_from_the_other_clusters_or_are_nam
     assert "cannot be reached" in text
 
 
-def take_out_blocks(data: Path, *, every: int) -> int:
+def test_blocks_whose_rows_are_gone_everywhere_are_given_up_where_the_operator_accepts_it(mesh: Mesh) -> None:
+    for at in range(3):  # each in a block of its own
+        asyncio.run(publish(mesh.client_url("A"), [b"known %d" % at]))
+    mesh.until(lambda: all(mesh.messages(name) == 3 for name in "ABC"), "all messages everywhere")
+    for name in "BC":
+        mesh.kill(name)
+    for at in range(3):
+        asyncio.run(publish(mesh.client_url("A"), [b"alone %d" % at]))
+    mesh.kill("A")
+    assert take_out_blocks(mesh.data("A"), every=1, after=3) == 3
+    status, text = store(mesh, "repair", "--accept-loss")
+    assert status == 1, f"nobody answers, so nothing is given up: {text}"
+    assert "lost:" not in text
+    for name in "BC":
+        mesh.start(name)
+    status, text = store(mesh, "repair")
+    assert status == 1
+    assert f"topic {ORDERS}: the rows of blocks" in text
+    status, text = store(mesh, "repair", "--accept-loss")
+    assert status == 0, text
+    assert f"lost: topic {ORDERS}: A's " in text
+    assert "nobody has them" in text
+    assert store(mesh, "check")[0] == 0
+    mesh.start("A")
+    asyncio.run(publish(mesh.client_url("A"), [b"later"]))
+    left = asyncio.run(take(mesh.client_url("A"), 4))
+    assert sorted(left) == [b"known 0", b"known 1", b"known 2", b"later"]
+
+
+def take_out_blocks(data: Path, *, every: int, after: int = 0) -> int:
     """Delete rows of blocks of a stopped worker's store that hold messages; returns how many."""
     opened = Store(data, cluster="A", size_max=1 << 30)
     try:
         (topic_id,) = [record.topic_id for record in opened.topics() if record.name == ORDERS]
         heads = opened.block_heads(topic_id, BEFORE_ALL, Position(1 << 62, 0), blocks_max=1_000)
-        chosen = [head.first for head in heads if head.header.kind is BlockKind.MESSAGES][::every]
+        chosen = [head.first for head in heads if head.header.kind is BlockKind.MESSAGES][after::every]
         with opened.env.begin(write=True) as txn:
             for first in chosen:
                 assert txn.delete(BLOCK_KEY.pack(topic_id, *first), db=opened.tables["blocks"])
