@@ -1,10 +1,10 @@
 """A bounded cache of the blocks that subscriptions and links are reading, and of those that were just committed.
 
-Invariant (DESIGN §3): 11, what the cache holds is limited by the bytes that blocks and their objects take. A look-up, an
-insertion and an eviction cost the same however full the cache is.
+Invariant (DESIGN §3): 11, what the cache holds is limited by the bytes that blocks and their objects take. A look-up,
+an insertion and an eviction cost the same however full the cache is.
 
-Blocks lie in slots of :data:`SLOT_ENTRIES` positions of one ledger, each in every slot that it touches. So a search looks
-at the blocks of one slot only.
+Blocks lie in slots of :data:`SLOT_ENTRIES` positions of one ledger, each in every slot that it touches. So a search
+looks at the blocks of one slot only.
 """
 
 from __future__ import annotations
