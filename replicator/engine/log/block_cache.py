@@ -28,7 +28,10 @@ _Slot = tuple[int, int]
 
 
 class BlockCache:
-    """Least recently used blocks go first once the cache holds more than ``bytes_max``."""
+    """Least recently used blocks go first once the cache holds more than ``bytes_max``; with 0 it holds nothing.
+
+    One block is kept whatever its size: a large one would otherwise be read again for each of its entries.
+    """
 
     __slots__ = ("_blocks", "_bytes", "_bytes_max", "_slots")
 
@@ -92,7 +95,7 @@ class BlockCache:
             else:
                 firsts.append(first.entry)
         self._bytes += _size_bytes(view)
-        while self._bytes > self._bytes_max and len(self._blocks) > 1:
+        while self._bytes > self._bytes_max and len(self._blocks) > bool(self._bytes_max):
             self._remove(*self._blocks.popitem(last=False))
 
     def _remove(self, key: _Key, view: BlockView) -> None:

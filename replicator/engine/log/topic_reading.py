@@ -58,11 +58,13 @@ class TopicReading:
         bytes_max: int,
         origins: Collection[str] | None = None,
         verify: bool = True,
+        from_memory: bool = False,
     ) -> tuple[list[StoredBlock], Position]:
-        """See :meth:`Store.read_blocks`. Blocks in the cache were verified, and are taken from there."""
+        """See :meth:`Store.read_blocks`. With ``from_memory``, blocks in the cache, which were verified, are not read
+        from the disk."""
         last = self._log.last
         limit = last if upto is None else min(upto, last)
-        if (kept := self._kept_blocks(after, limit, bytes_max, origins)) is not None:
+        if from_memory and (kept := self._kept_blocks(after, limit, bytes_max, origins)) is not None:
             return kept
         return self._store.read_blocks(
             self._topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify
