@@ -1,15 +1,16 @@
 """Ack vectors: a subscription's acknowledged messages by identity, the same everywhere (DESIGN 4.4). Pure.
 
-A message's identity is (origin, origin position, batch index), with the incarnation of the topic at its origin. For
-each origin a vector holds
+A message's identity is (origin, origin position, batch index). For each origin a vector holds
 
 - *ranges* ``(after, upto]``: everything of the origin in between. Whoever says so has all of it, or knows that the rest
   is no message of that origin. Ranges are how the prefix travels;
 - *positions* beyond: whole entries, in compressed bitmaps;
 - *batches*: entries of which some messages are acknowledged, each with the bitmap of their indexes.
 
-Merging is by union of each, so it is commutative, associative and idempotent (invariant 6). Of two incarnations of a
-topic the newer one stays: what was acknowledged of a topic that was deleted says nothing of the one made anew.
+Merging is by union of each, so it is commutative, associative and idempotent (invariant 6). A topic that was deleted
+and made anew at its origin has several lives. Positions of a later life are greater than all of an earlier one, so a
+vector holds the acknowledgements of all lives side by side, and the newest incarnation that its claimant knows. No
+range spans two lives, because claims are made ledger by ledger.
 
 The order in which a vector says things has no meaning, so it can be split into parts that are merged one by one.
 """
@@ -42,6 +43,7 @@ class OriginAcks:
     """What is acknowledged of one origin's messages. Ranges ascend and are disjoint."""
 
     incarnation: int
+    """The newest life of the topic at the origin that the claimant knows."""
     ranges: list[Range] = field(default_factory=list)
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -50,12 +52,8 @@ class OriginAcks:
         return bool(self.ranges or self.positions or self.batches)
 
     def merge(self, other: OriginAcks) -> None:
-        """Take over what ``other`` says; an older incarnation's says nothing."""
-        if other.incarnation < self.incarnation:
-            return
-        if other.incarnation > self.incarnation:
-            self.incarnation = other.incarnation
-            self.ranges, self.positions, self.batches = [], PositionSet(), {}
+        """Take over what ``other`` says, also about other lives of the topic at the origin."""
+        self.incarnation = max(self.incarnation, other.incarnation)
         self.ranges = merged_ranges([*self.ranges, *other.ranges])
         self.positions.update(other.positions)
         for position, indexes in other.batches.items():

@@ -41,6 +41,8 @@ class LogState:
     vector: Mapping[str, Position]
     messages: Mapping[str, Position] | None = None
     holds: Callable[[str, Position], bool] = _holds_all
+    earlier_lives: Mapping[str, Position] = field(default_factory=dict)
+    """The last position of each earlier life of an origin that is here, by a name that no origin has."""
 
 
 @dataclass(frozen=True, slots=True)

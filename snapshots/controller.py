@@ -12,7 +12,8 @@ Algorithm, in cluster A with peer B:
    ``snapshot_interval_ms`` is written, and one after the last message, so that the last messages are covered too. It
    says of its writer what an answer would. Markers ask for nothing, so clusters do not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
-   Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up.
+   Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
+   an earlier life of a topic (docs/adr/0080), the answer names that life as an origin of its own, which A lacks.
 3. The answer stands in A's log at L. The link from B is in order, so all that B originated is before L; what A
    originated is in A's log by itself. For each third origin A waits until its log has reached vector-B, at L' >= L.
    From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
@@ -302,7 +303,7 @@ class SnapshotController:
         self._asking.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
-        return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, _messages(log)))
+        return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, _said(log)))
 
     def _expire_pending(self, now_ms: int) -> None:
         while self._pending:
@@ -330,7 +331,7 @@ class SnapshotController:
     def _answer(self, snapshot_id: str, asked_by: str, log: LogState) -> WriteResponse:
         self._follow_up_ms = None
         self.stats.answers += 1
-        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, _messages(log), asked_by))
+        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, _said(log), asked_by))
 
     def _follow_up_due(self) -> int | None:
         return self._follow_up_ms if self.updates.has_subscriptions else None
@@ -374,13 +375,16 @@ class SnapshotController:
         return {
             origin
             for origin, reached in response.vector.items()
-            if origin not in (self._local, response.cluster) and log.vector.get(origin, BEFORE_ALL) < reached
+            if origin not in (self._local, response.cluster)
+            and log.earlier_lives.get(origin, log.vector.get(origin, BEFORE_ALL)) < reached
         }
 
     def _has_what_was_lost(self, response: SnapshotResponse, log: LogState) -> bool:
         """Whether the answering cluster has messages of another origin that our log is past, and never had."""
         return any(
-            not log.holds(origin, reached) for origin, reached in response.vector.items() if origin != response.cluster
+            not log.holds(origin, reached)
+            for origin, reached in response.vector.items()
+            if origin != response.cluster and origin not in log.earlier_lives
         )
 
     def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
@@ -455,6 +459,12 @@ class SnapshotController:
         """Peers were told what was here up to there."""
         if self._last_message is not None and self._last_message <= lac:
             self._follow_up_ms = None
+
+
+def _said(log: LogState) -> dict[str, Position]:
+    """Return how far the messages of each origin are here, its earlier lives apart. Whoever lacks one of these has no
+    such origin and never gets it, so that our answer proves nothing to it."""
+    return {**_messages(log), **log.earlier_lives}
 
 
 def _messages(log: LogState) -> dict[str, Position]:

@@ -8,21 +8,19 @@ acknowledged.
 2. If several clusters made the subscription, the earlier start counts, origin by origin. If only one cluster names an
    origin, its start counts. If no cluster names an origin, all messages of the origin lie after the start.
 3. A start in an older incarnation is earlier than every start in a newer incarnation. It was made before the newer
-   incarnation had a message, so all messages of the newer incarnation lie after it.
+   incarnation had a message, so all messages of the newer incarnation lie after it. Before a start in a newer
+   incarnation lie all messages of older ones.
 
 Merging takes the lesser of two values, so it is commutative, associative and idempotent (invariant 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from snapshots.ack_vector import AckVector
 from snapshots.position import BEFORE_ALL, Position
-
-AFTER_ALL: Final = Position((1 << 64) - 1, (1 << 63) - 1)
-"""A position above every entry's."""
 
 
 class Start(NamedTuple):
@@ -44,8 +42,6 @@ class Reached(Protocol):
     """How far the messages of an origin are here."""
 
     @property
-    def incarnation(self) -> int: ...
-    @property
     def position(self) -> Position: ...
 
 
@@ -55,29 +51,38 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)
-        result[origin] = start if mine is None else min(mine, start)
+        result[origin] = start if mine is None else min(mine, start, key=_by_position)
     return result
 
 
-def end_before(starts: Starts, origin: str, incarnation: int) -> Position:
-    """Return the last position of ``origin`` before the start, in the topic's ``incarnation`` there.
+def _by_position(start: Start) -> tuple[Position, int]:
+    """Return the order of starts. Positions ascend from life to life, so only a start before which nothing lies can be
+    of a later life and yet earlier."""
+    return start.position, start.incarnation
 
-    Return BEFORE_ALL if no message lies before the start, and AFTER_ALL if all messages do.
+
+def end_before(starts: Starts, origin: str) -> Position:
+    """Return the last position of ``origin`` before the start; BEFORE_ALL if no message lies before it.
+
+    Positions of a later life of the topic are greater, so the position alone says what lies before it in any life.
     """
-    start = starts.get(origin, FROM_THE_FIRST)
-    if start.incarnation == incarnation:
-        return start.position
-    return BEFORE_ALL if start.incarnation < incarnation else AFTER_ALL
+    return starts.get(origin, FROM_THE_FIRST).position
 
 
-def ends_before(starts: Starts, incarnations: Mapping[str, int]) -> dict[str, Position]:
-    """Return, by origin, the last position before the start. An origin is left out if nothing of it lies before the
-    start.
-
-    ``incarnations`` names the origins, and the incarnation of the topic at each of them.
-    """
-    ends = {origin: end_before(starts, origin, incarnation) for origin, incarnation in incarnations.items()}
+def ends_before(starts: Starts, origins: Iterable[str]) -> dict[str, Position]:
+    """Return, for each of ``origins``, the last position before the start. An origin is left out if nothing of it lies
+    before the start."""
+    ends = {origin: end_before(starts, origin) for origin in origins}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}
+
+
+def end_of_earlier_lives(incarnation: int, newest: Position) -> Position:
+    """Return a position between the earlier lives of a topic at its origin and the life ``incarnation``.
+
+    ``newest`` is the newest position known of the origin. Return BEFORE_ALL if it does not lie in that life: there is
+    nothing of the life yet, or the origin is brokers, which number their ledgers apart from incarnations.
+    """
+    return Position(incarnation, 0) if newest.ledger > incarnation else BEFORE_ALL
 
 
 def is_anything_before(starts: Starts) -> bool:
@@ -88,8 +93,7 @@ def is_anything_before(starts: Starts) -> bool:
 def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
     """Return whether messages may still come that lie before the start. ``reached`` is how far each origin is here."""
     return any(
-        start.position > BEFORE_ALL
-        and ((here := reached.get(origin)) is None or (here.incarnation, here.position) < start)
+        start.position > BEFORE_ALL and ((here := reached.get(origin)) is None or here.position < start.position)
         for origin, start in starts.items()
     )
 
@@ -110,6 +114,6 @@ def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
 def cut(vector: AckVector, starts: Starts) -> None:
     """Remove from ``vector`` the acknowledgements of messages before the start."""
     for origin, acks in vector.origins.items():
-        end = end_before(starts, origin, acks.incarnation)
+        end = end_before(starts, origin)
         if end > BEFORE_ALL:
             acks.discard_through(end)

@@ -230,6 +230,17 @@ async def subscribed(
     return consumer, inbox
 
 
+IDLE_TURNS = 3
+
+
+async def all_sent(consumer: EngineConsumer) -> None:
+    """Return when the subscription has delivered all that it may: it did nothing for some turns of the event loop."""
+    idle = 0
+    while idle < IDLE_TURNS:
+        await asyncio.sleep(0)
+        idle = 0 if consumer.subscription.dispatching.pump.scheduled else idle + 1  # type: ignore[attr-defined]
+
+
 def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
     """Origin, origin position and bytes of every message of a topic, in log order."""
     return [

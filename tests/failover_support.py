@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import forked_commands
 
-from replicator.client import Client, Consumer, ConsumerType, InitialPosition, PulsarException
+from replicator.client import Client, Consumer, ConsumerType, InitialPosition, PulsarException, Timeout
 from replicator.drills.ports import free_ports
 
 START_SECONDS_MAX = 60.0
@@ -254,7 +254,7 @@ class Traffic:
         while not (self.stopping and not self.producers and len(self.acknowledged) >= len(self.confirmed)):
             try:
                 message = await consumer.receive(timeout_millis=200)
-            except PulsarException:
+            except Timeout:  # any other error is final: to try again would keep the event loop to itself
                 continue
             content = message.data()
             self.received.append(content)

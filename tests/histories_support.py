@@ -8,13 +8,12 @@ Such are markers, duplicates, parts of batches, and what is compacted out or tri
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from engine_support import make_block, marker
+from engine_support import all_sent, make_block, marker
 from pyroaring import BitMap
 
 from replicator.engine.log.compression import decompress
@@ -28,8 +27,6 @@ from snapshots.position import BEFORE_ALL, Position
 
 ORIGIN: Final = "eu-west"
 PERMITS: Final = 100_000
-IDLE_TURNS: Final = 3
-"""Turns of the event loop in which a subscription did nothing: it has delivered all that it has."""
 STEPS: Final = ("single", "batch", "null", "markers", "part", "twin", "chunks", "open chunks", "compact", "trim")
 
 
@@ -169,10 +166,7 @@ class Reading:
         """All that it is sent from where it stands, when nothing more comes."""
         self._deliveries.clear()
         self.consumer.flow(PERMITS)
-        idle = 0
-        while idle < IDLE_TURNS:
-            await asyncio.sleep(0)
-            idle = 0 if self.consumer.subscription.dispatching.pump.scheduled else idle + 1  # type: ignore[attr-defined]
+        await all_sent(self.consumer)
         return [
             message
             for delivery in self._deliveries

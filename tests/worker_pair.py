@@ -1,4 +1,5 @@
-"""Two real workers in the test's process, linked both ways, each with the database that it starts itself."""
+"""Real workers in the test's process, two of them linked both ways if nothing else is said, each with the database
+that it starts itself."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import contextlib
 import json
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,23 +26,21 @@ from replicator.worker.worker import Worker
 from snapshots.position import Position
 
 NAMES = ("us-east", "eu-west")
+LINKS = "  - {from: us-east, to: eu-west}\n  - {from: eu-west, to: us-east}\n"
 
 
 class Pair:
-    """Two workers of one topology, linked both ways, in this process."""
+    """Workers of one topology in this process."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, names: Sequence[str] = NAMES, links: str = LINKS) -> None:
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)  # as root, the server of the database runs as another user
         self.directory = directory
         self.file = directory / "topology.yaml"
         clusters = "".join(
-            f"  {name}: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {directory / name}}}\n" for name in NAMES
+            f"  {name}: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {directory / name}}}\n" for name in names
         )
-        self.file.write_text(
-            f"clusters:\n{clusters}links:\n  - {{from: us-east, to: eu-west}}\n  - {{from: eu-west, to: us-east}}\n"
-            "pipeline: {engine: embedded}\n"
-        )
+        self.file.write_text(f"clusters:\n{clusters}links:\n{links}pipeline: {{engine: embedded}}\n")
         topology = load_topology(self.file)
         self.topology = topology
         self.workers: dict[str, Worker] = {}

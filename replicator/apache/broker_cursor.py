@@ -7,7 +7,7 @@ broker does not show which messages of a batch are acknowledged: a batch counts 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -76,6 +76,12 @@ class BrokerCursor:
         """Return whether an entry was acknowledged in the ``earlier`` cursor and is not any more."""
         return self.mark_delete < earlier.mark_delete or bool(self.not_among(earlier.beyond))
 
+    def with_more(self, acknowledged: Iterable[Position]) -> BrokerCursor:
+        """Return this cursor with the entries ``acknowledged`` added."""
+        beyond = self.beyond.copy()
+        beyond.update(PositionSet(acknowledged))
+        return BrokerCursor(self.mark_delete, beyond)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "mark_delete": list(self.mark_delete),
@@ -88,6 +94,41 @@ class BrokerCursor:
         for ledger, first, last in stored["beyond"]:
             beyond.add_range(ledger, first, last)
         return cls(Position(*stored["mark_delete"]), beyond)
+
+
+class ShownCursors:
+    """Parsed cursors of a topic. Mostly only the engine's state has changed since a broker showed them last."""
+
+    __slots__ = ("_known", "_last_entries")
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[str, str], BrokerCursor]] = {}
+        """By subscription: the cursor as text, and parsed."""
+        self._last_entries: Mapping[int, int] = {}
+
+    def look(self, last_entries: Mapping[int, int]) -> None:
+        """Begin a comparison. If ``last_entries`` of the topic changed, what is known counts no more."""
+        if self._last_entries != last_entries:
+            self._last_entries = last_entries
+            self._known.clear()
+
+    def parsed(self, name: str, shown: Mapping[str, Any]) -> BrokerCursor:
+        """Return the cursor of subscription ``name``, which a broker shows so. Raises :class:`BridgeError`."""
+        text = text_of(shown)
+        known = self._known.get(name)
+        if known is None or known[0] != text:
+            known = self._known[name] = text, parse_cursor(shown, self._last_entries)
+        return known[1]
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget the cursors of all other subscriptions."""
+        for name in self._known.keys() - names:
+            del self._known[name]
+
+
+def text_of(shown: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the cursor that a broker shows, as text that can be compared."""
+    return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])
 
 
 def parse_position(text: str) -> Position:

@@ -72,7 +72,7 @@ class EngineSide:
         acknowledged.difference_update(opened)
         uncovered = PositionSet()
         if seen is not None and opened and seen.starts != engines.starts:
-            uncovered = self._entries.up_to(opened, ends_before(seen.starts, self._incarnations()))
+            uncovered = self._entries.up_to(opened, ends_before(seen.starts, self._topic.origins.high_waters()))
         return InEngine(engines.generation, acknowledged, opened, uncovered)
 
     def open_at_brokers(self, name: str, engines: Engines) -> PositionSet:
@@ -81,7 +81,7 @@ class EngineSide:
         translated = self._translated.get(name)
         if translated is None or translated.engines != engines:
             opened = self._entries.to_broker(engines.open)
-            if opened and (ends := ends_before(engines.starts, self._incarnations())):
+            if opened and (ends := ends_before(engines.starts, self._topic.origins.high_waters())):
                 opened.difference_update(self._entries.up_to(opened, ends))
             translated = self._translated[name] = _Translated(engines, opened)
         return translated.open
@@ -102,8 +102,8 @@ class EngineSide:
         """
         ends = self._entries.ends_at(position)
         starts = self._topic.starting.at(self._topic, self._store, BEFORE_ALL)
-        for origin, incarnation in self._incarnations().items():
-            start = Start(incarnation, ends[origin]) if origin in ends else FROM_THE_FIRST
+        for origin, mark in self._topic.origins.high_waters().items():
+            start = Start(mark.incarnation, ends[origin]) if origin in ends else FROM_THE_FIRST
             starts[origin] = max(start, starts.get(origin, FROM_THE_FIRST))
         return starts
 
@@ -111,7 +111,3 @@ class EngineSide:
         """Drop the cached translations of all subscriptions except ``names``."""
         for name in self._translated.keys() - names:
             del self._translated[name]
-
-    def _incarnations(self) -> dict[str, int]:
-        """Return, by origin, the incarnation of the topic at the origin whose entries the engine has."""
-        return {origin: each.incarnation for origin, each in self._topic.origins.high_waters().items()}

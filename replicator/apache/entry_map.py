@@ -12,6 +12,7 @@ table on each side.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -42,8 +43,9 @@ class EntryMap:
         """By origin: origin position to position in the engine's log."""
         self._published: dict[str, ExtentTable] = {}
         """By origin: origin position to position at the brokers."""
-        self._incarnations: dict[str, int] = {}
-        """Incarnation of each origin in ``_published``."""
+        self._lives: dict[str, list[tuple[Position, int]]] = {}
+        """Lives of the topic at each origin in ``_published``, in order: first position that was seen, and incarnation.
+        """
         self.changes = 0
         """A number that changes whenever the set of entries on both sides may change."""
         self._both = _Both(0, BEFORE_ALL, PositionSet())
@@ -65,7 +67,7 @@ class EntryMap:
     def published(self, identity: Identity, run: Extent) -> None:
         """As it was stored: entries of an origin, from this one on, lie at the brokers from ``run.local_first`` on."""
         self.changes += 1
-        self._incarnations[identity.origin] = identity.incarnation
+        self._note_life(identity)
         self._published.setdefault(identity.origin, ExtentTable()).append(*run)
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
@@ -83,7 +85,7 @@ class EntryMap:
             runs = (table[index] for index in range(len(table) - 1, -1, -1))
             return next(run for run in runs if run.origin_first <= identity.position)
         self.changes += 1
-        self._incarnations[identity.origin] = identity.incarnation
+        self._note_life(identity)
         table.append(identity.position, position, 1)
         return table.last
 
@@ -100,7 +102,7 @@ class EntryMap:
             runs = [published[index] for index in range(len(published) - 1)]
             runs = [run for run in runs if first is None or run.origin_last < first.origin_first]
             if runs:
-                gone += [(Identity(origin, self._incarnations[origin], run.origin_first), run) for run in runs]
+                gone += [(Identity(origin, self._life_of(origin, run), run.origin_first), run) for run in runs]
                 published.trim(runs[-1].local_last)
         return gone
 
@@ -118,7 +120,7 @@ class EntryMap:
     def published_ends(self) -> dict[str, tuple[int, Extent, Extent]]:
         """By origin: its incarnation, and the first and the last run of it that is known to lie at the brokers."""
         return {
-            origin: (self._incarnations[origin], table.first, table.last)
+            origin: (self._life_of(origin, table.last), table.first, table.last)
             for origin, table in self._published.items()
             if table.first is not None and table.last is not None
         }
@@ -219,3 +221,14 @@ class EntryMap:
             found.update(published.to_local_set(copied.to_origin_set(here)))
         found.discard_through(mark_delete)
         return found
+
+    def _note_life(self, identity: Identity) -> None:
+        seen = self._lives.setdefault(identity.origin, [])
+        if not seen or seen[-1][1] != identity.incarnation:
+            seen.append((identity.position, identity.incarnation))
+
+    def _life_of(self, origin: str, run: Extent) -> int:
+        """Return the incarnation of the origin's topic that published the entries of ``run``."""
+        lives = self._lives[origin]
+        at = bisect_right(lives, run.origin_first, key=lambda life: life[0])
+        return lives[max(at - 1, 0)][1]

@@ -21,7 +21,7 @@ engine's subscriptions: links carry their markers, and other clusters merge them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin, TopicInternals
 from replicator.apache.applying import Applying, Wanted, cursor_of
-from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
+from replicator.apache.broker_cursor import BrokerCursor, ShownCursors, text_of
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import Engines, EngineSide
 from replicator.apache.entry_map import EntryMap
@@ -87,13 +87,6 @@ class _Idle(NamedTuple):
     """Whether all was acknowledged, on both sides."""
 
 
-class _Shown(NamedTuple):
-    """Cursor that a broker shows of a subscription, as text and parsed."""
-
-    text: tuple[str, str]
-    cursor: BrokerCursor
-
-
 class _Merged(NamedTuple):
     """A subscription whose merge has begun."""
 
@@ -133,10 +126,7 @@ class SubscriptionStates:
         self._seen = load_seen(store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
-        self._shown: dict[str, _Shown] = {}
-        """Cached cursors of the brokers. Mostly only the engine's state has changed since the last comparison."""
-        self._last_entries: Mapping[int, int] = {}
-        """With which what is shown was read."""
+        self._shown = ShownCursors()
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self.merging = False
@@ -160,9 +150,7 @@ class SubscriptionStates:
         names.update(self._seen)
         unknown = {name for name in internals.cursors if self.bridged(name)} - names
         names.update(unknown - await self._passing.among(unknown))
-        if self._last_entries != internals.last_entries:
-            self._last_entries = internals.last_entries
-            self._shown.clear()
+        self._shown.look(internals.last_entries)
         worked, self.quiet = False, True
         noted = dict(self._seen)
         merges: list[_Merged] = []
@@ -183,9 +171,9 @@ class SubscriptionStates:
                 self._seen[name] = each.seen
         noted = await self._note(noted)  # first: else what is passed over at a broker would look acknowledged there
         worked |= await self._finish_merges(merges, internals)
-        for known in (self._idle, self._shown):
-            for name in known.keys() - names:
-                del known[name]
+        for name in self._idle.keys() - names:
+            del self._idle[name]
+        self._shown.keep(names)
         self._side.keep(names)
         await self._note(noted)
         return worked
@@ -250,12 +238,12 @@ class SubscriptionStates:
             engines is not None
             and shown is not None
             and idle is not None
-            and idle.state == _State(_text(shown), internals.load, engines)
+            and idle.state == _State(text_of(shown), internals.load, engines)
         ):
             self._idle[name] = idle
             self.quiet &= idle.quiet
             return False
-        broker = self._at_broker(name, internals)
+        broker = None if shown is None else self._shown.parsed(name, shown)
         seen = self._seen.get(name)
         beyond = BEFORE_ALL if broker is None else broker.mark_delete
         engine = None if engines is None else self._side.in_engine(name, engines, seen, beyond)
@@ -329,7 +317,7 @@ class SubscriptionStates:
                 assert seen is not None
                 assert engines is not None
                 self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
-                state = _State(_text(shown), internals.load, self._side.engines(subscription))
+                state = _State(text_of(shown), internals.load, self._side.engines(subscription))
                 idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
                 if decision.in_engine and broker.among(self._side.open_at_brokers(name, state.engines)):
                     idle = None  # the engine did not take all of it
@@ -382,7 +370,7 @@ class SubscriptionStates:
                 self._failed(name, done)
                 continue
             if done:
-                cursor = _with(cursor, done)
+                cursor = cursor.with_more(done)
                 self.counters["acknowledged_at_broker"] += len(done)
             self._seen[name] = replace(each.seen, broker=cursor)
             self.errors.pop(name, None)
@@ -469,7 +457,7 @@ class SubscriptionStates:
             done = (await self._applying.apply({name: Wanted(cursor, missing)}, put))[name]
             if not isinstance(done, list):
                 raise done
-            self._seen[name] = replace(seen, broker=_with(cursor, done))
+            self._seen[name] = replace(seen, broker=cursor.with_more(done))
 
     async def _reset_in_engine(
         self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
@@ -495,25 +483,3 @@ class SubscriptionStates:
         if passed > internals.gone and not await self._has_read(passed, internals):
             raise BridgeError(f"its start is {position} of the brokers, and not all up to there is read yet")
         return self._side.starts_below(position)
-
-    def _at_broker(self, name: str, internals: TopicInternals) -> BrokerCursor | None:
-        """Return the cursor of a subscription at the broker, or None if there is none. Raises :class:`BridgeError`."""
-        shown = internals.cursors.get(name)
-        if shown is None:
-            return None
-        known = self._shown.get(name)
-        if known is None or known.text != _text(shown):
-            known = self._shown[name] = _Shown(_text(shown), parse_cursor(shown, internals.last_entries))
-        return known.cursor
-
-
-def _with(cursor: BrokerCursor, acknowledged: Iterable[Position]) -> BrokerCursor:
-    """Return ``cursor`` with the entries ``acknowledged`` added."""
-    beyond = cursor.beyond.copy()
-    beyond.update(PositionSet(acknowledged))
-    return BrokerCursor(cursor.mark_delete, beyond)
-
-
-def _text(shown: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the cursor that a broker shows, as text that can be compared."""
-    return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])

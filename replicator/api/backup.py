@@ -65,7 +65,9 @@ class BackupRoute:
         began = time.monotonic()
         pieces = copy_pieces(engine.store, known)
         ends = {topic.name: (topic.incarnation, topic.log.last) for topic in engine.topics()}
-        head = copy_head(engine.store, ends, version=__version__, made_at_ms=engine.writer.wall_clock_ms())
+        marks = {topic.name: topic.origins.vector() for topic in engine.topics()}
+        now_ms = engine.writer.wall_clock_ms()
+        head = copy_head(engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
         copied = sent = damaged = 0
         outcome = "the one who asked went away"
         try:

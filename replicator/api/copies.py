@@ -1,13 +1,13 @@
-"""Deleting this cluster's copy of a topic, so that a link can copy it anew: only if nothing is lost by it.
+"""What a link asks for where its source has a later life of a topic: keep the copy that is here, or delete it.
 
-Invariant (DESIGN §3): 2. What the link's source published is asked for to be deleted. What anybody else published must
-be whole at the source, and what was published here must not be there at all: no link brings it back to here.
+Invariant (DESIGN §3): 2. :func:`keep_both` deletes nothing. By :func:`delete_copy` the copy is deleted, to be copied
+anew. It is refused if messages of others would be lost: what others published must be whole at the source, and nothing
+may have been published here, because no link brings it back to here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import structlog
 from aiohttp import web
@@ -15,9 +15,12 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
+from replicator.engine.log.extent_rows import lives
+from replicator.engine.log.left_out import Hole
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
-from snapshots.position import Position
+from replicator.peering.lives import OriginMarks
+from snapshots.position import BEFORE_ALL
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +52,46 @@ def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str
     return None
 
 
-async def read_marks(request: web.Request) -> dict[str, HighWater]:
-    """The body ``{"origins": {name: {"incarnation", "position"}}}``; raises :class:`BadRequest`."""
+async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
+    """Read the body of a request (:class:`OriginMarks`); raise :class:`BadRequest` if it is something else."""
     try:
-        body: Any = await request.json()
-        return {
-            str(origin): HighWater(int(mark["incarnation"]), Position.parse(mark["position"]))
-            for origin, mark in body["origins"].items()
-        }
+        return OriginMarks.from_json(await request.json()).origins
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(f"the body is not an object with origins in JSON: {error!r:.100}") from None
+
+
+async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[str, HighWater]) -> None:
+    """Keep the earlier lives of ``topic`` that are here as closed history, and take the ``later`` ones behind them.
+
+    Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
+    """
+    before = topic.origins.high_waters()
+    kept = {origin: before[origin].incarnation for origin in later if origin in before}
+    await engine.writer.keep_both(topic.tail, later)
+    log.warning("an earlier life of a topic is kept as closed history", topic=topic.name, source=source, kept=kept)
+
+
+def lacking(engine: Engine, topic: Topic, earlier: Mapping[str, HighWater]) -> list[str]:
+    """Return the origins of whose ``earlier`` life a message is missing below the high-water mark here.
+
+    A message that was here and is trimmed is not missing, and neither is one that is noted as left out.
+    """
+    return [
+        origin
+        for origin, mark in earlier.items()
+        if origin != engine.cluster
+        and (here := topic.origins.high_water(origin)) is not None
+        and mark.position <= here.position
+        and not any(after < mark.position <= upto for after, upto in topic.origins.left_out(origin))
+        and not topic.origins.had(origin, mark.position)
+    ]
+
+
+async def leave_out(engine: Engine, topic: Topic, missing: Mapping[str, HighWater]) -> None:
+    """Note that messages of earlier lives are missing here up to the marks ``missing``, so that nobody claims them."""
+    holes: dict[str, Hole] = {}
+    kept = lives(engine.store, topic.topic_id)
+    for origin, mark in missing.items():
+        ends = [*(life.last for life in kept.get(origin, ())), *topic.trimming.ends().get(origin, ())]
+        holes[origin] = max((end for end in ends if end < mark.position), default=BEFORE_ALL), mark.position
+    await engine.writer.keep_both(topic.tail, {}, holes)

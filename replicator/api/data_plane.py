@@ -2,7 +2,8 @@
 (:mod:`replicator.api.link_streams`).
 
 ``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
-/replication/v1/partitions | schemas | delete-copy``; the forms are in docs/http.md.
+/replication/v1/partitions | schemas | delete-copy | keep-both | earlier-lives | lineage``; the forms are in
+docs/http.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
 from replicator.running.timeouts import timeout
+from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
@@ -68,6 +71,9 @@ def routes() -> list[web.RouteDef]:
         web.post("/replication/v1/partitions", take_partitions),
         web.post("/replication/v1/schemas", take_schemas),
         web.post("/replication/v1/delete-copy", delete_copy),
+        web.post("/replication/v1/keep-both", keep_both),
+        web.post("/replication/v1/earlier-lives", earlier_lives),
+        web.post(LINEAGE_ROUTE, take_lineage),
     ]
 
 
@@ -178,25 +184,42 @@ async def high_water(request: web.Request) -> web.Response:
         origins = _required(request, "origins").split(",")
         if len(origins) > ORIGINS_MAX:
             raise BadRequest(f"parameter origins: {len(origins)} were asked for at once, the limit is {ORIGINS_MAX}")
-        by_topic = {topic.name: _marks(topic, origins) for topic in topics}
+        by_topic = {topic.name: _marks(engine, topic, origins) for topic in topics}
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
     else:
         origin = _required(request, "origin")
-        rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(topic, [origin]))}
+        rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(engine, topic, [origin]))}
     theirs = number(request, "protocol", PROTOCOL_UNSAID, 2**31)
     answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
+    answer |= engine.origin_stores.line.as_json()
     restored = restored_mark(engine.store)
     if restored is not None:
         answer["restored"] = restored.restore_id
     return web.json_response(answer)
 
 
-def _marks(topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
-    return {
-        origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
-        for origin in origins
-        if (mark := topic.origins.high_water(origin)) is not None
-    }
+def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
+    """Return by origin how far it is here, its newest message, and how many messages the topic has.
+
+    Of the origin also say which of its stores wrote that, and whether it deleted that on purpose.
+    """
+    stores, messages = engine.origin_stores, topic.origins.message_vector()
+    found: dict[str, Any] = {}
+    for origin in origins:
+        mark = topic.origins.high_water(origin)
+        if mark is None:
+            continue
+        row = found[origin] = {
+            "incarnation": mark.incarnation,
+            "position": str(mark.position),
+            "messages": str(messages.get(origin, BEFORE_ALL)),
+            "held": topic.log.messages,
+        }
+        if (store := stores.store_of(topic, origin, mark.incarnation)) is not None:
+            row["store"] = store
+        if stores.is_deleted(topic, origin, mark.incarnation, mark.position):
+            row["deleted"] = True
+    return found
 
 
 async def take_partitions(request: web.Request) -> web.Response:
@@ -229,11 +252,54 @@ async def take_schemas(request: web.Request) -> web.Response:
     return await announced_schemas.take(request, request.app[ENGINE], source)
 
 
+async def take_lineage(request: web.Request) -> web.Response:
+    """Note which stores wrote what a link brings, and which topics their origins deleted, as the link says."""
+    source = linked_source(request)
+    try:
+        told = LineageTold.of_json(await request.json())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
+        raise BadRequest(f"the body does not say who wrote copies, in JSON: {error!r:.100}") from None
+    origins = request.app[LINKED_SOURCES].origins_from(source)
+    refused: dict[str, dict[str, str]] = {}
+    for topic in {*(copy.topic for copy in told.copies), *(deletion.topic for deletion in told.deletions)}:
+        try:
+            check_may_replicate(request, topic)
+        except EngineError as error:
+            refused[topic] = {"code": error.code, "message": str(error)}
+    # What the link may not bring is not its business: passed over, as what is not here is.
+    await request.app[ENGINE].origin_stores.take(
+        source,
+        {origin: line for origin, line in told.stores.items() if origin in origins},
+        [each for each in told.copies if each.origin in origins and each.topic not in refused],
+        [each for each in told.deletions if each.origin in origins and each.topic not in refused],
+    )
+    return web.json_response({"refused": refused})
+
+
 async def delete_copy(request: web.Request) -> web.Response:
     """A link is to copy a topic anew: delete the copy that is here, if nothing is lost by it."""
     source = linked_source(request)
     await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
+
+
+async def keep_both(request: web.Request) -> web.Response:
+    """A link has a later life of a topic: keep the earlier one that is here, and take the later one behind it."""
+    source = linked_source(request)
+    await copies.keep_both(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
+    return web.json_response({})
+
+
+async def earlier_lives(request: web.Request) -> web.Response:
+    """A link has earlier lives of a topic: name those of which messages are missing here; ``note=true`` notes it."""
+    linked_source(request)
+    topic, marks = await _topic(request), await copies.read_marks(request)
+    engine = request.app[ENGINE]
+    lacking = copies.lacking(engine, topic, marks)
+    if lacking and request.query.get("note") == "true":
+        await copies.leave_out(engine, topic, {origin: marks[origin] for origin in lacking})
+        lacking = copies.lacking(engine, topic, marks)
+    return web.json_response({"lacking": lacking})
 
 
 def linked_source(request: web.Request) -> str:

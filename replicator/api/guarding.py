@@ -22,6 +22,7 @@ from aiohttp.typedefs import Handler, Middleware
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
+from replicator.peering.lineage import LINEAGE_ROUTE
 from replicator.running.asking import ASKED_BY
 from replicator.security.errors import NotIdentified, NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
@@ -63,6 +64,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/append"): (Action.REPLICATE,),
     ("POST", "/replication/v1/partitions"): (Action.REPLICATE,),
     ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),
+    ("POST", LINEAGE_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
 }
@@ -78,6 +80,8 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/identity"): READING,
     ("GET", "/replication/v1/place"): READING,
     ("POST", "/replication/v1/delete-copy"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/keep-both"): (Action.REPLICATE,),
+    ("POST", "/replication/v1/earlier-lives"): (Action.REPLICATE,),
 }
 """The topic is the parameter ``topic``."""
 

@@ -10,10 +10,10 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_topic
+from replicator.links.gaps import POLICIES
 from replicator.links.json_types import LinkStatus
 from replicator.peering.topic_summary import Behind
 
-POLICIES: Final = ("skip-and-record", "copy-anew")
 TOPICS_SHOWN_MAX: Final = 10_000
 
 
@@ -29,7 +29,7 @@ class LinkControl(Protocol):
     @property
     def key(self) -> str: ...
     def status(self) -> LinkStatus: ...
-    def backlog_by_topic(self) -> dict[str, int]: ...
+    async def backlog_by_topic(self) -> dict[str, int]: ...
     async def behind(self, limit: int) -> list[Behind]: ...
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
@@ -68,7 +68,7 @@ async def list_links(request: web.Request) -> web.Response:
 async def show_link(request: web.Request) -> web.Response:
     """One link, with the backlog of each topic that has one: the largest first."""
     link = _link(request)
-    backlogs = sorted(link.backlog_by_topic().items(), key=lambda item: -item[1])
+    backlogs = sorted((await link.backlog_by_topic()).items(), key=lambda item: -item[1])
     return web.json_response({**link.status(), "backlog_by_topic": dict(backlogs[:TOPICS_SHOWN_MAX])})
 
 

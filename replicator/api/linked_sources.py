@@ -37,6 +37,11 @@ class LinkedSources:
     def find(self, source: str, name: str = "") -> IncomingLink | None:
         return self._links.get((source, name))
 
+    def origins_from(self, source: str) -> frozenset[str]:
+        """Return the clusters whose messages any link from ``source`` may bring."""
+        origins = (link.origins for link in self._links.values() if link.source == source)
+        return frozenset().union(*origins)
+
     def __contains__(self, source: object) -> bool:
         """Whether any link comes from that cluster."""
         return any(known == source for known, _ in self._links)

@@ -16,9 +16,12 @@ from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, may
 from replicator.api.slices import json_object, topics_in_slices
+from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
+from replicator.engine.log.extent_rows import lives
+from replicator.engine.log.link_frame import RECLAIMING_HEADER
 from replicator.engine.topic import Topic
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
@@ -71,19 +74,24 @@ async def cuts(request: web.Request) -> web.Response:
     """Answer with the state of all topics, or of those named: how far each origin has come, and what is not here."""
     await data_plane.hold_back_for_reclaim(request)
     engine = request.app[data_plane.ENGINE]
+    reclaiming = RECLAIMING_HEADER in request.headers
+
+    def cut(topic: Topic) -> str:
+        return json.dumps({**_cut(engine, topic), **({"lives": _lives(engine, topic)} if reclaiming else {})})
+
     rows: dict[str, str] = {}
     if named := request.query.getall("topic", []):
         for topic in filter(None, map(engine.find, named)):
             if may(request, READING, topic.name):
-                rows[topic.name] = json.dumps(_cut(topic))
+                rows[topic.name] = cut(topic)
         return json_object({"cluster": engine.cluster}, "topics", rows)
     async for topic in topics_in_slices(engine):
         if may(request, READING, topic.name):
-            rows[topic.name] = json.dumps(_cut(topic))
+            rows[topic.name] = cut(topic)
     return json_object({"cluster": engine.cluster}, "topics", rows)
 
 
-def _cut(topic: Topic) -> dict[str, Any]:
+def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
     marks = topic.origins.high_waters()
     left_out = {origin: holes for origin in marks if (holes := topic.origins.left_out(origin))}
     return {
@@ -93,8 +101,15 @@ def _cut(topic: Topic) -> dict[str, Any]:
         "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimming.ends().items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
+        "lineage": engine.origin_stores.as_json(topic),
         "hidden": 0 if topic.log.twins is None else len(topic.log.twins.hidden),
     }
+
+
+def _lives(engine: Engine, topic: Topic) -> dict[str, list[list[Any]]]:
+    """Return by origin the lives of which entries are here, each with its first and last entry at the origin."""
+    found = lives(engine.store, topic.topic_id)
+    return {origin: [[life, str(first), str(last)] for life, first, last in each] for origin, each in found.items()}
 
 
 async def raw_blocks(request: web.Request) -> web.StreamResponse:

@@ -80,7 +80,10 @@ def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress) ->
             made_at_ms=copy.head["made_at_ms"],
             version=copy.head["version"],
             files=files,
-            topics={name: TopicMark(row["incarnation"], row["lac"]) for name, row in copy.head["topics"].items()},
+            topics={
+                name: TopicMark(row["incarnation"], row["lac"], row.get("marks", {}))
+                for name, row in copy.head["topics"].items()
+            },
             damaged=tuple(damaged),
             written_bytes=written,
             format=FORMAT_WITH_DAMAGE if damaged else FORMAT,

@@ -25,3 +25,7 @@ class DirectoryUnusable(BackupError):
 
 class WorkerNotAsked(BackupError):
     """A worker that does not answer, or refuses. Exit status 3."""
+
+
+class ReclaimPaused(BackupError):
+    """A reclaim that was asked to stop on its way. Exit status 3."""

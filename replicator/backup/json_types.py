@@ -51,10 +51,11 @@ class ReclaimedTopic(TypedDict):
 
     name: Annotated[str, "its whole name"]
     messages: Annotated[int, "that came back", "messages"]
-    after: Annotated[str, "the last position that was in the backup", "ledger:entry"]
+    after: Annotated[str, "the last position that the store had before", "ledger:entry"]
     upto: Annotated[str, "the last position that came back", "ledger:entry"]
-    made_anew: Annotated[bool, "whether the topic was made since the backup"]
+    made_anew: Annotated[bool, "whether the topic was made for this, since the store had none, or an older life of it"]
     holes: Annotated[int, "ranges of positions that nobody has", "ranges"]
+    below: Annotated[bool, "whether it is an earlier life of the topic, put back below what the store had"]
 
 
 class ReclaimAnswer(TypedDict):
@@ -64,6 +65,28 @@ class ReclaimAnswer(TypedDict):
     epoch_before: Annotated[int, "the failover epoch in the backup"]
     epoch: Annotated[int, "the failover epoch now"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
+    deleted: Annotated[list[str], "topics that were deleted on purpose and that others still have, in words"]
+
+
+class PlannedTopic(TypedDict):
+    """What would come back of one life of a topic."""
+
+    name: Annotated[str, "its whole name"]
+    incarnation: Annotated[str, "the life"]
+    after: Annotated[str, "the last position that the store has", "ledger:entry"]
+    upto: Annotated[str, "the last position that a cluster has", "ledger:entry"]
+    made_anew: Annotated[bool, "whether the topic would be made for this"]
+    below: Annotated[bool, "whether it is an earlier life, to be put back below what the store has"]
+    sources: Annotated[dict[str, str], "the last position that it has, by cluster", "ledger:entry"]
+    missing: Annotated[list[list[str]], "ranges of positions that no cluster has: after the first, up to the second"]
+
+
+class ReclaimPlanAnswer(TypedDict):
+    """What a reclaim would take back. Nothing was changed."""
+
+    topics: Annotated[list[PlannedTopic], "of which something would come back"]
+    lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]
+    deleted: Annotated[list[str], "topics that were deleted on purpose and that others still have, in words"]
 
 
 class RestoreAnswer(TypedDict):
@@ -81,4 +104,6 @@ class RepairAnswer(TypedDict):
     """What was mended in a store."""
 
     blocks: Annotated[int, "that were mended", "blocks"]
+    rows: Annotated[int, "other rows that were gone, and were made again", "rows"]
     left: Annotated[list[str], "what is damaged still, in words"]
+    lost: Annotated[list[str], "what no cluster has and `--accept-loss` gave up, in words"]

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from replicator.backup.destination import Destination
 from replicator.backup.errors import BackupDamaged, BackupError
+from snapshots.errors import InvalidPosition
+from snapshots.position import Position
 
 BACKUPS: Final = "backups"
 FORMAT: Final = 1
@@ -32,6 +34,8 @@ class TopicMark:
 
     incarnation: int
     lac: str
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """By origin, its newest position in the backup. Versions before wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,19 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
             FileChunks(each["name"], [(bytes.fromhex(digest).hex(), int(size)) for digest, size in each["chunks"]])
             for each in row["files"]
         ]
-        topics = {name: TopicMark(int(mark["incarnation"]), str(mark["lac"])) for name, mark in row["topics"].items()}
+        topics = {
+            name: TopicMark(
+                int(mark["incarnation"]),
+                str(mark["lac"]),
+                {str(origin): str(Position.parse(at)) for origin, at in mark.get("marks", {}).items()},
+            )
+            for name, mark in row["topics"].items()
+        }
         damaged = tuple(
             MissingBlock(**{name: str(text) for name, text in each.items()}) for each in row.get("damaged", ())
         )
         return Manifest(**{**row, "files": files, "topics": topics, "damaged": damaged})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidPosition) as error:
         raise BackupDamaged(f"{where} cannot be read: {error!r:.200}") from None
 
 

@@ -14,13 +14,17 @@ With A the restored cluster, a peer is planned to have all of A's messages in a 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from replicator.backup.errors import ReclaimPaused
 from replicator.backup.reclaim_plan import TopicPlan
 from replicator.engine.errors import BlockCorrupt, TopicNotFound
 from replicator.engine.log.block import BlockHeader, read_header, verify_block
+from replicator.links.token_bucket import TokenBucket
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.blocks import LogRange, Lost, Selection, Unreadable, blocks
@@ -29,6 +33,41 @@ from snapshots.ack_vector import Range
 from snapshots.position import BEFORE_ALL, Position
 
 TRIMMED: Final = "trimmed them meanwhile"
+
+
+class Pace:
+    """How fast peers are read, all together, and whether reading goes on.
+
+    One thread reads at a time. :meth:`pause` may be called from any thread, or from a signal's handler.
+    """
+
+    def __init__(self, bytes_per_second: int | None = None, now_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._now_seconds = now_seconds
+        self._bucket = None if bytes_per_second is None else TokenBucket(bytes_per_second, now_seconds())
+        self._paused = threading.Event()
+        self.read_bytes = 0
+        """Bytes of blocks that were read so far."""
+
+    def pause(self) -> None:
+        """Have the reading end before the next page."""
+        self._paused.set()
+
+    def check(self) -> None:
+        """Raise :class:`ReclaimPaused` if the reading is to end."""
+        if self._paused.is_set():
+            raise ReclaimPaused(
+                "paused: what came back so far stays. Run `replicator backup reclaim` again: it goes on from there. "
+                "The worker does not start before that"
+            )
+
+    def took(self, size_bytes: int) -> None:
+        """Account for a page, and wait until the next one may be read. Raises :class:`ReclaimPaused`."""
+        self.read_bytes += size_bytes
+        if self._bucket is not None:
+            self._bucket.take(size_bytes, self._now_seconds())
+            self._paused.wait(self._bucket.wait_seconds(self._now_seconds()))
+        self.check()
+
 
 Given = tuple[BlockHeader, bytes]
 """A block that is whole, with its header."""
@@ -52,8 +91,9 @@ class _Unknown(NamedTuple):
 class PeerReading:
     """Reads what one peer has of a topic. ``plane`` is used by nobody else meanwhile."""
 
-    def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan) -> None:
+    def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan, pace: Pace | None = None) -> None:
         self.name = name
+        self._pace = pace or Pace()
         self.missed: list[Missed] = []
         """The ranges found to be missing so far, in order. They are complete below each block that was given."""
         self._plane = plane
@@ -96,6 +136,7 @@ class PeerReading:
                     return
                 after = beyond
                 continue
+            self._pace.took(sum(len(fetched.block) for fetched in page.blocks))
             self._trimmed |= page.trimmed > after
             if incarnation is not None and page.incarnation != incarnation:
                 self._unknown = self._unknown or _Unknown("made the topic anew meanwhile", damaged=False)
@@ -142,6 +183,7 @@ class PeerReading:
                 return Position(head.first.ledger, head.first.entry + head.entries - 1)
             assert isinstance(block, FetchedBlock), "heads come alone where a selection is made"
             content = bytes(block.block)
+            self._pace.took(len(content))
             header = self._whole(content)
             if header is None:
                 return Position(block.first.ledger, block.first.entry + read_header(content).entries - 1)

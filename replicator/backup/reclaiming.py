@@ -1,18 +1,19 @@
-"""Reclaiming: a restored cluster takes back what it lost of its own messages, from the clusters that have copies.
+"""Reclaiming: a cluster takes back what it lost of its own messages, from the clusters that have copies.
 
-It is done once, on the directory of a worker that does not run, before the log goes on: then what was lost still has
-its place in it. The worker does not start on a restored store before (:mod:`replicator.engine.restored`).
+It is done on the directory of a worker that does not run. The worker does not start on a restored store before, nor
+while a reclaim has begun and not come to its end (:mod:`replicator.engine.restored`).
 
 1. Every other cluster is asked: for the newest failover epoch, and for what it has of this cluster's messages. One that
-   does not answer must be named by whoever goes on without it.
+   does not answer must be named by whoever goes on without it (:mod:`.reclaim_peers`).
 2. What is to be taken back is planned (:mod:`.reclaim_plan`), and read from all peers that have it, in the order of
    positions, each block once. What a peer does not give, another may (:mod:`.reclaim_reading`). The peers hold their
-   retention back meanwhile: they are asked something every :data:`ASKED_AGAIN_SECONDS`.
-3. Blocks are appended at their own positions (:mod:`replicator.engine.log.commit.reclaiming`). A run that is cut off is
-   run again: it goes on where the log then ends.
+   retention back meanwhile.
+3. Blocks of a topic's newest life are appended at their own positions (:mod:`replicator.engine.log.commit.reclaiming`).
+   Those of earlier lives are put back below what the log has (:mod:`.putting_back`). A run that is cut off, or paused,
+   is run again: it goes on where it was.
 4. A range that nobody gave becomes a hole in the commit of what comes after it. Before that the store's mark names
-   it, so that a run that goes on after another knows of it. A topic into whose log nothing can be put back any more is
-   named too, and the others go on.
+   it, so that a run that goes on after another knows of it. What has no place any more is named too, and all else goes
+   on.
 5. The store's mark is settled. What other clusters published comes by their links, once the worker runs.
 """
 
@@ -22,47 +23,42 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
-from replicator.backup.errors import BackupError, WorkerNotAsked
-from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, holes_of, plan_topic
-from replicator.backup.reclaim_reading import Missed, PeerReading
+from replicator.backup.errors import WorkerNotAsked
+from replicator.backup.putting_back import finish_put_back, states_told
+from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
+from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, TopicPlan, holes_of, plan_lives
+from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
+from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
+from replicator.engine.log.commit.putting_back import put_back_note
+from replicator.engine.log.store_files import LOG, is_there
 from replicator.engine.restored import MARK, RestoredMark, restored_mark
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.engine.topic_name import parse_topic
 from replicator.failover.epochs import FIRST, as_json, from_json, precedence
 from replicator.failover.service import RECORD
-from replicator.pipeline.data_plane import DataPlane
-from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify.plane import VerifyPlane
-from replicator.security.asking import worker_url
+from replicator.pipeline.errors import PeerUnavailable
 from replicator.topology import Topology
 from snapshots.ack_vector import Range, within
-from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
 APPENDED_BYTES: Final = 8 * 1024 * 1024
 """In one commit."""
-ANSWER_SECONDS: Final = 5.0
-"""How long a peer is waited for."""
-
-ASKED_AGAIN_SECONDS: Final = 20.0
-"""A peer holds its retention back for a minute after each question, and one topic may take longer than that."""
 NAMED_MAX: Final = 10
 """Losses of a topic that are named one by one."""
-
-OnTopic = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedTopic:
-    """What came back of one topic."""
+    """Messages of one life of a topic that came back."""
 
     name: str
     messages: int
@@ -71,17 +67,21 @@ class ReclaimedTopic:
     made_anew: bool
     holes: int
     """Ranges of positions that nobody has any more."""
+    below: bool = False
+    """Whether it is an earlier life, which lies below what was here."""
 
 
 @dataclass(slots=True)
 class Reclaimed:
-    """What became of a restored store."""
+    """Result of a reclaim."""
 
     topics: list[ReclaimedTopic] = field(default_factory=list)
     epoch_before: int = 0
     epoch: int = 0
     lost: list[str] = field(default_factory=list)
-    """What is known to be lost, or was not asked for, in words."""
+    """Losses that are known, and clusters that were not asked, in words."""
+    deleted: list[str] = field(default_factory=list)
+    """Topics that were deleted on purpose and that others still have, in words."""
     damaged: bool = False
     """Whether something is lost because a peer's block is damaged."""
 
@@ -91,11 +91,31 @@ class Reclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Peer:
-    name: str
-    plane: VerifyPlane
-    copies: Mapping[str, PeerCopy]
-    record: FailoverEpoch
+class ReclaimPlan:
+    """Plan of a reclaim."""
+
+    topics: tuple[TopicPlan, ...]
+    lost: tuple[str, ...]
+    """Losses that are known, and clusters that would not be asked, in words."""
+    deleted: tuple[str, ...]
+    """Topics that were deleted on purpose and that others still have, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a reclaim is."""
+
+    topic: str
+    number: int
+    """Number of the topic, from 1 on."""
+    topics: int
+    messages: int
+    """Messages of the topic that came back so far."""
+    read_bytes: int
+    """Bytes of blocks that were read of all topics so far."""
+
+
+OnProgress = Callable[[Progress], None]
 
 
 async def reclaim(
@@ -103,16 +123,62 @@ async def reclaim(
     name: str,
     *,
     without: frozenset[str] = frozenset(),
-    on_topic: OnTopic = lambda _: None,
+    pace: Pace | None = None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Reclaimed:
     """Take back what ``name`` lost. ``without`` are clusters that are not asked.
 
     Raises :class:`StoreUnusable` while the worker runs, and :class:`WorkerNotAsked` for a cluster that does not answer;
-    nothing is changed then.
+    nothing is changed then. Raises :class:`ReclaimPaused` when ``pace`` is paused.
     """
+    check_known(topology, without)
+    async with _opened(topology, name) as engine:
+        peers = await ask_peers(topology, name, without)
+        try:
+            async with held_back(engine.supervisor, name, peers):
+                run = _Run(engine, topology, peers, without, pace or Pace(), on_progress)
+                return await run.reclaim()
+        except PeerUnavailable as error:
+            raise WorkerNotAsked(
+                f"{error}; what came back so far stays. Start that worker and run `replicator backup reclaim`, which "
+                "goes on from there, or do so with --without its cluster: what only it has is then lost"
+            ) from None
+        finally:
+            close_all(peers)
+
+
+async def plan_reclaim(topology: Topology, name: str, *, without: frozenset[str] = frozenset()) -> ReclaimPlan:
+    """Return what :func:`reclaim` would do. Nothing is taken back. Raises as :func:`reclaim` does."""
+    check_known(topology, without)
+    peers = await ask_peers(topology, name, without)
+    try:
+        if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening it would make one
+            return _planned(None, topology, name, peers, without)
+        async with _opened(topology, name) as engine:
+            return _planned(engine, topology, name, peers, without)
+    finally:
+        close_all(peers)
+
+
+def _planned(
+    engine: Engine | None, topology: Topology, name: str, peers: Sequence[Peer], without: frozenset[str]
+) -> ReclaimPlan:
+    rewritten = rewritten_at(topology, name)
+    found = {topic: _lives(engine, topic, peers, rewritten) for topic in _names(peers)}
+    lost = [each for lives in found.values() for each in lives.refused]
+    if engine is not None:
+        lost += [each for topic in found for each in _out_of_place(engine, topic, peers, found[topic])]
+    return ReclaimPlan(
+        tuple(plan for lives in found.values() for plan in lives.plans),
+        (*lost, *_not_asked(name, without)),
+        tuple(each for topic, lives in found.items() for each in _deleted(engine, name, topic, lives)),
+    )
+
+
+@asynccontextmanager
+async def _opened(topology: Topology, name: str) -> AsyncIterator[Engine]:
+    """Open the store of a cluster whose worker does not run. Raises :class:`StoreUnusable`."""
     cluster = topology.cluster(name)
-    if unknown := without - set(topology.names):
-        raise BackupError(f"--without: the topology has no cluster {', '.join(sorted(unknown))}")
     settings = EngineSettings(
         store_bytes_max=topology.store.size_max,
         message_bytes_max=topology.store.message_size_max,
@@ -121,125 +187,216 @@ async def reclaim(
         maintained=False,
     )
     engine = await Engine.open(cluster.data, cluster=name, settings=settings)
-    peers: list[_Peer] = []
     try:
-        for each in topology.clusters:
-            if each.name != name and each.name not in without:
-                peers.append(await asyncio.to_thread(_ask, each.name, worker_url(each.address), name))
-        async with _held_back(engine, peers):
-            return await _reclaim_from(engine, topology, peers, without, on_topic)
-    except PeerUnavailable as error:
-        raise WorkerNotAsked(
-            f"{error}; what came back so far stays. Start that worker and run `replicator backup reclaim`, which goes "
-            "on from there, or do so with --without its cluster: what only it has is then lost"
-        ) from None
+        yield engine
     finally:
-        for peer in peers:
-            peer.plane.close()
         await engine.close()
 
 
-def _ask(name: str, url: str, restored: str) -> _Peer:
-    plane = VerifyPlane(url, wait_seconds=ANSWER_SECONDS, reclaiming=restored)
-    try:
-        cuts = plane.call("GET", "/replication/v1/cuts")
-        if cuts["cluster"] != name:
-            raise WorkerNotAsked(f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}")
-        record = from_json(plane.call("GET", "/failover/v1/state")["record"])
-        copies = {topic: copy for topic, row in cuts["topics"].items() if (copy := _copy(row, restored)) is not None}
-        # The log of failovers is not among the topics of users; all of it is kept.
-        epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
-        copies |= {
-            topic: PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]))
-            for topic, mark in epochs.items()
-        }
-    except (PeerUnavailable, UnexpectedAnswer) as error:
-        plane.close()
-        raise WorkerNotAsked(
-            f"{error}; start {name} and run `replicator backup reclaim`, or do so with --without {name}: what only "
-            f"{name} has of {restored}'s messages is then lost to it, and the link to {name} stops there (lost-data)"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        plane.close()
-        raise WorkerNotAsked(f"worker at {url}: its answer cannot be read: {error!r}") from None
-    return _Peer(name, plane, copies, record)
+class _Run:
+    """One run of a reclaim."""
 
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology,
+        peers: Sequence[Peer],
+        without: frozenset[str],
+        pace: Pace,
+        on_progress: OnProgress,
+    ) -> None:
+        self._engine = engine
+        self._rewritten = rewritten_at(topology, engine.cluster)
+        self._peers = {peer.name: peer for peer in peers}
+        self._without = without
+        self._pace = pace
+        self._on_progress = on_progress
+        mark = restored_mark(engine.store)
+        # A run that was cut off has written holes, which this one does not find again.
+        self._done = Reclaimed(lost=list(mark.lost) if mark is not None and mark.settled_at_ms is None else [])
+        self._number = self._topics = 0
 
-@asynccontextmanager
-async def _held_back(engine: Engine, peers: list[_Peer]) -> AsyncIterator[None]:
-    """Keep the peers' retention held back, also while one of them is not read for long."""
+    async def reclaim(self) -> Reclaimed:
+        engine, done, peers = self._engine, self._done, list(self._peers.values())
+        await _learn_epoch(engine, peers, done)
+        names = _names(peers)
+        self._topics = len(names)
+        for self._number, name in enumerate(names, 1):
+            lives = _lives(engine, name, peers, self._rewritten)
+            done.loses(*lives.refused)
+            done.deleted += _deleted(engine, engine.cluster, name, lives)
+            for plan in lives.plans:
+                self._pace.check()
+                await self._begin()
+                try:
+                    done.topics.append(await self._take_back(plan))
+                except NotReclaimed as error:
+                    done.loses(f"{error}; nothing of it comes back, and the other topics go on")
+                    break
+            else:
+                done.loses(*_out_of_place(engine, name, peers, lives))
+            await self._finish(engine.find(name))
+        for topic in engine.topics():  # of an earlier run, though no peer that is asked has copies any more
+            await self._finish(topic)
+        done.loses(*_not_asked(engine.cluster, self._without))
+        await _settle(engine, done)
+        return done
 
-    whose = engine.cluster
+    async def _begin(self) -> None:
+        """Note that a reclaim is under way, so that no worker starts on a half of it."""
+        mark = restored_mark(self._engine.store)
+        if mark is None or mark.settled_at_ms is not None:
+            begun = replace(mark or _new_mark(), restore_id=uuid.uuid4().hex)  # links tell whole states again
+            await _remember_losses(self._engine, begun, self._done)
 
-    def ask() -> None:
-        for peer in peers:
-            with suppress(PeerUnavailable, UnexpectedAnswer), DataPlane(peer.plane.url, reclaiming=whose) as plane:
-                plane.call("GET", "/replication/v1/high-water", origin=whose, topic=EPOCHS_TOPIC)
+    async def _finish(self, topic: Topic | None) -> None:
+        """Do what is left to do where something was put back below the log of ``topic``."""
+        if topic is not None and put_back_note(self._engine.store, topic.topic_id) is not None:
+            planes = [peer.plane for peer in self._peers.values()]
+            told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
+            await finish_put_back(self._engine, topic, told)
 
-    async def keep() -> None:
+    async def _take_back(self, plan: TopicPlan) -> ReclaimedTopic:
+        topic = await _topic(self._engine, plan)
+        origin, done = self._engine.cluster, self._done
+        readings = [PeerReading(peer, self._peers[peer].plane, origin, plan, self._pace) for peer in plan.sources]
+        blocks = _merged([reading.blocks() for reading in readings])
+        messages, found, reached = 0, 0, plan.after
         while True:
-            await asyncio.sleep(ASKED_AGAIN_SECONDS)
-            await asyncio.to_thread(ask)
+            part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
+            upto = part[-1][0].origin_last if part else plan.upto
+            holes = holes_of(plan, {each.name: [missed.range for missed in each.missed] for each in readings})
+            passed = [hole for hole in holes if reached < hole[1] <= upto]
+            named = [_named(origin, plan, hole, readings) for hole in passed[: max(0, NAMED_MAX - found)]]
+            done.loses(*named)
+            done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
+            if passed:
+                await _remember_losses(self._engine, restored_mark(self._engine.store) or _new_mark(), done)
+            await self._write(topic, plan, part, passed, upto)
+            messages += sum(header.messages for header, _ in part)
+            found += len(passed)
+            reached = upto
+            self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
+            if not part:
+                break
+        if found > NAMED_MAX:
+            done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
+        return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below)
 
-    keeping = engine.supervisor.start("reclaim", "holding retention back", keep)
-    try:
-        yield
-    finally:
-        await keeping.stop()
+    async def _write(
+        self,
+        topic: Topic,
+        plan: TopicPlan,
+        part: Sequence[tuple[BlockHeader, bytes]],
+        holes: Sequence[Range],
+        upto: Position,
+    ) -> None:
+        writer, numbered = self._engine.writer, topic.policies.effective.deduplication
+        if plan.below:
+            await writer.put_back(
+                topic.tail, plan.incarnation, part, after=plan.after, holes=holes, upto=upto, numbered=numbered
+            )
+        else:
+            await writer.reclaim(topic.tail, topic.log.last, part, holes=holes, upto=upto, numbered=numbered)
 
 
-def _copy(row: Mapping[str, Any], origin: str) -> PeerCopy | None:
-    mark = row["high_water"].get(origin)
-    if mark is None:
-        return None
-    left_out = [(Position.parse(after), Position.parse(upto)) for after, upto in row["left_out"].get(origin, ())]
-    trimmed = row["trimmed_of"].get(origin)
-    return PeerCopy(
-        int(mark[0]), Position.parse(mark[1]), BEFORE_ALL if trimmed is None else Position.parse(trimmed), left_out
+def _names(peers: Sequence[Peer]) -> list[str]:
+    return sorted({topic for peer in peers for topic in peer.copies})
+
+
+def _copies(name: str, peers: Sequence[Peer]) -> dict[str, Sequence[PeerCopy]]:
+    return {peer.name: peer.copies[name] for peer in peers if name in peer.copies}
+
+
+def _deleted(engine: Engine | None, cluster: str, name: str, lives: Lives) -> list[str]:
+    if not lives.deleted:
+        return []
+    here = None if engine is None else engine.find(name)
+    is_here = here is not None and here.incarnation in lives.deleted.values()
+    return [
+        f"{name} was deleted on purpose ({', '.join(sorted(lives.deleted))} still has a copy): nothing of it comes back"
+        + (f"; the backup of {cluster} has it: delete it there again" if is_here else "")
+    ]
+
+
+def _not_asked(cluster: str, without: frozenset[str]) -> list[str]:
+    return [f"{peer} was not asked: what only it has of {cluster}'s messages" for peer in sorted(without)]
+
+
+def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: frozenset[str]) -> Lives:
+    """Plan what comes back of a topic."""
+    topic, copies = None if engine is None else engine.find(name), _copies(name, peers)
+    own = _own_topic(engine, name, peers)
+
+    def judged(_: str, copy: PeerCopy) -> Judgement:
+        return judge(CopyElsewhere(copy.incarnation, copy.mark, copy.store, copy.deleted), own)
+
+    if engine is None or topic is None:
+        return plan_lives(name, None, copies, rewritten, judged)
+    mark, log = topic.origins.high_water(engine.cluster), topic.log
+    newest = [copy for lives in copies.values() for copy in lives[-1:]]
+    unsettled = (restored := restored_mark(engine.store)) is not None and restored.settled_at_ms is None
+    here = OwnLog(
+        topic.incarnation,
+        BEFORE_ALL if mark is None else mark.position,
+        tuple(log.runs_between(BEFORE_ALL, log.last)),
+        replaceable=unsettled or all(copy.store in (None, own.store) for copy in newest),
     )
+    lives = plan_lives(name, here, copies, rewritten, judged)
+    if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
+        where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
+        refused = (
+            f"{name}: {where} has messages of an earlier life. The topic is compacted here, and its log was trimmed "
+            "since: they cannot be put back, and stay there"
+        )
+        return replace(lives, below=(), refused=(*lives.refused, refused))
+    return lives
 
 
-async def _reclaim_from(
-    engine: Engine, topology: Topology, peers: list[_Peer], without: frozenset[str], on_topic: OnTopic
-) -> Reclaimed:
-    mark = restored_mark(engine.store)
-    # A run that was cut off has written holes, which this one does not find again.
-    done = Reclaimed(lost=list(mark.lost) if mark is not None and mark.settled_at_ms is None else [])
-    await _learn_epoch(engine, peers, done)
-    rewritten = _rewritten(topology, engine.cluster)
-    for topic_name in sorted({topic for peer in peers for topic in peer.copies}):
-        plan = _plan(engine, topic_name, peers, rewritten)
-        if plan is not None:
-            on_topic(topic_name)
-            try:
-                done.topics.append(await _reclaim_topic(engine, plan, {peer.name: peer for peer in peers}, done))
-            except NotReclaimed as error:
-                done.loses(f"{error}; nothing of it comes back, and the other topics go on")
-                continue
-        done.loses(*_out_of_place(engine, topic_name, peers))
-    done.loses(*(f"{peer} was not asked: what only it has of {engine.cluster}'s messages" for peer in sorted(without)))
-    await _settle(engine, done)
-    return done
+def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
+    """Return what this store has of a topic, for :func:`judge`. There may be no store at all."""
+    own = OwnTopic("", None, lambda _: False) if engine is None else engine.origin_stores.own_topic(name)
+    deleted = dict(own.deleted)
+    for peer in peers:  # who was told speaks for those who were not
+        for life, position in peer.deletions.get(name, {}).items():
+            deleted[life] = max(position, deleted.get(life, BEFORE_ALL))
+    topic = None if engine is None else engine.find(name)
+    earlier: list[int] = []
+    if topic is not None:
+        ledgers = [ledger for ledger, _ in topic.log.ledgers()]
+        copies = (copy for peer in peers for copy in peer.copies.get(name, ()))
+        lives = sorted({copy.incarnation for copy in copies} | {topic.incarnation})
+        earlier = [
+            life
+            for life, following in pairwise(lives)
+            if life < topic.incarnation and any(life < ledger < following for ledger in ledgers)
+        ]
+    return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _out_of_place(engine: Engine, name: str, peers: list[_Peer]) -> list[str]:
-    """What peers have that has no place here any more: the log went on after it was lost."""
+def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
+    """Return what peers have of the newest life that has no place here any more: the log went on after it was lost.
+
+    What ``lives`` plans to append counts as being here.
+    """
     topic = engine.find(name)
     if topic is None:
         return []
     holes = topic.origins.left_out(engine.cluster)
+    planned = [] if lives.newest is None else [(lives.newest.after, lives.newest.upto)]
     return [
         f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
         "went on"
         for peer in peers
-        if (copy := peer.copies.get(name)) is not None
-        and copy.incarnation == topic.incarnation
-        and not (copy.mark in topic.log or copy.mark <= topic.log.trimmed)
-        and not any(after < copy.mark <= upto for after, upto in holes)
+        for copy in peer.copies.get(name, ())
+        if copy.incarnation == topic.incarnation
+        and lives.deleted.get(peer.name) != copy.incarnation
+        and not topic.log.had(copy.mark)
+        and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
     ]
 
 
-async def _learn_epoch(engine: Engine, peers: list[_Peer], done: Reclaimed) -> None:
+async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -> None:
     """So that an old primary knows who serves before its worker starts, whoever answers it then."""
     stored = engine.store.meta(RECORD)
     known = FIRST if stored is None else from_json(stored)
@@ -247,62 +404,6 @@ async def _learn_epoch(engine: Engine, peers: list[_Peer], done: Reclaimed) -> N
     done.epoch_before, done.epoch = known.epoch, newest.epoch
     if precedence(newest) > precedence(known):
         await engine.remember(RECORD, as_json(newest))
-
-
-def _rewritten(topology: Topology, origin: str) -> frozenset[str]:
-    """The clusters to which the origin's messages may come by a link that leaves some out, or changes them."""
-    found: set[str] = set()
-    before = -1
-    while len(found) > before:
-        before = len(found)
-        for link in topology.links:
-            if link.where or link.masks or (link.forward and link.source in found):
-                found.add(link.destination)
-    return frozenset(found - {origin})
-
-
-def _plan(engine: Engine, name: str, peers: list[_Peer], rewritten: frozenset[str]) -> TopicPlan | None:
-    topic = engine.find(name)
-    here = None
-    if topic is not None:
-        mark = topic.origins.high_water(engine.cluster)
-        here = OwnLog(topic.incarnation, BEFORE_ALL if mark is None else mark.position)
-    return plan_topic(name, here, {peer.name: peer.copies[name] for peer in peers if name in peer.copies}, rewritten)
-
-
-async def _reclaim_topic(
-    engine: Engine, plan: TopicPlan, peers: Mapping[str, _Peer], done: Reclaimed
-) -> ReclaimedTopic:
-    topic = await _topic(engine, plan)
-    readings = [PeerReading(peer, peers[peer].plane, engine.cluster, plan) for peer in plan.sources]
-    blocks = _merged([reading.blocks() for reading in readings])
-    messages, found, reached = 0, 0, plan.after
-    while True:
-        part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
-        upto = part[-1][0].origin_last if part else plan.upto
-        holes = holes_of(plan, {each.name: [missed.range for missed in each.missed] for each in readings})
-        passed = [hole for hole in holes if reached < hole[1] <= upto]
-        named = [_named(engine.cluster, plan, hole, readings) for hole in passed[: max(0, NAMED_MAX - found)]]
-        done.loses(*named)
-        done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
-        if passed:
-            await _remember_losses(engine, done)
-        await engine.writer.reclaim(
-            topic.tail,
-            topic.log.last,
-            part,
-            holes=passed,
-            upto=upto,
-            numbered=topic.policies.effective.deduplication,
-        )
-        messages += sum(header.messages for header, _ in part)
-        found += len(passed)
-        reached = upto
-        if not part:
-            break
-    if found > NAMED_MAX:
-        done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
-    return ReclaimedTopic(plan.name, messages, plan.after, plan.upto, plan.made_anew, found)
 
 
 def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading]) -> str:
@@ -325,7 +426,7 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     """The topic in the life that is wanted."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
-        await engine.deleting.delete(plan.name, force=True)
+        await engine.deleting.delete(plan.name, force=True, on_purpose=False)
         topic = None
     if topic is None:
         return await engine.making.make_again(parse_topic(plan.name), plan.incarnation)
@@ -357,16 +458,23 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
     return taken
 
 
-async def _remember_losses(engine: Engine, done: Reclaimed) -> None:
+async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) -> None:
     """Name losses in the store before they are written: then the worker starts only when a reclaim came to its end."""
-    now_ms = time.time_ns() // 1_000_000
-    mark = restored_mark(engine.store) or RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
     await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
 
 
 async def _settle(engine: Engine, done: Reclaimed) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    mark = restored_mark(engine.store) or RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
+    mark = restored_mark(engine.store) or _new_mark()
     messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
-    settled = mark.settled(now_ms, messages=messages, topics=len(done.topics), lost=tuple(done.lost))
+    settled = mark.settled(_now_ms(), messages=messages, topics=len(done.topics), lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())
+
+
+def _new_mark() -> RestoredMark:
+    """Return the mark of a store that was not restored from a backup."""
+    now_ms = _now_ms()
+    return RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Mending damaged blocks of a worker's store by the copies that other clusters have.
+"""Mending damaged blocks, and rows that are gone, of a worker's store by the copies that other clusters have.
 
 Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. So a copy takes the place of a damaged block only
 if its head is the same, with both checksums: then it is what lay there. Where the head itself is damaged, the rest has
@@ -6,8 +6,8 @@ to agree: the identity and counts that other rows have of it, its length, its bo
 
 1. The worker does not run. Heads come first: without those at its end a topic cannot be loaded. One that is damaged is
    put back from the block's segment (:mod:`replicator.engine.log.damaged_heads`). Of a block that lies in the table,
-   other rows tell what it was (:mod:`replicator.engine.log.headless_blocks`). Then each block is read; of a damaged one
-   its head tells that.
+   other rows tell what it was (:mod:`replicator.engine.log.headless_blocks`). Then rows that are gone are put back
+   (:mod:`replicator.backup.repairing_rows`). Then each block is read; of a damaged one its head tells that.
 2. Each other cluster is asked where it has those entries of that origin, and for the block there.
 3. The writer puts the copy in its place; its position, and all that refers to it, stays.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replicator.backup.errors import BackupError
+from replicator.backup.repairing_rows import mend_rows
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, StoreUnusable
 from replicator.engine.log.block import Buffer, verify_block
@@ -46,16 +47,20 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Repaired:
-    """``blocks`` were mended; ``left`` says of each other damaged one why not."""
+    """``blocks`` were mended, and ``rows`` made again from them; ``left`` names what is still wrong, and why."""
 
     blocks: int = 0
+    rows: int = 0
     left: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """What nobody has, and was given up."""
 
 
-async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> Repaired:
+async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, accept_loss: bool = False) -> Repaired:
     """Mend what can be mended of a stopped worker's store. Raises :class:`StoreUnusable` while the worker runs.
 
-    A cluster that does not answer is waited for once, and not asked for the blocks after that one.
+    A cluster that does not answer is waited for once, and not asked for the blocks after that one. With
+    ``accept_loss``, blocks whose rows are gone and that no cluster has are given up, if all clusters answer.
     """
     cluster = topology.cluster(name)
     settings = EngineSettings(
@@ -67,7 +72,7 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> 
     check_there(cluster.data)
     done = Repaired()
     asking = _Asking(peers, tell)
-    await asyncio.to_thread(_mend_heads, cluster, settings, asking, done)
+    await asyncio.to_thread(_mend_heads, cluster, settings, asking, done, accept_loss)
     try:
         engine = await Engine.open(cluster.data, cluster=name, settings=settings)
     except StoreUnusable:
@@ -92,7 +97,7 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None) -> 
         await engine.close()
 
 
-def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, done: Repaired) -> None:
+def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, done: Repaired, accept_loss: bool) -> None:
     """Before the engine is opened: it reads the heads at the end of each topic."""
     store = Store(cluster.data, cluster=cluster.name, size_max=settings.store_bytes_max, segments=settings.segments)
     try:
@@ -110,6 +115,11 @@ def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, don
                 with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
                     txn.put(*row)
                 done.blocks += 1
+        mended = mend_rows(store, asking.ask, all_answered=asking.all_answered, accept_loss=accept_loss)
+        done.blocks += mended.blocks
+        done.rows += mended.rows
+        done.left += mended.left
+        done.lost += mended.lost
     finally:
         store.close()
 
@@ -129,6 +139,10 @@ class _Asking:
         self._away: dict[str, str] = {}
         """Those that did not answer, each with the reason."""
 
+    def all_answered(self) -> bool:
+        """Return whether each cluster that was asked so far has answered."""
+        return not self._away
+
     def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:
         """See :func:`copy_of`."""
         header = damaged.header
@@ -139,15 +153,16 @@ class _Asking:
             verify_block(block)
             return True
 
-        return self._ask(topic, header.origin, header.incarnation, header.origin_first, is_copy)
+        return self.ask(topic, header.origin, header.incarnation, header.origin_first, is_copy)
 
     def copy_of_headless(self, lost: HeadlessBlock, topic: str) -> tuple[bytes | None, str]:
         """The same for a block whose head is damaged."""
-        return self._ask(topic, lost.origin, lost.incarnation, lost.origin_first, lost.is_copy)
+        return self.ask(topic, lost.origin, lost.incarnation, lost.origin_first, lost.is_copy)
 
-    def _ask(
+    def ask(
         self, topic: str, origin: str, incarnation: int, origin_first: Position, is_copy: Callable[[Buffer], bool]
     ) -> tuple[bytes | None, str]:
+        """Return the first block for which ``is_copy`` is true, or why there is none."""
         about = {"origin": origin, "incarnation": str(incarnation), "origin_position": str(origin_first)}
         reasons = []
         for name, url in self._peers.items():

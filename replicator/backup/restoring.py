@@ -3,7 +3,8 @@
 1. The directory is held like a worker holds it; a store that is there is in the way, unless it is to be moved aside.
 2. All chunks are written into ``restoring`` beside it. While that is there no worker starts on the directory.
 3. What was written is opened: it must be a store of the cluster and have each topic up to where the backup says.
-4. It gets the mark of a restored store (:mod:`replicator.engine.restored`), and its directory is moved into place at
+4. It gets the mark of a restored store (:mod:`replicator.engine.restored`), with the order in which clusters that were
+   lost together are restored (:mod:`replicator.backup.restore_order`). Its directory is moved into place at
    once. Whatever is cut off before that leaves ``restoring``, and the next try begins anew.
 """
 
@@ -13,7 +14,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from replicator.backup.chunks import Chunks
 from replicator.backup.destination import Destination, Progress, sync_directory
 from replicator.backup.errors import BackupDamaged, BackupError, DirectoryUnusable
 from replicator.backup.manifest import FileChunks, Manifest, Manifests
+from replicator.backup.restore_order import restored_beside
 from replicator.backup.sources import STORE_BYTES_MAX, ends_of
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store import Store
@@ -30,7 +32,7 @@ from replicator.engine.log.store_check import check_store
 from replicator.engine.log.store_copy import DATA_FILE, is_store_file
 from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, is_there, lock_directory
 from replicator.engine.log.store_tables import FORMATS
-from replicator.engine.restored import RestoredMark, put_mark
+from replicator.engine.restored import BackupBeside, RestoredMark, put_mark
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
@@ -74,8 +76,9 @@ def restore(
                 problems = _write_files(destination, manifest, restoring, progress)
                 if problems:
                     raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
+                beside = restored_beside(destination, manifest)
                 mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
-                _check_and_mark(restoring, manifest, mark)
+                _check_and_mark(restoring, manifest, mark, beside)
                 aside = _move_into_place(data)
         finally:
             lock.close()
@@ -160,12 +163,12 @@ def _read(chunks: Chunks, file: FileChunks) -> Iterator[tuple[bytes, int, str | 
         at += size
 
 
-def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark) -> None:
+def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, beside: Sequence[BackupBeside]) -> None:
     """Raises :class:`BackupDamaged`."""
     with _opened(directory, manifest) as store:
         if problems := list(_lacking(store, manifest)):
             raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}")
-        put_mark(store, mark)
+        put_mark(store, mark, beside)
 
 
 @contextmanager

@@ -50,7 +50,8 @@ def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreC
     check_there(data)
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:
-        head = copy_head(store, ends_of(store), version=__version__, made_at_ms=time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        head = copy_head(store, ends_of(store), version=__version__, made_at_ms=now_ms, marks=_marks_of(store))
         pieces = copy_pieces(store, known)
         try:
             yield StoreCopy(head, pieces)
@@ -63,6 +64,14 @@ def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreC
 def ends_of(store: Store) -> dict[str, tuple[int, Position]]:
     """Each topic's incarnation and LAC."""
     return {record.name: (record.incarnation, _last(store, record.topic_id)) for record in store.topics()}
+
+
+def _marks_of(store: Store) -> dict[str, dict[str, Position]]:
+    """Return by topic and origin how far the origin's messages are there."""
+    return {
+        record.name: {origin: mark.position for origin, mark in store.high_waters(record.topic_id).items()}
+        for record in store.topics()
+    }
 
 
 def _last(store: Store, topic_id: int) -> Position:

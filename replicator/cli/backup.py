@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +19,9 @@ from replicator.backup.json_types import (
     BackupAnswer,
     BackupsPruned,
     BackupsVerified,
+    PlannedTopic,
     ReclaimAnswer,
+    ReclaimPlanAnswer,
     RestoreAnswer,
     SoundBackup,
 )
@@ -26,7 +31,7 @@ from replicator.cli.output import Shown, tell
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest
-    from replicator.backup.reclaiming import Reclaimed
+    from replicator.backup.reclaiming import Progress, Reclaimed, ReclaimPlan
 
 app = Commands(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
@@ -34,6 +39,9 @@ NOT_WHOLE: Final = 4
 """The exit status where a backup is as good as the store was, and that had damaged blocks."""
 NAMED_MAX: Final = 10
 """Damaged blocks that a warning names; the manifest has all."""
+
+PROGRESS_SECONDS: Final = 5.0
+"""Between two lines of progress of a reclaim."""
 
 GONE: Final = (
     "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
@@ -190,7 +198,9 @@ def restore(
     store with damaged blocks: they are refused wherever they are read, and mended from other clusters.
     """
     from replicator.backup.destination import Destination
+    from replicator.backup.restore_order import beside_in
     from replicator.backup.restoring import restore as put_back
+    from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
         raise typer.BadParameter("give -f FILE, or --into DIR")
@@ -212,6 +222,12 @@ def restore(
         "reclaimed": None,
     }
     done: Reclaimed | None = None
+    lines += [
+        f"Warning: {each} may have messages of {cluster} that are not taken back, as --without names {each.cluster}. "
+        f"If it can be restored, restore it first, and start it: then restore {cluster} again (docs/backup.md)"
+        for each in first_restored(cluster, beside_in(data))
+        if each.cluster in (without or ())
+    ]
     if file is not None and not no_reclaim:
         done = _reclaimed(file, cluster, without)
         lines += _reclaimed_lines(cluster, done)
@@ -221,6 +237,7 @@ def restore(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
             "clusters have)"
         )
+        lines.append(f"{order_advice(cluster, beside_in(data))}.")
     if not manifest.damaged:
         return Shown(value, "\n".join(lines), status=_status(done))
     name = file or "FILE"
@@ -233,13 +250,31 @@ def restore(
 
 
 @app.command()
-def reclaim(file: TopologyFile, cluster: Of, without: Without = None) -> Shown[ReclaimAnswer]:
-    """Take back what a restored cluster lost of its own messages, from the clusters that have copies.
+def reclaim(
+    file: TopologyFile,
+    cluster: Of,
+    without: Without = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would come back, from whom, and what is missing. Change nothing."),
+    ] = False,
+    bytes_per_second: Annotated[
+        int | None,
+        typer.Option("--bytes-per-second", metavar="N", min=1, help="Read no faster, from all clusters together."),
+    ] = None,
+) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
+    """Take back what a cluster lost of its own messages, from the clusters that have copies.
 
-    `restore` does it by itself. The worker must not run, and the others must. Run it again if it was cut off.
-    Exit status 4 if something is lost because a block is damaged at the only cluster that has it.
+    `restore` does it by itself. The worker must not run, and the others must. Ctrl-C pauses it, with exit status 3; run
+    it again if it was paused or cut off. Exit status 4 if something is lost because a block is damaged at the only
+    cluster that has it.
     """
-    done = _reclaimed(file, cluster, without)
+    if dry_run:
+        from replicator.backup.reclaiming import plan_reclaim
+
+        plan = asyncio.run(plan_reclaim(opened_topology(file), cluster, without=frozenset(without or ())))
+        return Shown(_plan_json(plan), "\n".join(_plan_lines(cluster, plan)))
+    done = _reclaimed(file, cluster, without, bytes_per_second)
     return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)), status=_status(done))
 
 
@@ -264,10 +299,45 @@ def prune(
     )
 
 
-def _reclaimed(file: Path, cluster: str, without: list[str] | None) -> Reclaimed:
+def _reclaimed(file: Path, cluster: str, without: list[str] | None, bytes_per_second: int | None = None) -> Reclaimed:
+    from replicator.backup.reclaim_reading import Pace
     from replicator.backup.reclaiming import reclaim as take_back
+    from replicator.backup.restore_order import told_the_order
 
-    return asyncio.run(take_back(opened_topology(file), cluster, without=frozenset(without or ())))
+    async def run() -> Reclaimed:
+        pace, loop = Pace(bytes_per_second), asyncio.get_running_loop()
+
+        def interrupted() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            tell("pausing after what is read now; Ctrl-C again ends it at once, which loses nothing either")
+            pace.pause()
+
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
+            loop.add_signal_handler(signal.SIGINT, interrupted)
+        return await take_back(
+            topology, cluster, without=frozenset(without or ()), pace=pace, on_progress=_reclaim_progress()
+        )
+
+    topology = opened_topology(file)
+    with told_the_order(topology.cluster(cluster).data, cluster):
+        return asyncio.run(run())
+
+
+def _reclaim_progress() -> Callable[[Progress], None]:
+    """Tell at a terminal, every few seconds, how far a reclaim is."""
+    shown = time.monotonic()
+
+    def told(progress: Progress) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - shown >= PROGRESS_SECONDS:
+            shown = now
+            tell(
+                f"topic {progress.number} of {progress.topics}: {progress.messages} messages of {progress.topic}; "
+                f"read {progress.read_bytes / 1e6:.0f} MB in all"
+            )
+
+    return told
 
 
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
@@ -275,28 +345,88 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     for topic in done.topics:
         if not topic.messages:  # only markers came back, which nobody published
             if topic.made_anew:
-                lines.append(f"{topic.name} was made since the backup: it is back, with no messages of {cluster}")
+                lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
             continue
-        anew = " (made since the backup)" if topic.made_anew else ""
+        how = " (the topic was made again)" if topic.made_anew else ""
+        how = " (an earlier life, below what was here)" if topic.below else how
         lines.append(
-            f"took back {topic.messages} messages of {topic.name}{anew}, after {topic.after} up to {topic.upto}"
+            f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
         )
     if not lines:
-        lines.append(f"the other clusters have nothing of {cluster}'s messages that it lacks")
+        # Only where each was asked, and nothing is named as lost, is nothing missing.
+        lines.append(
+            "nothing came back"
+            if done.lost or done.deleted
+            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
+        )
     if done.epoch != done.epoch_before:
-        lines.append(f"there was a failover since: epoch {done.epoch} (the backup has {done.epoch_before})")
+        lines.append(f"there was a failover since: epoch {done.epoch} (this store had {done.epoch_before})")
+    lines += _not_taken(done.deleted)
     lines += [f"lost: {lost}" for lost in done.lost]
     lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
-        f"Consumers that connect to {cluster} before that are given again what they had acknowledged since the backup. "
+        f"Consumers that connect to {cluster} before that are given again what they had acknowledged since. "
         "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
     )
     return lines
 
 
+def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
+    lines: list[str] = []
+    for topic in plan.topics:
+        where = "an earlier life, below what is here" if topic.below else "the topic is made again"
+        how = f" ({where})" if topic.below or topic.made_anew else ""
+        sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
+        lines.append(
+            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or 'nobody'}"
+            + "".join(f"; missing after {after} up to {upto}" for after, upto in topic.holes[:NAMED_MAX])
+            + (f"; and {len(topic.holes) - NAMED_MAX} more ranges" if len(topic.holes) > NAMED_MAX else "")
+        )
+    if not lines:
+        lines.append(
+            "nothing would come back"
+            if plan.lost or plan.deleted
+            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
+        )
+    lines += _not_taken(plan.deleted)
+    lines += [f"lost: {lost}" for lost in plan.lost]
+    lines.append("Nothing was changed.")
+    return lines
+
+
+def _not_taken(deleted: Sequence[str]) -> list[str]:
+    lines = [f"not taken back: {each}" for each in deleted[:NAMED_MAX]]
+    if len(deleted) > NAMED_MAX:
+        lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more topics that were deleted on purpose")
+    return lines
+
+
 def _reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
     topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
-    return {"topics": topics, "epoch_before": done.epoch_before, "epoch": done.epoch, "lost": done.lost}
+    return {
+        "topics": topics,
+        "epoch_before": done.epoch_before,
+        "epoch": done.epoch,
+        "lost": done.lost,
+        "deleted": done.deleted,
+    }
+
+
+def _plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
+    topics: list[PlannedTopic] = [
+        {
+            "name": topic.name,
+            "incarnation": str(topic.incarnation),
+            "after": str(topic.after),
+            "upto": str(topic.upto),
+            "made_anew": topic.made_anew,
+            "below": topic.below,
+            "sources": {peer: str(upto) for peer, upto in sorted(topic.sources.items())},
+            "missing": [[str(after), str(upto)] for after, upto in topic.holes],
+        }
+        for topic in plan.topics
+    ]
+    return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted)}
 
 
 def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[list[BackupAnswer]]:

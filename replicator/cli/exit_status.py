@@ -28,6 +28,7 @@ def exit_status_of(error: Exception) -> int | None:
         DestinationUnavailable,
         DirectoryUnusable,
         LockLost,
+        ReclaimPaused,
         WorkerNotAsked,
     )
     from replicator.drills.errors import DrillError
@@ -55,6 +56,7 @@ def exit_status_of(error: Exception) -> int | None:
         LockLost,
         NoRoomToOpen,
         PlaceTaken,
+        ReclaimPaused,
         StoreFull,
         WorkerNotAsked,
     )

@@ -58,7 +58,14 @@ def roundtrip(
         bool, typer.Option("--links/--no-links", help="Whether to see the messages arrive over the cluster's links.")
     ] = True,
     seconds: Annotated[
-        float, typer.Option("--timeout", min=1, max=3600, metavar="SECONDS", help="How long it may take at most.")
+        float,
+        typer.Option(
+            "--timeout",
+            min=1,
+            max=3600,
+            metavar="SECONDS",
+            help="How long it may take, a quarter of it (10 s at most) for the removal.",
+        ),
     ] = 120,
     remove_left: Annotated[
         bool,

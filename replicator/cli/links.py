@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
@@ -20,6 +21,9 @@ from replicator.cli.commands import Commands
 from replicator.cli.output import Shown
 from replicator.links.json_types import LinkStatus
 
+LOST_SHOWN_MAX: Final = 10
+"""Lost topics of a link that are listed one by one; an empty store may have lost thousands."""
+
 app = Commands(help="Links: list them, pause and resume them, end gaps.", no_args_is_help=True)
 
 Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
@@ -27,7 +31,8 @@ Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The c
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="persistent://tenant/namespace/name.")]
 Policy = Annotated[
-    str, typer.Option("--policy", metavar="skip-and-record|copy-anew", help="How the link is to go on with it.")
+    str,
+    typer.Option("--policy", metavar="keep-both|skip-and-record|copy-anew", help="How the link is to go on with it."),
 ]
 
 
@@ -133,6 +138,9 @@ def _remarks(link: Mapping[str, Any]) -> list[str]:
         f"{'gap ' + gaps[topic] if topic in gaps else 'halted'}: {topic}: {reason}"
         for topic, reason in link["halted"].items()
     ]
+    lost = link.get("lost_here", {})
+    remarks += [f"lost here: {topic}: {reason}" for topic, reason in islice(lost.items(), LOST_SHOWN_MAX)]
+    remarks += [f"lost here: {len(lost) - LOST_SHOWN_MAX} more topics"] if len(lost) > LOST_SHOWN_MAX else []
     remarks += [f"holds back too much ({link['on_hold_exceeded']}): {topic}" for topic in link["hold_exceeded"]]
     remarks += [f"{backlog} entries: {topic}" for topic, backlog in link.get("backlog_by_topic", {}).items()]
     return remarks

@@ -40,7 +40,7 @@ from replicator.cli.json_types import Done, Unanswered
 from replicator.cli.output import DONE, WANTED, Format, Shown, side_console
 from replicator.cli.program import Program
 from replicator.operating.json_types import PlanAnswer
-from replicator.peering.topic_summary import LIMIT, LIMIT_MAX
+from replicator.peering.topic_summary import LIMIT_MAX
 from replicator.running.collector import made_to_stay
 from replicator.running.log_stream import standard_error
 from replicator.worker.json_types import WorkerStatus
@@ -168,8 +168,15 @@ def status(
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, max=LIMIT_MAX, help="How many rows each table of the summary has.")
-    ] = LIMIT,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=LIMIT_MAX,
+            help="How many rows each table of the summary has; default 10. With --topic: how many topics, those with "
+            "the largest backlogs; default all.",
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,
 ) -> Shown[dict[str, WorkerStatus | Unanswered]]:
     """Show the workers of a topology: clusters, links, what is wrong, and the topics that lag most.
@@ -180,6 +187,8 @@ def status(
     from replicator.operating.status import exit_status, fetch_all, look
     from replicator.topology.patterns import check_pattern
 
+    if every and top is not None:
+        raise typer.BadParameter("--all and --top cannot be given together: --all shows all topics")
     try:
         wanted = [check_pattern(pattern) for pattern in patterns or ()]
     except ValueError as error:

@@ -2,13 +2,17 @@
 
 A command returns what it found as a :class:`Shown`, or None where it did something and has nothing to show. What it
 says on its way (progress, questions) it writes to standard error, so that standard output has the result alone.
+
+Names of topics, subscriptions and producers come from clients, and may have any character in them. Nothing printed here
+lets a terminal take a part of such a name for a command: see :func:`escaped`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from typing import Any, Final, Generic, TextIO, TypeVar
 
 import typer
 import yaml
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -27,9 +31,17 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.segment import Segment
+from rich.text import Text
 
 from replicator.cli.json_types import Done
 
+_COMMANDING: Final = re.compile(
+    "["
+    "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # control characters of ASCII and of Latin-1, but for tab and line feed
+    "\\u2028-\\u202e\\u2066-\\u2069"  # ends of lines, and what turns the direction of writing
+    "]"
+)
 OUTPUT_COLUMNS: Final = 120
 """Width of the output without a terminal. No table breaks its words at this width."""
 DONE: Final[Done] = {"done": True}
@@ -66,6 +78,27 @@ WANTED: Final[ContextVar[Format]] = ContextVar("wanted", default=Format.TABLE)
 """How the result of the command that runs is to be printed: what only one form needs is not asked for another."""
 
 
+def escaped(text: str) -> str:
+    """Return ``text`` with escapes such as ``\\u001b`` instead of characters that a terminal takes for commands.
+
+    Tab and line feed stay. In JSON such an escape stands for the same character.
+    """
+    return _COMMANDING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class SafeConsole(Console):
+    """A console that escapes every text (:func:`escaped`). Styles work as ever: they are not in the text."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Escape before columns are measured, so that tables stay straight."""
+        return super().render_str(escaped(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape whatever else is rendered, such as a Text in a cell."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
+
+
 def finish(output: Format, shown: Shown[Any]) -> None:
     """Print a result; raises :class:`typer.Exit` for an exit status that is not 0."""
     print_result(output, shown)
@@ -78,29 +111,39 @@ def finish(output: Format, shown: Shown[Any]) -> None:
 def print_result(output: Format, shown: Shown[Any]) -> None:
     """On standard output."""
     if output is Format.JSON:
-        print(json.dumps(shown.value, indent=2, ensure_ascii=False))
+        print(as_json(shown.value, indent=2))
     elif output is Format.YAML:
         print(as_yaml(shown.value), end="")
     elif isinstance(shown.table, str):
         if shown.table:  # to write nothing fails, too, at a terminal that has gone
-            print(shown.table)
+            print(escaped(shown.table))
     else:
         result_console().print(shown.table, crop=False)
 
 
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON that scripts and people can read."""
+    return escaped(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
 def as_yaml(value: Any) -> str:
     """The same values as in JSON, so that a script may read either."""
-    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True))
+    plain = json.loads(json.dumps(value))
+    text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    if _COMMANDING.search(text):
+        text = str(yaml.safe_dump(plain, sort_keys=False))  # with an escape for whatever is not ASCII
+    return text
 
 
 def result_console() -> Console:
     """Where tables go: names and reasons of others are shown as they are, and mean no colours."""
-    return Console(width=None if sys.stdout.isatty() else OUTPUT_COLUMNS, highlight=False, markup=False, emoji=False)
+    width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
+    return SafeConsole(width=width, highlight=False, markup=False, emoji=False)
 
 
 def side_console(file: TextIO | None = None) -> Console:
     """Where progress, questions and complaints go: standard error, or a stream that stands for it."""
-    return Console(file=file, stderr=True, highlight=False, markup=False, emoji=False)
+    return SafeConsole(file=file, stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

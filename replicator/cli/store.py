@@ -52,7 +52,7 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
 
 @app.command()
 def check(file: TopologyFile, cluster: Of) -> Shown[StoreChecked]:
-    """Read every block of a cluster's store and check it. Exit status 1 if something is wrong.
+    """Check every block of a cluster's store, and look for rows that are gone. Exit status 1 if something is wrong.
 
     The worker must not run. `replicator verify` compares what running clusters have.
     """
@@ -78,20 +78,31 @@ def check(file: TopologyFile, cluster: Of) -> Shown[StoreChecked]:
 
 
 @app.command()
-def repair(file: TopologyFile, cluster: Of) -> Shown[RepairAnswer]:
-    """Mend damaged blocks of a cluster's store by the copies that other clusters have. Exit status 1 if some are left.
+def repair(
+    file: TopologyFile,
+    cluster: Of,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Give up blocks whose rows are gone and that nobody else has, and name them. All clusters must run.",
+        ),
+    ] = False,
+) -> Shown[RepairAnswer]:
+    """Mend damaged blocks of a cluster's store, and blocks whose rows are gone, by the copies that other clusters have.
+    Exit status 1 if some are left.
 
     The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
     """
     from replicator.backup.repairing import repair as mend
 
-    done = asyncio.run(mend(opened_topology(file), cluster, tell))
+    done = asyncio.run(mend(opened_topology(file), cluster, tell, accept_loss=accept_loss))
     left = [str(each) for each in done.left]
     return Shown(
-        {"blocks": done.blocks, "left": left},
-        f"{done.blocks} blocks were mended",
+        {"blocks": done.blocks, "rows": done.rows, "left": left, "lost": list(done.lost)},
+        f"{done.blocks} blocks were mended" + (f", and {done.rows} other rows" if done.rows else ""),
         status=1 if left else 0,
-        notes=[f"damaged: {each}" for each in left],
+        notes=[*(f"lost: {each}" for each in done.lost), *(f"damaged: {each}" for each in left)],
     )
 
 

@@ -7,7 +7,6 @@ it is said beside the states. Every other error ends the command, as it does wit
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from replicator.cli.exit_status import exit_status_of
-from replicator.cli.output import Format, Shown, as_yaml, print_result, result_console, tell
+from replicator.cli.output import Format, Shown, as_json, as_yaml, print_result, result_console, tell
 
 AWAY: Final = 3
 
@@ -47,7 +46,7 @@ def _print_state(output: Format, look: Callable[[], Shown[Any]]) -> None:
     if shown is None:
         return
     if output is Format.JSON:
-        print(json.dumps(shown.value, ensure_ascii=False))
+        print(as_json(shown.value))
     elif output is Format.YAML:
         print(f"---\n{as_yaml(shown.value)}", end="")
     else:

@@ -10,12 +10,13 @@ from replicator.client.authentication import (
     AuthenticationToken,
 )
 from replicator.client.client import Client
-from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
+from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.consumer_stats import ConsumerStats
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.negative_acks import FixedRedeliveryBackoff, MultiplierRedeliveryBackoff
 from replicator.client.consuming.pattern_consumer import PatternConsumer
 from replicator.client.consuming.reader import Reader
+from replicator.client.consuming.receiving import ConsumerEventListener
 from replicator.client.errors import (
     AlreadyClosed,
     AuthenticationError,

@@ -40,14 +40,14 @@ from replicator.client.argument_checks import (
 )
 from replicator.client.authentication import Authentication, Showing
 from replicator.client.closing import ClosedAtExit
-from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
+from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
 from replicator.client.consuming.letters import LetterTopics
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.negative_acks import RedeliveryBackoff
 from replicator.client.consuming.reader import Reader
-from replicator.client.consuming.receiving import Receiver
+from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
 from replicator.client.errors import (
     AlreadyClosed,
     ConsumerBusy,

@@ -33,6 +33,7 @@ from replicator.dashboard.asking import BEARER, Asking
 from replicator.dashboard.runs import NotNow, Run, Runs
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_namespace
+from replicator.operating.processes import how_it_ended
 from replicator.running.private_files import replace_private
 from replicator.running.timeouts import timeout
 from replicator.topology import dump
@@ -193,7 +194,7 @@ class Drilling(Runs[DrillRun]):
                 await _killed(process, CLOSE_SECONDS_MAX)
                 raise
             if not (run.report_id or run.error or run.ending):
-                run.error = f"it ended with status {status}, and without a report"
+                run.error = f"it {how_it_ended(status)}, and without a report"
         except OSError as error:
             run.error = f"it cannot be started: {error}"
         except asyncio.CancelledError:

@@ -21,6 +21,7 @@ from replicator.dashboard.pages import needed, needed_cluster
 from replicator.dashboard.rendering import url
 from replicator.dashboard.views import Parts
 from replicator.engine.topic_name import parse_topic
+from replicator.links.gaps import POLICIES
 
 PAUSING: Final = ("pause", "resume")
 
@@ -35,6 +36,13 @@ class Ending:
     button: str
 
 
+KEEP: Final = Ending(
+    "keep-both",
+    "Keep both lives of the topic",
+    "The destination keeps what it has of the topic's earlier life as closed history, and gets the later one behind "
+    "it. What only the source has of an earlier life stays there. Nothing is lost.",
+    "Keep both",
+)
 SKIP: Final = Ending(
     "skip-and-record",
     "Go on without what is missing",
@@ -51,8 +59,9 @@ ANEW: Final = Ending(
 )
 ENDINGS: Final[Mapping[str, tuple[Ending, ...]]] = {
     "trimmed": (SKIP, ANEW),
-    "made-anew": (ANEW,),
+    "made-anew": (KEEP, ANEW),
     "lost-data": (SKIP,),
+    "earlier-life": (KEEP,),
 }
 """By the kind of the gap: docs/links.md."""
 
@@ -93,8 +102,8 @@ class LinkActions:
         fields = await self._doors.form(request)
         cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
         topic, policy = str(parse_topic(needed(fields, "topic"))), needed(fields, "policy")
-        if policy not in (SKIP.policy, ANEW.policy):
-            raise BadRequest(f"policy must be one of {SKIP.policy}, {ANEW.policy}")
+        if policy not in POLICIES:
+            raise BadRequest(f"policy must be one of {', '.join(POLICIES)}")
         if fields.get("understood") != "yes":
             reason = "Nothing was changed: tick that you understand what it costs."
             return await self._gap_page(request, cluster, key, topic, reason=reason, status=400)
@@ -129,7 +138,7 @@ class LinkActions:
             topic=topic,
             answer=answer,
             gap=gap,
-            endings=() if gap is None else ENDINGS.get(gap["kind"], (SKIP, ANEW)),
+            endings=() if gap is None else ENDINGS.get(gap["kind"], (KEEP, SKIP, ANEW)),
             reason=reason,
         )
 

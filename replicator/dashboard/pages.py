@@ -24,6 +24,7 @@ from replicator.running.timeouts import timeout
 TOLD: Final[Mapping[str, str]] = {
     "pause": "The link is paused, also after a restart. What is not copied is kept.",
     "resume": "The link goes on.",
+    "keep-both": "The gap is ended: the topic goes on with the new messages, and the earlier ones stay where they are.",
     "skip-and-record": "The gap is ended: the topic goes on without what was missing.",
     "copy-anew": "The gap is ended: the copy was deleted, and the topic is copied anew.",
 }

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
+from replicator.operating.processes import WorkerFailed, WorkerProcess, how_it_ended, stop_left_postgres
 from replicator.operating.status import fetch
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
@@ -123,7 +123,7 @@ class OwnWorkers(RunningWorkers):
             await self.running[name].wait()
             status = await self._processes[name].wait()
             if self.running[name].is_set():
-                raise WorkerFailed(f"the worker of {name} ended with status {status} and was not to")
+                raise WorkerFailed(f"the worker of {name} {how_it_ended(status)} and was not to")
 
     def tracebacks(self) -> dict[str, int]:
         found: dict[str, int] = {}

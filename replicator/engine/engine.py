@@ -1,19 +1,20 @@
 """The engine of one cluster: opens and closes the store, finds topics, and passes on what the writer made durable.
 
-======================= ============================================================================
-part                    answers for
-======================= ============================================================================
-``engine.writer``       committing what is queued
-``engine.loaded``       the topics that have a log, their default policies, and who is told of them
-``engine.catalog``      tenants and namespaces, and listing what is in them
-``engine.making``       making topics
-``engine.by_use``       topics that are made because somebody uses them
-``engine.partitioned``  partitioned topics
-``engine.deleting``     deleting topics, and sweeping up after them
-``engine.maintenance``  expiry, quotas and trimming
-``engine.admission``    whether new clients are taken
-``engine.conflicts``    producers that are in each other's way over clusters
-======================= ============================================================================
+======================== ===========================================================================
+part                     answers for
+======================== ===========================================================================
+``engine.writer``        committing what is queued
+``engine.loaded``        the topics that have a log, their default policies, and who is told of them
+``engine.catalog``       tenants and namespaces, and listing what is in them
+``engine.making``        making topics
+``engine.by_use``        topics that are made because somebody uses them
+``engine.partitioned``   partitioned topics
+``engine.deleting``      deleting topics, and sweeping up after them
+``engine.origin_stores`` which stores wrote what is here, and which topics were deleted on purpose
+``engine.maintenance``   expiry, quotas and trimming
+``engine.admission``     whether new clients are taken
+``engine.conflicts``     producers that are in each other's way over clusters
+======================== ===========================================================================
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import CatalogIndex
 from replicator.engine.topics.grants import GrantTable
 from replicator.engine.topics.loaded_topics import LoadedTopics
+from replicator.engine.topics.origin_stores import OriginStores
 from replicator.engine.topics.partitioned_topics import PartitionedTopics
 from replicator.engine.topics.partitions import load_partitioned
 from replicator.engine.topics.topic_deleting import TopicDeleting
@@ -107,7 +109,10 @@ class Engine:
         self.loaded = LoadedTopics(store, self.writer, index, self.admission, cache, settings.policies, self.tracing)
         self._by_id = self.loaded.by_id
         grants = GrantTable(store, self.writer, changes)
-        self.deleting = TopicDeleting(store, self.writer, index, changes, self.loaded, self.supervisor, grants)
+        self.origin_stores = OriginStores(store, self.writer, self.loaded)
+        self.deleting = TopicDeleting(
+            store, self.writer, index, changes, self.loaded, self.supervisor, grants, self.origin_stores
+        )
         self.catalog = Catalog(store, self.writer, index, changes, self.deleting, self.loaded.namespace_changed, grants)
         self.making = TopicMaking(self.catalog, changes, self.loaded, self.writer)
         self.partitioned = PartitionedTopics(

@@ -8,16 +8,23 @@ would be ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.lineage import PREDECESSORS_MAX
 from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import HEAD
 
 MARK: Final = "restored"
 """Under this name in the table ``meta``."""
+BESIDE: Final = "restored beside"
+"""Under this name in the table ``meta``: the backups of all clusters, in the order in which to restore them if they
+were lost together. Older versions ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,85 @@ def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
     return None if row is None else RestoredMark(**{**row, "lost": tuple(row["lost"])})
 
 
-def check_settled(data: Path, cluster: str, mark: RestoredMark | None) -> None:
+@dataclass(frozen=True, slots=True)
+class BackupBeside:
+    """A backup that lay at the place from which a store was restored."""
+
+    cluster: str
+    backup: str
+    made_at_ms: int
+
+    def __str__(self) -> str:
+        made_at = datetime.fromtimestamp(self.made_at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+        return f"backup {self.backup} of {self.cluster}, made at {made_at}"
+
+
+def beside_of(rows: Sequence[Mapping[str, Any]] | None) -> list[BackupBeside]:
+    """Return what the row :data:`BESIDE` of the table ``meta`` holds; nothing if there is no row."""
+    return [BackupBeside(row["cluster"], row["backup"], row["made_at_ms"]) for row in rows or ()]
+
+
+def first_restored(cluster: str, beside: Sequence[BackupBeside]) -> list[BackupBeside]:
+    """Return the backups of other clusters that are restored before the one of ``cluster``, in order."""
+    names = [each.cluster for each in beside]
+    return list(beside[: names.index(cluster)]) if cluster in names else []
+
+
+def order_advice(cluster: str, beside: Sequence[BackupBeside]) -> str:
+    """Return in words in which order clusters that were lost together are restored, for the operator of ``cluster``."""
+    first = first_restored(cluster, beside)
+    rest = [each.cluster for each in beside if each.cluster != cluster and each not in first]
+    reclaim = f"run `replicator backup reclaim -f FILE --cluster {cluster}"
+    if first:
+        names = ", then ".join(each.cluster for each in first)
+        return (
+            f"{'; '.join(map(str, first))}: may have messages of {cluster} that {cluster}'s own backup lacks. So if "
+            f"{' and '.join(each.cluster for each in first)} cannot be started because they are lost too, restore them "
+            f"first ({names}), each with --without for every cluster that does not run yet, and start them. "
+            f"Then {reclaim}`"
+        )
+    if rest:
+        without = "".join(f" --without {each}" for each in rest)
+        return (
+            f"No other backup has messages of {cluster} that its own lacks. So if {' and '.join(rest)} cannot be "
+            f"started because they are lost too, {cluster} comes first: {reclaim}{without}`, start {cluster}, and then "
+            f"restore {', then '.join(rest)}"
+        )
+    return (
+        "If clusters that do not answer are lost too, restore the one with the newest backup first, with --without for "
+        "each of the others, and start it; then the next one (docs/backup.md)"
+    )
+
+
+def check_settled(
+    data: Path, cluster: str, mark: RestoredMark | None, beside: Sequence[Mapping[str, Any]] | None = None
+) -> None:
     """Raise :class:`StoreUnusable` if the store was restored, and the other clusters were not asked for what it lost.
 
-    ``mark`` is the store's mark, or None if the store was never restored.
+    ``mark`` is the store's mark, or None if the store was never restored. ``beside`` is its row :data:`BESIDE`.
     """
+    if mark is not None and mark.settled_at_ms is None and not mark.backup:
+        raise StoreUnusable(
+            f"data directory {data}: a `replicator backup reclaim` has not come to its end, and what it has not taken "
+            f"back yet would find no room any more. Run `replicator backup reclaim -f FILE --cluster {cluster}` again: "
+            "it goes on where it was"
+        )
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
             f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked "
             f"for the messages that {cluster} lost: once new ones are stored, there is no room for these. Run "
-            f"`replicator backup reclaim -f FILE --cluster {cluster}` first"
+            f"`replicator backup reclaim -f FILE --cluster {cluster}` first. {order_advice(cluster, beside_of(beside))}"
         )
 
 
-def put_mark(store: Store, mark: RestoredMark) -> None:
-    """Write it; for a store of which no writer runs."""
+def put_mark(store: Store, mark: RestoredMark, beside: Sequence[BackupBeside] = ()) -> None:
+    """Write the mark into a store of which no writer runs, and make it another store that names the one it was.
+
+    Other clusters then tell what this store writes from what the one before it wrote, after the backup too.
+    """
+    before = [store.head["store_id"], *store.head.get("predecessors", ())]
+    store.head |= {"store_id": uuid.uuid4().hex, "predecessors": before[:PREDECESSORS_MAX]}
     with store.env.begin(write=True, db=store.tables["meta"]) as txn:
+        txn.put(HEAD.encode(), json.dumps(store.head).encode())
         txn.put(MARK.encode(), json.dumps(mark.as_json()).encode())
+        txn.put(BESIDE.encode(), json.dumps([asdict(each) for each in beside]).encode())

@@ -49,8 +49,8 @@ from replicator.engine.log.writer import AppendedBlock, Tail, Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.producers import TopicProducers
 from replicator.engine.producing.publishing import PublishGate
-from replicator.engine.producing.sequence_index import Pair, load_twins
 from replicator.engine.producing.topic_writing import PublishingProducer, TopicWriting
+from replicator.engine.producing.twin_chains import Pair, load_twins
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.starting import Starting

@@ -19,7 +19,7 @@ from replicator.failover.planned import Goal
 from replicator.failover.report import SubscriptionReport, TopicReport
 from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.starts import end_before, from_data
+from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
 UNREPLICATED_NAMED_MAX: Final = 5
 """More names would hide the rest of the report."""
@@ -97,7 +97,7 @@ def _compare_digests(
             left.get(each),
             left_there.get(each),
             [(position(a), position(b)) for a, b in holes.get(each, ())]
-            + _before_the_start(each, begins, left.get(each)),
+            + _not_acknowledged(each, begins, left.get(each), position(marks[each])),
         )
     ]
     if lacking:
@@ -107,15 +107,15 @@ def _compare_digests(
     return True, ", ".join([*(["what is left: " + ", ".join(same_left)] if same_left else ()), *more])
 
 
-def _before_the_start(origin: str, begins: Mapping[str, Any], left: Any) -> list[Range]:
-    """Return the range of positions of ``origin`` before the subscription's start at the source, where nobody
-    acknowledged.
+def _not_acknowledged(origin: str, begins: Mapping[str, Any], left: Any, newest: Position) -> list[Range]:
+    """Return the range of positions of ``origin`` that the source need not have acknowledged, though it has none left.
 
-    Return an empty list if nothing lies before the start.
+    These lie before the subscription's start, or in an earlier life of the topic, which the source need not have.
+    Return an empty list if there are none.
     """
     if not isinstance(left, Mapping):
         return []
-    end = end_before(from_data(begins), origin, int(left["incarnation"]))
+    end = max(end_before(from_data(begins), origin), end_of_earlier_lives(int(left["incarnation"]), newest))
     return [(BEFORE_ALL, end)] if end > BEFORE_ALL else []
 
 

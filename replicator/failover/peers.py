@@ -11,7 +11,7 @@ from replicator.client.closing import ClosedAtExit
 from replicator.failover.epochs import as_json, from_json
 from replicator.failover.errors import ClusterUnreachable, SwitchRefused
 from replicator.failover.rules import Rules, rules_of
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from snapshots.markers import FailoverEpoch
@@ -55,10 +55,8 @@ class Peers(ClosedAtExit):
                 self._session.request(method, f"{worker_url(address)}{path}", json=body, params=query) as response,
             ):
                 answer = await response.json()
-        except aiohttp.ClientConnectorError as error:
-            raise ClusterUnreachable(f"{cluster} at {address}: {why_not_connected(error)}") from None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ClusterUnreachable(f"{cluster} at {address}: {error or 'no answer in time'}") from None
+            raise ClusterUnreachable(f"{cluster} at {address}: {why_no_answer(error)}") from None
         if response.status == 404 and isinstance(answer, dict) and answer.get("error") == "NotFound":
             raise ClusterUnreachable(f"{cluster} at {address}: its worker is of a version without failover")
         if response.status >= 500:

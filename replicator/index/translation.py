@@ -116,7 +116,7 @@ class Translator:
         """
         topic = await self._engine.topic(topic_name, create=False)
         if origin == self._engine.cluster:
-            if incarnation != topic.incarnation:
+            if incarnation != topic.incarnation and position not in topic.log:
                 raise self._other_life(topic, origin)
             self._check(topic, position)
             return Place(position, LOG)
@@ -154,11 +154,11 @@ class Translator:
         high_water = topic.origins.high_water(origin)
         if high_water is None:
             return NotCopied(f"{name} is not in {where}: nothing of {origin} was copied there yet")
-        if high_water.incarnation != incarnation:
+        first = read_extents(self._engine.store, topic.topic_id, origin, incarnation, runs_max=1)
+        if high_water.incarnation != incarnation and not first:
             return self._other_life(topic, origin)
         if position > high_water.position:
             return NotCopied(f"{name} is not in {where} yet: it has {origin} up to {high_water.position}")
-        first = read_extents(self._engine.store, topic.topic_id, origin, incarnation, runs_max=1)
         if topic.log.trimmed.ledger and (not first or position < first[0].origin_first):
             return PositionTrimmed(f"{name} is not in {where} any more, or never was: its log begins above it")
         return NotCopied(f"{name} was left out on the way to {where}, such as by a filter or a gap")

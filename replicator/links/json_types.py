@@ -51,6 +51,7 @@ class LinkStatus(TypedDict):
     hold_exceeded_count: Annotated[int, "all of these", "topics"]
     on_hold_exceeded: Annotated[str, "what is done then, as the topology says"]
     deleted_here: Annotated[list[str], "topics that were deleted at the source and are at the destination"]
+    lost_here: Annotated[dict[str, str], "by topic that the source lost and the destination has, why; the first 1,000"]
     backlog_entries: Annotated[int, "not copied yet", "entries"]
     lag_ms: Annotated[int, "the age of the oldest block that the destination has not confirmed"]
     in_flight_frames: Annotated[int, "sent and not confirmed", "frames"]

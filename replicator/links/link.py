@@ -27,6 +27,7 @@ from replicator.links.errors import CarrierChanged, LinkError, LinkPaused, NotRe
 from replicator.links.figures import LinkFigures
 from replicator.links.frame_sender import FrameSender
 from replicator.links.json_types import LinkStatus
+from replicator.links.lineage_teller import LineageTeller
 from replicator.links.link_topics import LinkIndex, LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
@@ -91,6 +92,7 @@ class Link:
         self._settling = asyncio.Lock()
         self._partitions = PartitionAnnouncer(engine, to, self._topics.carries_name)
         self._schemas = SchemaAnnouncer(engine, to, self._topics.carries_name)
+        self._lineage = LineageTeller(engine, self._topics)
         self._transfer = Transfer(
             engine,
             self._topics,
@@ -104,6 +106,8 @@ class Link:
         self.planner = Planner(self.key, self._transfer, self._changed_hands.set)
         engine.add_listener(self)
         engine.schemas.listeners.append(self._schema_registered)
+        engine.origin_stores.listeners.append(self._lineage.deleted)
+        engine.origin_stores.copy_listeners.append(self._lineage.noted)
 
     def carries(self, topic: str) -> bool:
         """Whether topics of that full name go over this link now."""
@@ -147,6 +151,8 @@ class Link:
         """The link is stopped for good: nothing is held back for it, and it hears nothing more of the engine."""
         self.engine.remove_listener(self)
         self.engine.schemas.listeners.remove(self._schema_registered)
+        self.engine.origin_stores.listeners.remove(self._lineage.deleted)
+        self.engine.origin_stores.copy_listeners.remove(self._lineage.noted)
         self._topics.let_go()
 
     def nudge(self) -> None:
@@ -186,7 +192,7 @@ class Link:
         self._nudged.set()
 
     async def resolve(self, topic_name: str, policy: str) -> None:
-        """Go on with a topic that has a gap, by ``skip-and-record`` or ``copy-anew``.
+        """Go on with a topic that has a gap, by ``keep-both``, ``skip-and-record`` or ``copy-anew``.
 
         Raises :class:`NotResolved`.
         """
@@ -287,6 +293,7 @@ class Link:
                         self.address,
                         name=self.spec.name,
                         compression=self.spec.compression,
+                        store=self.engine.origin_stores.store,
                     ) as transport:
                         try:
                             await self._connect(transport)
@@ -334,6 +341,7 @@ class Link:
         self._topics.on_connected(there)
         await self._topics.heard_of_restore(transport.restore_id)
         self._transport = transport
+        self._lineage.on_connected(there, transport.store_id)
         self._partitions.on_connected()
         self._schemas.on_connected()
         log.info("link connected", cluster=self.engine.cluster, to=self.to)
@@ -345,6 +353,7 @@ class Link:
         await until_all_end(
             *method.loops(transport),
             self._settle_often(transport),
+            self._lineage.tell(transport),
             self._notice_pause(),
             self._notice_other(method),
             names=f"link {self.key}",
@@ -392,6 +401,7 @@ class Link:
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
+            await self._topics.count_backlogs()
             try:
                 await self._topics.save()
             except EngineError as error:
@@ -403,12 +413,15 @@ class Link:
     # Figures.
 
     def backlog_entries(self) -> int:
-        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy."""
+        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy.
+
+        If hundreds of topics move at once, the figure is up to :data:`SAVE_SECONDS` old.
+        """
         return self._topics.backlog_entries()
 
-    def backlog_by_topic(self) -> dict[str, int]:
+    async def backlog_by_topic(self) -> dict[str, int]:
         """Return the backlog in entries of each topic that has one."""
-        return {name: backlog for name in self._copier.topics if (backlog := self._topics.backlog_of(name))}
+        return await self._topics.backlog_by_topic()
 
     async def behind(self, limit: int) -> list[Behind]:
         """See :func:`~replicator.links.status.topics_behind`."""

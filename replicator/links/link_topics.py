@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, LOST_DATA, SKIP_AND_RECORD, Gap, Mark
+from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -45,10 +48,12 @@ class LinkIndex(Protocol):
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
-class CopyDeleter(Protocol):
-    """What it needs of the connection."""
+class CopyKeeper(Protocol):
+    """What a link's topics ask of the destination."""
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
+    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None: ...
+    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]: ...
 
 
 class LinkTopics:
@@ -70,6 +75,14 @@ class LinkTopics:
         """Set when those are to be looked at again at once."""
         self.deleted_here: dict[str, None] = {}
         """Topics that were deleted here and of which the destination has a copy, the newest last."""
+        self.lost_here: dict[str, str] = {}
+        """Topics that this cluster lost and of which the destination has a copy, each with the cause."""
+        self.on_copied: Callable[[str], None] = lambda _: None
+        """Told a topic when the destination has the first blocks of it, or of another origin in it."""
+        self._origins_told: dict[str, int] = {}
+        """By topic, of how many origins :attr:`on_copied` was told."""
+        self._left_alone: set[str] = set()
+        """Topics that the destination deleted, and of which the link would bring nothing but markers."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -79,6 +92,7 @@ class LinkTopics:
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
         self._refusals = Refusals()
+        self._backlogs = BacklogSum(self.backlog_of)
         self._news: set[str] = set()
         """Topics that stopped or went on since the index was updated."""
         for topic in engine.topics():
@@ -88,6 +102,11 @@ class LinkTopics:
     @property
     def destination(self) -> str:
         return self._route.link.destination
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Clusters whose messages the link carries."""
+        return self._route.origins
 
     @property
     def link_key(self) -> str:
@@ -122,8 +141,12 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
+            if topic.name in self._left_alone and self._brings_markers_alone(topic):
+                return False
+            self._left_alone.discard(topic.name)
             self._take_up(topic)
             return True
+        self._backlogs.moved(topic.name)
         copy, origins = self.copier.topics[topic.name], self._route.origins
         carried = any(
             each.header.origin in origins and each.header.kind is not BlockKind.LOCAL_MARKERS for each in blocks
@@ -140,6 +163,8 @@ class LinkTopics:
         copy = self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self.memory.forget(topic.topic_id)
+        self.lost_here.pop(topic.name, None)
+        self._left_alone.discard(topic.name)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -160,14 +185,38 @@ class LinkTopics:
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
+        self.lost_here.pop(topic.name, None)  # from here on it has a gap
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
+        self._backlogs.moved(topic.name)
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
+    def _leave_alone(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Stop carrying a topic that the destination deleted, if the link would make it again with markers alone.
+
+        Return whether it is so. The link takes the topic up when it has a message to bring.
+        """
+        if there or not self._brings_markers_alone(topic):
+            return False
+        self._holding.release(topic)
+        self.copier.topic_gone(topic.name)
+        self._drop(topic.name)
+        self._left_alone.add(topic.name)
+        return True
+
+    def _brings_markers_alone(self, topic: Topic) -> bool:
+        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
+        mark = topic.origins.high_water(self.destination)
+        if mark is None or not self._route.origins.isdisjoint(topic.origins.message_vector()):
+            return False
+        return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
+
     def _drop(self, name: str) -> None:
         self._carried.pop(name, None)
+        self._backlogs.forget(name)
+        self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
         self._refusals.forget(name)
@@ -183,26 +232,55 @@ class LinkTopics:
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
         """The destination has, of each topic and origin, what it says."""
         self.unsettled.clear()
+        for name in list(self.copier.topics):
+            found = self._engine.find(name)
+            if found is not None:
+                self._leave_alone(found, there.get(name, {}))
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}
+        to_raise: list[str] = []
         for name in self.copier.topics:
             topic = self._engine.find(name)
             if topic is None:  # it is being deleted
                 continue
             gap = self._gap(topic, there.get(name, {}))
-            if gap is None:
-                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
-            else:
+            if gap is not None:
                 gaps[name] = gap
                 starts[name] = Start(self.memory.mark(topic.topic_id))
+            elif self._is_to_be_asked(topic, there.get(name, {})):
+                to_raise.append(name)
+                starts[name] = Start(self.memory.mark(topic.topic_id))
+            else:
+                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
         self.copier.on_connected(starts)
         for name in starts:
             self._hold(name)
         for name, gap in gaps.items():
             self.found_gap(name, gap)
-        for name in there:
+        self.ask(to_raise)
+        self.lost_here.clear()
+        for name, marks in there.items():
             if self._engine.find(name) is None:
-                self._note_deleted(name)
+                self._note_gone(name, marks.get(self._engine.cluster))
+        if self.lost_here:
+            such_as, cause = next(iter(self.lost_here.items()))
+            log.error(
+                "the destination has topics that were lost here",
+                link=self.link_key,
+                topics=len(self.lost_here),
+                such_as=such_as,
+                cause=cause,
+            )
+
+    def _note_gone(self, name: str, theirs: Mark | None) -> None:
+        """Note a topic that is not here and of which the destination has a copy: it was deleted here, or lost."""
+        if theirs is not None and theirs.store is not None:  # of an earlier version nobody can say which it was
+            judgement, cause = self.start_positions.judged(name, theirs)
+            if judgement in LOST_HERE:
+                if len(self.lost_here) < DELETED_SHOWN_MAX:
+                    self.lost_here[name] = cause
+                return
+        self._note_deleted(name)
 
     async def heard_of_restore(self, restore_id: str) -> None:
         """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
@@ -288,7 +366,7 @@ class LinkTopics:
             )
 
     async def settle(
-        self, name: str, there: Mapping[str, Mark], policy: str, deleter: CopyDeleter, *, asked: bool = False
+        self, name: str, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool = False
     ) -> bool:
         """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``,
         for which an operator may have ``asked``, does; returns whether it goes on."""
@@ -296,34 +374,94 @@ class LinkTopics:
         if topic is None or name not in self.unsettled or name not in self.copier.topics:
             self.unsettled.pop(name, None)
             return False
+        if self._leave_alone(topic, there):
+            return False
         gap = self._gap(topic, there)
         if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":
             gap = self._still_missing(topic, there, before)
         mark = self.memory.mark(topic.topic_id)
         if gap is not None:
-            if policy not in (SKIP_AND_RECORD, COPY_ANEW) or not gap.allows(policy, asked=asked):
+            if policy not in POLICIES or not gap.allows(policy, asked=asked):
                 self.halt(name, gap.detail, gap)
                 return False
-            if policy == COPY_ANEW:
-                try:
-                    await deleter.delete_copy(name, self.start_positions.whole(topic))
-                except PeerRefused as error:
-                    self.halt(name, f"{gap.detail}; it cannot be copied anew: {error}", gap)
-                    return False
-                there = {}
-                self.memory.moved(topic.topic_id, BEFORE_ALL)
+            try:
+                there = await self._end_gap(topic, gap, there, policy, keeper)
+            except PeerRefused as error:
+                self.halt(name, f"{gap.detail}; the destination refuses {policy}: {error}", gap)
+                return False
             await self._record(topic, gap, policy)
             if gap.kind == LOST_DATA:
                 await self._note_lost(topic, there[self._engine.cluster].position)
-            if self._engine.find(name) is not topic or name not in self.copier.topics:  # meanwhile
+            if not self._is_here(topic):
                 return False
+            if policy == KEEP_BOTH and (more := self._gap(topic, there)) is not None:
+                self.halt(name, more.detail, more)
+                return False
+        if raised := self.start_positions.lives_to_raise(topic, there):
+            try:
+                await keeper.keep_both(name, raised)
+            except PeerRefused as error:
+                self.halt(name, f"the destination does not take the later life of the topic: {error}")
+                return False
+            if not self._is_here(topic):
+                return False
+            there = _raised(there, raised)
+        if not await self._keeps_earlier_lives(topic, policy, keeper, asked=asked) or not self._is_here(topic):
+            return False
         del self.unsettled[name]
+        self._origins_told.pop(name, None)  # another copy may be there
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
         self.copier.on_resumed(name, self._start(topic, there, mark), probing=name in self._refusals)
         self._hold(name)
         return True
+
+    def _is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Return whether the destination is to take up a later life, or may lack messages of an earlier one."""
+        return bool(
+            self.start_positions.lives_to_raise(topic, there) or (there and self.start_positions.earlier(topic))
+        )
+
+    async def _keeps_earlier_lives(self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool) -> bool:
+        """Find out whether the destination lacks messages of earlier lives that are here; halt the topic if so, unless
+        ``policy`` ends that. Return whether the topic may go on."""
+        earlier = self.start_positions.earlier(topic)
+        if not earlier:
+            return True
+        try:
+            lacking = await keeper.lacking(topic.name, earlier)
+            for origin in sorted(lacking):
+                gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
+                if not gap.allows(policy, asked=asked):
+                    self.halt(topic.name, gap.detail, gap)
+                    return False
+                await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
+                await self._record(topic, gap, policy)
+        except PeerRefused as error:  # it is of an earlier version, and knows nothing of that
+            log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
+        return True
+
+    def _is_here(self, topic: Topic) -> bool:
+        """Return whether the topic was neither deleted nor let go of meanwhile."""
+        return self._engine.find(topic.name) is topic and topic.name in self.copier.topics
+
+    async def _end_gap(
+        self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
+    ) -> Mapping[str, Mark]:
+        """Do at the destination what ``policy`` says; return what it has of the topic then.
+
+        Raises :class:`PeerRefused`.
+        """
+        if policy == KEEP_BOTH:
+            lives = self.start_positions.lives_to_raise(topic, there, asked=True)
+            await keeper.keep_both(topic.name, lives)
+            return _raised(there, lives)
+        if policy == COPY_ANEW:
+            await keeper.delete_copy(topic.name, self.start_positions.whole(topic))
+            self.memory.moved(topic.topic_id, BEFORE_ALL)
+            return {}
+        return there
 
     async def _note_lost(self, topic: Topic, upto: Position) -> None:
         """Only the destination has what lies below ``upto`` and is not in the log here, which goes on without it."""
@@ -348,13 +486,15 @@ class LinkTopics:
         return Gap.trimmed(before.origin, have, missing) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
-        """Invariant 2 is given up here on purpose: this is written down before it happens."""
+        """Write down how the gap was ended. Except by keep-both, invariant 2 is given up here on purpose."""
         link = self._route.link
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
         at_ms = self._engine.writer.wall_clock_ms()
         if self._index is not None:
             about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
             self._index.audit(f"link {link.key}", policy, topic.name, about)
+        if policy == KEEP_BOTH:  # nothing is left out
+            return
         await self.memory.note_skip(
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
         )
@@ -380,15 +520,29 @@ class LinkTopics:
             self._hold(name)
 
     def _hold(self, name: str) -> None:
+        self._backlogs.moved(name)
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is not None and copy is not None:
             self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
                 self.memory.moved(topic.topic_id, copy.acknowledged)
+                if len(copy.sent) != self._origins_told.get(name):
+                    self._origins_told[name] = len(copy.sent)
+                    self.on_copied(name)
 
     def backlog_entries(self) -> int:
-        late = [name for name, copy in self.copier.topics.items() if copy.acknowledged < copy.last]
-        return sum(map(self.backlog_of, late))
+        """Return the entries that the destination has not confirmed, of all topics; see :class:`BacklogSum`."""
+        return self._backlogs.total()
+
+    async def count_backlogs(self) -> None:
+        """Bring :meth:`backlog_entries` up to date, and give others their turn meanwhile."""
+        while not self._backlogs.count():  # noqa: ASYNC110 - no event: others get their turn
+            await asyncio.sleep(0)
+
+    async def backlog_by_topic(self) -> dict[str, int]:
+        """Return the backlog in entries of each topic that has one."""
+        await self.count_backlogs()
+        return self._backlogs.figures()
 
     def backlog_of(self, name: str) -> int:
         """Entries of a topic that the destination has not confirmed, of any origin."""
@@ -424,3 +578,11 @@ class LinkTopics:
                 backlog_entries=self.backlog_of(name),
                 detail=copy.halted or self._refusals.reason(name),
             )
+
+
+def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:
+    """Return ``there`` after the destination took up ``lives``: it learned their incarnations, and has nothing more."""
+    return {
+        origin: replace(mark, incarnation=lives[origin].incarnation) if origin in lives else mark
+        for origin, mark in there.items()
+    }

@@ -6,11 +6,13 @@ Reads the source's engine; the judgement is :func:`replicator.links.gaps.find_ga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import CopyElsewhere, Judgement, cause, judge
 from replicator.engine.topic import Topic
 from replicator.links.copier import Start
-from replicator.links.gaps import Gap, Here, Mark, Missing, find_gap
+from replicator.links.gaps import LOST_DATA, MADE_ANEW, Gap, Here, Mark, Missing, find_gap, lives_to_raise
 from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
 
@@ -50,29 +52,66 @@ class StartPositions:
 
     def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
         """Why copying cannot start; None if it can."""
+        gap = find_gap(
+            self._here(topic),
+            there,
+            self._route.origins,
+            copied_before=copied_before,
+            comes_elsewhere=lambda origin: origin in self._route.elsewhere,
+        )
+        if gap is None or gap.kind not in (MADE_ANEW, LOST_DATA) or gap.origin != self._engine.cluster:
+            return gap
+        _, cause = self.judged(topic.name, there[gap.origin])
+        return replace(gap, detail=f"{gap.detail}. Cause: {cause}") if cause else gap
 
+    def lives_to_raise(self, topic: Topic, there: Mapping[str, Mark], *, asked: bool = False) -> dict[str, Mark]:
+        """See :func:`~replicator.links.gaps.lives_to_raise`."""
+        ours = {**self.marks(topic), self._engine.cluster: Mark(topic.incarnation, BEFORE_ALL)}
+        if not any(origin in ours and ours[origin].incarnation > mark.incarnation for origin, mark in there.items()):
+            return {}  # as good as always
+        return lives_to_raise(self._here(topic), there, self._route.origins, asked=asked)
+
+    def earlier(self, topic: Topic) -> dict[str, Mark]:
+        """Return, by origin that the link carries, the newest message of an earlier life that is here."""
+        store, cluster = self._engine.store, self._engine.cluster
+        ends: dict[str, Position] = {}  # positions here
+        if self._route.origins != {cluster}:
+            for name, last in topic.origins.earlier_lives().items():
+                origin = name.rpartition("/")[0]
+                place = store.floor(topic.topic_id, origin, last) if origin in self._route.origins else None
+                if place is not None:
+                    ends[origin] = max(place, ends.get(origin, place))
+        first = topic.log.first
+        if first is not None and first.ledger < topic.incarnation:  # put back by a reclaim
+            ends[cluster] = topic.log.clamp(Position(topic.incarnation, 0))
+        found = {origin: store.newest_message(topic.topic_id, origin, end) for origin, end in ends.items()}
+        return {origin: Mark(0, newest) for origin, newest in found.items() if newest is not None}
+
+    def _here(self, topic: Topic) -> Here:
         # Of a source that was restored, and knows what it lost.
         own_holes = topic.origins.left_out(self._engine.cluster)
 
         def has(position: Position) -> bool:
             lost = any(after < position <= upto for after, upto in own_holes)
-            return lost or position in topic.log or position <= topic.log.trimmed
+            return lost or topic.log.had(position)
 
-        here = Here(
+        return Here(
             self._engine.cluster,
             self._route.link.destination,
             topic.incarnation,
             self.marks(topic),
             self.unexpected(topic),
             has,
+            lambda origin, mark: topic.origins.had(origin, mark.position),
         )
-        return find_gap(
-            here,
-            there,
-            self._route.origins,
-            copied_before=copied_before,
-            comes_elsewhere=lambda origin: origin in self._route.elsewhere,
-        )
+
+    def judged(self, name: str, theirs: Mark) -> tuple[Judgement, str]:
+        """Return what the destination's copy of this cluster's own messages means, and the cause in words."""
+        own = self._engine.origin_stores.own_topic(name)
+        copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
+        judgement = judge(copy, own)
+        holder = self._route.link.destination
+        return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
 
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
         """Where copying starts when what is missing here now may be left out: the lowest place that an origin needs."""
@@ -109,6 +148,7 @@ class StartPositions:
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:
         """The local position above which everything of an origin is that the destination does not have."""
         if origin == self._engine.cluster:
-            return theirs.position
-        place = self._engine.store.floor(topic.topic_id, origin, theirs.incarnation, theirs.position)
+            earlier_life = theirs.position.ledger < topic.incarnation
+            return topic.log.clamp(theirs.position) if earlier_life else theirs.position
+        place = self._engine.store.floor(topic.topic_id, origin, theirs.position)
         return BEFORE_ALL if place is None else place

@@ -30,10 +30,14 @@ from replicator.engine.log.link_frame import (
     pack_frame,
     version_refused,
 )
+from replicator.engine.log.store_tables import HighWater
 from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, WrongVersion
 from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
+from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, OriginMarks
+from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import Position
@@ -42,6 +46,7 @@ CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 30.0
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
+LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
 NO_TOPIC: Final = "none"
 """Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
@@ -68,6 +73,8 @@ class HttpTransport:
     """One connection to a destination. Use as an async context manager; after an error make a new one.
 
     ``stream`` tells the streams of a link apart where it has several at once, as one for each task of Spark's.
+    ``store`` is the id of the source's store, told with each question and with the stream; "" if whoever carries does
+    not know it.
     Raises :class:`PeerUnavailable`, :class:`WrongPeer`, :class:`PeerRefused`.
     """
 
@@ -80,8 +87,10 @@ class HttpTransport:
         name: str = "",
         compression: str = "none",
         stream: str = "",
+        store: str = "",
     ) -> None:
         self._source = source
+        self._store = store
         self._stream = stream
         self._name = name
         self._compression = compression
@@ -93,6 +102,8 @@ class HttpTransport:
         self._frames: FrameStream | None = None
         self.restore_id = ""
         """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
+        self.store_id = ""
+        """Id of the destination's store, as it said when it was asked last; "" from an earlier version."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -112,6 +123,7 @@ class HttpTransport:
     async def high_water(self, origins: Collection[str], topics: Sequence[str] = ()) -> dict[str, dict[str, Mark]]:
         """What the destination has, by topic and origin: of all its topics, or of those named."""
         asked = [("origins", ",".join(sorted(origins))), ("origin", self._source), ("protocol", str(PROTOCOL_VERSION))]
+        asked += [("store", self._store)] if self._store else []
         asked += [("topic", topic) for topic in topics]
         answer = await self._ask("GET", "high-water", asked)
         if answer.get("cluster") != self._destination:
@@ -123,20 +135,34 @@ class HttpTransport:
             raise WrongVersion(version_refused(theirs, here=self._source, there=self._destination))
         self._version = theirs
         self.restore_id = str(answer.get("restored") or "")
+        self.store_id = str(answer.get("store") or "")
         return {
-            topic: {
-                origin: Mark(mark["incarnation"], Position.parse(mark["position"])) for origin, mark in marks.items()
-            }
-            for topic, marks in answer["topics"].items()
+            topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in answer["topics"].items()
         }
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None:
         """Have the destination delete its copy of ``topic``, so that it can be copied anew; ``here`` is what the source
         has of it. Raises :class:`PeerRefused` where something would be lost."""
-        marks = {
-            origin: {"incarnation": mark.incarnation, "position": str(mark.position)} for origin, mark in here.items()
-        }
-        await self._ask("POST", "delete-copy", [("from", self._source), ("topic", topic)], {"origins": marks})
+        await self._ask_about_lives(DELETE_COPY, topic, here)
+
+    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None:
+        """Have the destination keep the earlier lives of ``topic`` that it has, and take the later ``lives`` behind
+        them. Raises :class:`PeerRefused`."""
+        await self._ask_about_lives(KEEP_BOTH, topic, lives)
+
+    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]:
+        """Return the origins of whose ``earlier`` lives of ``topic`` the destination lacks messages below its mark.
+
+        With ``note`` the destination notes first that these were left out. Raises :class:`PeerRefused`.
+        """
+        answer = await self._ask_about_lives(EARLIER_LIVES, topic, earlier, *([("note", "true")] if note else ()))
+        return set(answer["lacking"])
+
+    async def _ask_about_lives(
+        self, what: str, topic: str, marks: Mapping[str, Mark], *more: tuple[str, str]
+    ) -> dict[str, Any]:
+        said = OriginMarks({origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()})
+        return await self._ask("POST", what, [("from", self._source), ("topic", topic), *more], said.as_json())
 
     async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply:
         """Tell the destination how many partitions topics have here; returns how many they have there then."""
@@ -149,6 +175,14 @@ class HttpTransport:
         answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
+    async def tell_lineage(self, told: LineageTold) -> dict[str, tuple[str, str]]:
+        """Tell the destination which stores wrote copies, and which topics were deleted on purpose.
+
+        Return code and message of each topic that it refuses.
+        """
+        answer = await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json())
+        return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
+
     async def open(self) -> None:
         """Start the stream of frames, with a sign of life; returns when the destination has answered it."""
         assert self._session is not None
@@ -157,6 +191,8 @@ class HttpTransport:
         assert self._version is not None
         first = pack_frame(encode_append(()), "none")
         params = {"from": self._source, "name": self._name, "protocol": str(self._version), "stream": self._stream}
+        if self._store:
+            params["store"] = self._store
         url = f"{self._base}/append"
         try:
             async with timeout(SILENCE_SECONDS_MAX):
@@ -168,7 +204,7 @@ class HttpTransport:
                     await posted.begin(self._session, url, params, first)
                     self._frames = posted
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
         await self.receive()
 
     async def pack(self, stream: Sequence[Buffer]) -> PackedFrame:
@@ -215,7 +251,7 @@ class HttpTransport:
             ):
                 return await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {error or 'no answer'}") from None
+            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
@@ -225,3 +261,16 @@ class HttpTransport:
         if response.status != 200:
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))
         return answer
+
+
+def _mark(row: Mapping[str, Any]) -> Mark:
+    """Read the mark of one origin; workers of earlier versions say only its incarnation and position."""
+    messages, held = row.get("messages"), row.get("held")
+    return Mark(
+        row["incarnation"],
+        Position.parse(row["position"]),
+        None if messages is None else Position.parse(messages),
+        None if held is None else int(held),
+        store=row.get("store"),
+        deleted=bool(row.get("deleted", False)),
+    )

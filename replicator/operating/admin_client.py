@@ -12,7 +12,7 @@ import aiohttp
 
 from replicator.engine.topic_name import check_subscription_name, check_tenant, parse_namespace, parse_topic
 from replicator.operating.errors import AdminError, InvalidAddress, RequestRefused, WorkerUnavailable
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import why_no_answer
 from replicator.security.asking import worker_session
 
 if TYPE_CHECKING:
@@ -150,10 +150,8 @@ class AdminClient:
                 if response.status >= 400:
                     raise _error(response.status, content, self._url)
                 return response.headers, content
-        except aiohttp.ClientConnectorError as error:
-            raise WorkerUnavailable(f"{self._url}: {why_not_connected(error)}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise WorkerUnavailable(f"{self._url}: {error or 'no answer'}") from None
+            raise WorkerUnavailable(f"{self._url}: {why_no_answer(error)}") from None
 
 
 def _error(status: int, content: bytes, url: str) -> AdminError:

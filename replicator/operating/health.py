@@ -8,7 +8,7 @@ from typing import Final
 import aiohttp
 
 from replicator.operating.errors import WorkerUnavailable
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import why_no_answer
 from replicator.security.errors import SecurityError
 from replicator.topology import Cluster, Topology
 
@@ -28,10 +28,8 @@ async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = Fals
             session.get(url, allow_redirects=False) as response,
         ):
             text = (await response.text())[:REASON_CHARS_MAX]
-    except aiohttp.ClientConnectorError as error:
-        raise WorkerUnavailable(f"{url}: {why_not_connected(error)}") from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise WorkerUnavailable(f"{url}: {error or 'no answer'}") from None
+        raise WorkerUnavailable(f"{url}: {why_no_answer(error)}") from None
     if response.status != 200:
         raise WorkerUnavailable(f"{url}: HTTP status {response.status}: {text}")
     return text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replicator.operating.processes import WorkerFailed, WorkerProcess, stop_left_postgres
+from replicator.operating.processes import WorkerFailed, WorkerProcess, how_it_ended, stop_left_postgres
 from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 from replicator.running.short_tasks import awaited
 from replicator.running.supervisor import SupervisedTask, Supervisor
@@ -121,7 +121,7 @@ class _LocalWorkers:
             self._died.add(worker.cluster)
             last = self._died >= set(self._workers)
             rest = "it was the last one" if last else "the others go on"
-            self._complain(f"the worker of {worker.cluster} ended with status {status}; {rest}")
+            self._complain(f"the worker of {worker.cluster} {how_it_ended(status)}; {rest}")
             if last:
                 self._stopping.set()
 

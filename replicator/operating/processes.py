@@ -34,6 +34,21 @@ class _NotOurs(Exception):
     """Another worker answers at the address, so ours cannot start there."""
 
 
+def how_it_ended(status: int) -> str:
+    """Return how a process ended, as the rest of a sentence: its exit status, or the name of the signal.
+
+    ``status`` is as :attr:`subprocess.Popen.returncode` has it: the negative number of the signal.
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # a real-time signal
+        name = f"number {-status}"
+    cause = ", as the system does when memory runs out" if -status == signal.SIGKILL else ""
+    return f"was ended by signal {name}{cause}"
+
+
 class WorkerProcess:
     """The worker of one cluster of a topology file, as a child process. Its log goes to ``log_file``, if given."""
 
@@ -133,7 +148,7 @@ class WorkerProcess:
         status = self._process.returncode
         if status is not None:
             raise WorkerFailed(
-                f"the worker of {self.cluster} ended with status {status}{self._tail()}", status if status > 0 else 3
+                f"the worker of {self.cluster} {how_it_ended(status)}{self._tail()}", status if status > 0 else 3
             )
 
     def _tail(self) -> str:

@@ -25,7 +25,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replicator.operating.json_types import RolloutAnswer
-from replicator.running.connecting import is_of_this_machine, why_not_connected
+from replicator.running.connecting import is_of_this_machine, why_no_answer
 from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import Change, diff_of_worker, digest, masked, moved, words
@@ -291,13 +291,7 @@ async def _call(
                 answer = None
             return response.status, answer if isinstance(answer, dict) else {}
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise _NoAnswer(_in_words(error)) from None
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return why_not_connected(error)
-    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        raise _NoAnswer(why_no_answer(error)) from None
 
 
 def problems_of(outcomes: Iterable[Outcome]) -> list[str]:

@@ -3,6 +3,7 @@
 It tells somebody who has just installed or changed clusters that they work, in seconds and without Spark of its own.
 What holds in a failover is a drill's to find out.
 
+0. The workers of the clusters that are watched have to answer, else no topic is made.
 1. Topics that interrupted runs left are removed: a run holds a consumer in its cluster until its end, so a topic
    without clients is nobody's.
 2. A topic with a name of its own is made, so nobody else's messages are touched.
@@ -19,7 +20,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -44,9 +45,10 @@ from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
 from replicator.operating.admin_client import AdminClient, topic_path, topics_path
 from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
+from replicator.operating.plan import probe_workers
 from replicator.operating.topic_removal import NOT_FOUND, Left, remove_topic
-from replicator.running.short_tasks import awaited
-from replicator.running.timeouts import timeout
+from replicator.running.short_tasks import to_the_end
+from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.access import Access, access
 from replicator.topology import Cluster, Topology
 
@@ -58,6 +60,9 @@ QUIET_LOOKS: Final = 4
 UNUSED_SECONDS: Final = 1.0
 """Between two looks at whether a topic has clients: one that is just being made has none for a moment."""
 LOOK_SECONDS_MAX: Final = 10.0
+REMOVAL_SECONDS_MAX: Final = 10.0
+REMOVAL_SHARE: Final = 0.25
+"""The share of a run's time that is kept for the removal of its topic: :data:`REMOVAL_SECONDS_MAX` at most."""
 _RETRY_SECONDS_MAX: Final = 2.0
 _RANDOM_BYTES: Final = 4
 _RANDOM: Final = re.compile(f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
@@ -83,9 +88,13 @@ async def run_roundtrip(
 ) -> list[str]:
     """Send messages the whole way once, remove the topic, and return a line of text for each cluster.
 
+    All of it takes ``seconds_max`` at most, or some seconds more if workers do not answer while the topic is removed.
     ``tell`` is called with notices for the user, such as topics of interrupted runs that were removed. Raises
     :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
     """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds_max
+    removal_seconds = min(REMOVAL_SECONDS_MAX, seconds_max * REMOVAL_SHARE)
     home = topology.cluster(name)
     try:
         topic = f"{SCHEME}{parse_namespace(namespace)}/{TOPIC_PREFIX}{name}-{secrets.token_hex(_RANDOM_BYTES)}"
@@ -98,19 +107,33 @@ async def run_roundtrip(
     ]
     reached = topology.reached_from(name, topic)
     payloads = [f"{name} {number}".encode() for number in range(messages)]
+    await _need(topology, [home, *away], min(LOOK_SECONDS_MAX, seconds_max))
     if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not know the clients of brokers
-        for earlier in await remove_left(topology, namespace):
-            tell(f"removed the topic of an interrupted run: {earlier}")
+        try:
+            async with timeout_at(deadline - removal_seconds):
+                for earlier in await remove_left(topology, namespace):
+                    tell(f"removed the topic of an interrupted run: {earlier}")
+        except TimeoutError:
+            raise NotArrived(f"looking for topics of interrupted runs took longer than {seconds_max:g} s") from None
     quiet = QUIET_LOOKS
     made: list[str] = []
-    try:
-        lines = await _watched(home, away, topic, payloads, seconds_max, made)
-        quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
-    finally:
+
+    async def remove() -> list[Left]:
         there = [home, *(each for each in topology.clusters if each.name in reached)]
-        left = await _to_its_end(remove_topic(there, topic, quiet_looks=quiet))
+        seconds = max(removal_seconds, deadline - clock())
+        left = await remove_topic(there, topic, quiet_looks=quiet, seconds_max=seconds)
         if left and made:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
+        return left
+
+    try:
+        lines = await _watched(home, away, topic, payloads, deadline - removal_seconds, made)
+        quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
+    except NotArrived:  # because a worker went away?
+        await _need(topology, [home, *away], removal_seconds)
+        raise
+    finally:
+        left = await to_the_end(remove())
     # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
     if len(unknown) < len(left):
@@ -118,14 +141,13 @@ async def run_roundtrip(
     return lines
 
 
-async def _to_its_end(removal: Coroutine[None, None, list[Left]]) -> list[Left]:
-    """Await ``removal`` and return its result. The first cancellation waits for the result; a second one ends it."""
-    task = awaited(removal)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
+async def _need(topology: Topology, needed: Sequence[Cluster], seconds_max: float) -> None:
+    """Raise :class:`WorkerUnavailable` if the worker of a ``needed`` cluster does not answer."""
+    probes = await probe_workers(topology, seconds_max)
+    silent = [each for each in needed if not probes[each.name].reachable]
+    if silent:
+        named = "; ".join(f"{each.name} at {each.address}: {probes[each.name].detail}" for each in silent)
+        raise WorkerUnavailable(f"{named}; start these workers, or correct their addresses in the topology")
 
 
 def _named(left: list[Left]) -> str:
@@ -205,16 +227,16 @@ def _has_clients(stats: Any) -> bool:
 
 
 async def _watched(
-    home: Cluster, away: list[Cluster], topic: str, payloads: list[bytes], seconds_max: float, made: list[str]
+    home: Cluster, away: list[Cluster], topic: str, payloads: list[bytes], until: float, made: list[str]
 ) -> list[str]:
     """Publish ``payloads`` at ``home``, consume them in all clusters, and return a line of text for each cluster.
 
-    ``made`` gets the name of the topic once it exists.
+    This ends at ``until`` of the event loop's clock at the latest. ``made`` gets the name of the topic once it exists.
     """
     lines: list[str] = []
     waits_for = home.name
     try:
-        async with timeout(seconds_max), _consumer(home, topic) as consumer:
+        async with timeout_at(until), _consumer(home, topic) as consumer:
             made.append(topic)
             started = time.monotonic()
             await _publish(home, topic, payloads)
@@ -229,11 +251,9 @@ async def _watched(
                 lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:
-            raise WorkerUnavailable(
-                f"{home.name} at {home.pulsar_url}: took no messages in {seconds_max:g} s"
-            ) from None
+            raise WorkerUnavailable(f"{home.name} at {home.pulsar_url}: took no messages in time") from None
         seen = "; ".join(lines)
-        raise NotArrived(f"{waits_for}: not every message came within {seconds_max:g} s ({seen})") from None
+        raise NotArrived(f"{waits_for}: not every message came in time ({seen})") from None
     return lines
 
 

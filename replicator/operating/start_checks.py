@@ -19,7 +19,7 @@ from typing import Final
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_head, check_unused, check_usable, is_in_use, read_meta
 from replicator.engine.log.store_tables import HEAD
-from replicator.engine.restored import MARK, check_settled, mark_of
+from replicator.engine.restored import BESIDE, MARK, check_settled, mark_of
 from replicator.index.database import Database, DatabaseError, DatabaseUnavailable, Examined
 from replicator.operating.binding import WorkerError, bind, check_exposed
 from replicator.running.extras import ExtraMissing
@@ -119,10 +119,10 @@ async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
         return  # the process that has it open has made these checks
-    rows = read_meta(cluster.data, (HEAD, MARK))
+    rows = read_meta(cluster.data, (HEAD, MARK, BESIDE))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
-    check_settled(cluster.data, cluster.name, mark_of(rows.get(MARK)))
+    check_settled(cluster.data, cluster.name, mark_of(rows.get(MARK)), rows.get(BESIDE))
 
 
 async def _database(setup: Setup) -> None:
@@ -156,22 +156,27 @@ START_CHECKS: Final = (
     StartCheck(
         "exposure",
         "other hosts cannot connect without authentication, unless the cluster allows it",
-        "give the topology `auth`, or listen on this host alone",
+        "set `auth` in the topology, or let the worker listen at 127.0.0.1 alone",
         _exposed,
     ),
-    StartCheck("port", "it can take its ports", "end what uses them, or choose others", _ports),
-    StartCheck("certificate", "the files of TLS can be used", _FILES_REMEDY, _tls),
-    StartCheck("auth", "the files of `auth` can be used", _FILES_REMEDY, _auth),
     StartCheck(
-        "disk", "its data directory can be used", "give it to the worker's user, or choose another `data`", _directory
+        "port", "the worker can open its ports", "stop the process that uses the port, or choose another", _ports
+    ),
+    StartCheck("certificate", "the files of `tls` can be read", _FILES_REMEDY, _tls),
+    StartCheck("auth", "the files of `auth` can be read", _FILES_REMEDY, _auth),
+    StartCheck(
+        "disk",
+        "the worker can use its data directory",
+        "make the worker's user its owner, or choose another `data`",
+        _directory,
     ),
     StartCheck(
         "store", "the store in its data directory is this cluster's", "give each cluster a `data` of its own", _store
     ),
     StartCheck(
         "database",
-        "embedded: the worker starts it",
-        "correct user, password, host and name in the topology, or start the server; a worker has to reach it once",
+        "the database is `embedded`: the worker starts it",
+        "correct user, password, host and name in the topology, or start Postgres: a new worker must reach it once",
         _database,
     ),
 )

@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import http
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from replicator.engine.topic_name import SCHEME
 from replicator.peering.topic_summary import LIMIT, SUMMARY_ROUTE, Backlog, TopicSummary
+from replicator.running.connecting import why_no_answer
 from replicator.security.asking import worker_session, worker_url
 from replicator.topology import Topology
 from replicator.topology.patterns import DEFAULT_NAMESPACE, is_named
@@ -58,7 +58,8 @@ async def fetch_summaries(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, TopicSummary]]:
     """Ask every worker for its status without topics, and for a summary of its topics; return both by cluster.
 
-    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns.
+    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns. A worker
+    that gives its status and no summary is not in the second either; its status then has ``summary_error``.
     """
     async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
         asked = [_fetch_summary(session, cluster.address, limit) for cluster in topology.clusters]
@@ -68,19 +69,21 @@ async def fetch_summaries(
 
 
 async def look(
-    topology: Topology, patterns: Sequence[str] = (), *, top: int = LIMIT, every: bool = False
+    topology: Topology, patterns: Sequence[str] = (), *, top: int | None = None, every: bool = False
 ) -> tuple[dict[str, dict[str, Any]], Group]:
     """Ask every worker; return the answers, and what to show to people.
 
     That is a summary if a cluster has more than :data:`LISTED_TOPICS_MAX` topics. With ``patterns`` or ``every``, or
-    fewer topics, it is a list of topics.
+    fewer topics, it is a list of topics: with ``top`` only of so many, those with the largest backlogs.
     """
     if not patterns and not every:
-        answers, summaries = await fetch_summaries(topology, top)
-        if any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values()) or not summaries:
-            return answers, render(answers, summaries, top)
+        limit = LIMIT if top is None else top
+        answers, summaries = await fetch_summaries(topology, limit)
+        many = any(summary.topics > LISTED_TOPICS_MAX for summary in summaries.values())
+        if many or not summaries or any("summary_error" in answer for answer in answers.values()):
+            return answers, render(answers, summaries, limit)
     answers = await fetch_all(topology, patterns)
-    return answers, render(answers)
+    return answers, render(answers, top=top, matching=bool(patterns))
 
 
 async def _fetch_summary(
@@ -96,11 +99,11 @@ async def _fetch_summary(
         whole = await fetch(session, address)
         return (whole, None) if "error" in whole else (answer, summary_of(whole, limit))
     if "error" in summary:
-        return summary, None
+        return {**answer, "summary_error": summary["error"]}, None
     try:
         return answer, TopicSummary.of_json(summary)
     except (KeyError, TypeError, ValueError) as error:
-        return _unanswered(f"{address}: its summary of topics cannot be read: {error!r:.200}"), None
+        return {**answer, "summary_error": f"{address}: it cannot be read: {error!r:.200}"}, None
 
 
 def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
@@ -136,11 +139,8 @@ async def _fetch(
                 return {"error": f"{address}: status {response.status}: {reason}", "status": response.status}
             answer = await response.json()
             return answer if isinstance(answer, dict) else _unanswered(f"{address}: its answer is no object")
-    except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno  # its text repeats the address, and not what is wrong
-        return _unanswered(f"{address}: {os.strerror(number).lower() if number else 'cannot connect'}")
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return _unanswered(f"{address}: {error or 'no answer'}")
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # below the table stands what to do
+        return _unanswered(f"{address}: {why_no_answer(error, remedy='')}")
 
 
 def _unanswered(text: str) -> dict[str, Any]:
@@ -156,26 +156,36 @@ def _reason(body: str) -> str:
 
 
 def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
-    """3 if a worker does not answer, 2 if those that give nothing all refuse, else 0."""
+    """Return 3 if a worker does not answer, or not with a summary, 2 if those that give nothing all refuse, else 0."""
     without = [answer for answer in answers.values() if "error" in answer]
+    if any("summary_error" in answer for answer in answers.values()):
+        return 3
     if not without:
         return 0
     return 2 if all(answer["status"] in (401, 403) for answer in without) else 3
 
 
 def render(
-    answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary] | None = None, top: int = LIMIT
+    answers: Mapping[str, Mapping[str, Any]],
+    summaries: Mapping[str, TopicSummary] | None = None,
+    top: int | None = None,
+    *,
+    matching: bool = False,
 ) -> Group:
     """Return what people see: workers, links, what is wrong, and topics.
 
-    With ``summaries`` these are at most ``top`` topics of each kind. Without, all topics of ``answers`` are listed with
-    their subscriptions.
+    With ``summaries`` these are at most ``top`` topics of each kind. Without, the topics of ``answers`` are listed with
+    their subscriptions: all, or the ``top`` topics with the largest backlogs. ``matching`` says that ``answers`` have
+    only the topics that a pattern matches.
     """
-    parts: list[RenderableType] = [_workers(answers, summaries or {})]
+    parts: list[RenderableType] = [_workers(answers, summaries or {}, matching=matching)]
     unanswered = [answer for answer in answers.values() if "error" in answer]
     if len(unanswered) < len(answers):
         parts += [_links(answers), _wrong(answers, None if summaries is None else WRONG_SHOWN_MAX)]
-        parts += [_topics(answers)] if summaries is None else [_backlogs(summaries, top), _behind(summaries, top)]
+        if summaries is None:
+            parts.append(_topics(answers, top))
+        else:
+            parts += [_backlogs(summaries, top or LIMIT), _behind(summaries, top or LIMIT)]
     statuses = {answer["status"] for answer in unanswered}
     if statuses & _REFUSED:
         parts.append(
@@ -186,8 +196,11 @@ def render(
     return Group(*parts)
 
 
-def _workers(answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary]) -> Table:
-    headings = ("cluster", "state", "serves", "epoch", "database", "topics", "messages", "store MB")
+def _workers(
+    answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, TopicSummary], *, matching: bool
+) -> Table:
+    counted = ("matching topics", "their messages") if matching else ("topics", "messages")
+    headings = ("cluster", "state", "serves", "epoch", "database", *counted, "store MB")
     table = Table(*headings, title="Workers", title_justify="left")
     for cluster, answer in answers.items():
         if "error" in answer:
@@ -195,12 +208,18 @@ def _workers(answers: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, T
             continue
         size = f"{answer['store']['bytes'] / 1e6:.1f}"
         serves, epoch = _serves(answer.get("failover"))
-        summary = summaries.get(cluster)
-        topics = len(answer["topics"]) if summary is None else summary.topics
-        messages = sum(each["messages"] for each in answer["topics"]) if summary is None else summary.messages
-        row = (serves, epoch, answer["database"]["state"], str(topics), str(messages), size)
+        row = (serves, epoch, answer["database"]["state"], *_sums(answer, summaries.get(cluster)), size)
         table.add_row(cluster, _state(answer), *row)
     return table
+
+
+def _sums(answer: Mapping[str, Any], summary: TopicSummary | None) -> tuple[str, str]:
+    """Return the numbers of topics and of messages; "?" if the worker gave neither topics nor a summary of them."""
+    if summary is not None:
+        return str(summary.topics), str(summary.messages)
+    if "summary_error" in answer:
+        return "?", "?"
+    return str(len(answer["topics"])), str(sum(each["messages"] for each in answer["topics"]))
 
 
 def _state(answer: Mapping[str, Any]) -> Text:
@@ -234,6 +253,8 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(trouble, style="red")
     for link in answer.get("links", ()):
         yield from _troubles_of_link(link)
+    if reason := answer.get("summary_error"):
+        yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
     if failing := (answer.get("tasks") or {}).get("failing"):  # a worker of an older version does not say
@@ -251,6 +272,9 @@ def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"{name} is {link['state']}" + (f": {link['detail']}" if link["detail"] else ""), style="red")
     for topic, reason in link["halted"].items():
         yield Text(f"{name} halted {topic}: {reason}", style="red")
+    if lost := link.get("lost_here"):  # a worker of an older version does not say
+        topic, reason = next(iter(lost.items()))
+        yield Text(f"{name} leads to {len(lost)} topics that were lost here, such as {topic}: {reason}", style="red")
     for topic in link["hold_exceeded"]:
         yield Text(f"{name} holds back too much of {topic} ({link['on_hold_exceeded']})", style="red")
 
@@ -288,8 +312,11 @@ def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:
     return Text(serves), str(failover["epoch"])
 
 
-def _topics(answers: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    """Return a table of all topics of ``answers`` with their subscriptions, or a sentence if there are none."""
+def _topics(answers: Mapping[str, Mapping[str, Any]], top: int | None) -> RenderableType:
+    """Return a table of the topics of ``answers`` with their subscriptions, or a sentence if there are none.
+
+    With ``top`` the table has only so many topics, those with the largest backlogs.
+    """
     table = Table(title="Topics", title_justify="left")
     for heading in ("topic", "cluster", "messages", "LAC", "subscription", "type", "mark-delete", "backlog"):
         table.add_column(heading, overflow="fold")  # a name or a position that is cut off names nothing
@@ -298,7 +325,15 @@ def _topics(answers: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     ]
     if not rows:
         return "No topics, or none that matches."
-    for name, cluster, topic in sorted(rows, key=lambda row: row[:2]):
+    names = {name for name, _, _ in rows}
+    if top is not None and len(names) > top:
+        table.title = f"Topics with the largest backlogs: {top} of {len(names)}"
+        backlogs = dict.fromkeys(names, 0)
+        for name, _, topic in rows:
+            largest = max((each["backlog_messages"] for each in topic["subscriptions"]), default=0)
+            backlogs[name] = max(backlogs[name], largest)
+        names = set(heapq.nsmallest(top, names, key=lambda name: (-backlogs[name], name)))
+    for name, cluster, topic in sorted((row for row in rows if row[0] in names), key=lambda row: row[:2]):
         subscriptions = topic["subscriptions"] or [None]
         for index, subscription in enumerate(subscriptions):
             head = [_short(name), cluster, str(topic["messages"]), topic["lac"]] if index == 0 else ["", "", "", ""]

@@ -7,6 +7,7 @@ So the topic is deleted everywhere, again and again, until no cluster has it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,8 @@ REMOVAL_SECONDS: Final = 0.5
 """Between two removals: blocks that were on their way may make the topic again."""
 ANSWER_SECONDS_MAX: Final = 20.0
 """A worker that takes longer counts as not answering, and is not asked again."""
+ANSWER_SECONDS_MIN: Final = 1.0
+"""A worker gets this time to delete a topic, even if the time for all is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,27 @@ class Left:
         return f"{self.cluster}: {self.reason}"
 
 
-async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: int = 1) -> list[Left]:
+async def remove_topic(
+    clusters: Sequence[Cluster], topic: str, *, quiet_looks: int = 1, seconds_max: float = math.inf
+) -> list[Left]:
     """Delete a topic in all ``clusters``, also if clients are connected; return the clusters that may still have it.
 
     Give the cluster where the topic was made first: without it links bring nothing more. The topic counts as removed
     once ``quiet_looks`` rounds in a row have found it nowhere. The first round does not count: blocks may be on their
     way.
+
+    After ``seconds_max`` no further round begins, but there are two at least. No request takes longer than what is left
+    of that time, or :data:`ANSWER_SECONDS_MIN`.
     """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds_max
     left: list[Left] = []
     found: list[str] = []
     quiet = 0
     beside_brokers = any(cluster.apache is not None for cluster in clusters)
     for removals in range(REMOVALS):
+        if removals > 1 and clock() >= deadline:
+            break
         if removals:
             await asyncio.sleep(REMOVAL_SECONDS)
         silent = {each.cluster for each in left if each.unavailable and not beside_brokers}
@@ -58,14 +70,15 @@ async def remove_topic(clusters: Sequence[Cluster], topic: str, *, quiet_looks: 
         for cluster in clusters:
             if cluster.name in silent:
                 continue
+            seconds = min(ANSWER_SECONDS_MAX, max(ANSWER_SECONDS_MIN, deadline - clock()))
             try:
-                async with timeout(ANSWER_SECONDS_MAX):
+                async with timeout(seconds):
                     if await _removed(cluster, topic):
                         found.append(cluster.name)
             except (AdminError, BridgeError) as error:
                 left.append(Left(cluster.name, str(error), isinstance(error, WorkerUnavailable)))
             except TimeoutError:
-                left.append(Left(cluster.name, f"no answer within {ANSWER_SECONDS_MAX:g} s", unavailable=True))
+                left.append(Left(cluster.name, f"no answer within {seconds:.1f} s", unavailable=True))
         quiet = quiet + 1 if removals and not found and not (left and beside_brokers) else 0
         if quiet >= quiet_looks:
             return left

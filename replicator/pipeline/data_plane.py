@@ -32,6 +32,7 @@ from replicator.pipeline.errors import (
 )
 from replicator.pipeline.source.topic_positions import Measured, StandingsChange, topic_positions
 from replicator.pipeline.worker_connection import TIMEOUT_S, WorkerConnection, read_whole
+from replicator.running.connecting import why_no_answer
 from snapshots.errors import InvalidPosition
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
@@ -260,7 +261,7 @@ class DataPlane(WorkerConnection):
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise PeerUnavailable(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from error
+            raise PeerUnavailable(f"worker at {self.url} cannot be reached: {why_no_answer(error)}") from error
         if len(answer) > ANSWER_BYTES_MAX:
             self.close()
             raise UnexpectedAnswer(f"worker at {self.url}: {what} answered with more than {ANSWER_BYTES_MAX} bytes")

@@ -5,17 +5,49 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from typing import TYPE_CHECKING, Final
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
+
+START_IT: Final = "start the worker there, or correct its address in the topology"
+
+
+def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
+    """Return the reason for a request without an answer, with ``remedy`` if nobody listens or no host has the name.
+
+    ``error`` is from aiohttp or a socket. Its own text repeats the address, in a form that readers do not know.
+    """
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    reason = _inside(error)
+    if not isinstance(reason, OSError) or (reason is error and error.errno is None):
+        return str(error) or type(error).__name__
+    text = _of_system(reason)
+    return f"{text}; {remedy}" if remedy and isinstance(reason, ConnectionRefusedError | socket.gaierror) else text
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
     """Return the reason that the system or TLS gives, without the address that the text of ``error`` repeats."""
-    reason = error.certificate_error if isinstance(error, aiohttp.ClientConnectorCertificateError) else error.os_error
+    return _of_system(_inside(error))
+
+
+def _inside(error: Exception) -> Exception:
+    """Return the error of the system or of TLS that an error of aiohttp carries, or ``error`` itself.
+
+    What reads data in Spark's processes does without aiohttp, so its types are not imported here.
+    """
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", None)
+    return found if isinstance(found, Exception) else error
+
+
+def _of_system(reason: Exception) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate is not taken: {reason.verify_message}"
     if isinstance(reason, ssl.SSLError):  # its number is none of the system's
         return f"TLS: {(reason.reason or 'failed').replace('_', ' ').lower()}"
+    if isinstance(reason, socket.gaierror):  # nor is this one's
+        return "no host of this name is known"
     number = getattr(reason, "errno", None)
     return os.strerror(number).lower() if number and number > 0 else "cannot connect"
 

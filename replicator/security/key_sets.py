@@ -16,6 +16,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
+from replicator.running.connecting import why_no_answer
 from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.running.timeouts import timeout
 from replicator.security.errors import SecurityError
@@ -67,7 +68,9 @@ class KeySet:
                     if len(body) > ANSWER_BYTES_MAX:
                         break
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise SecurityError(f"{self.url}: the keys of tokens cannot be fetched: {error or 'no answer'}") from None
+            raise SecurityError(
+                f"{self.url}: the keys of tokens cannot be fetched: {why_no_answer(error, remedy='')}"
+            ) from None
         if len(body) > ANSWER_BYTES_MAX:
             raise SecurityError(f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes")
         self._keys = read_key_set(bytes(body), self.url)

@@ -228,18 +228,17 @@ class ExactState:
         if after == before:
             return False
         origins = self._origins()
-        incarnations = self.acks.incarnations(origins)
-        acknowledged = self.acks.up_to(self.whole(subscription), starts.ends_before(after, incarnations))
+        known = self.acks.known(origins)
+        acknowledged = self.acks.up_to(self.whole(subscription), starts.ends_before(after, known))
         trimmed = self.acks.trimmed_through(origins)
         if state.read_compacted:  # it counts what compaction took away as consumed; nobody acknowledged that
             for origin, acks in acknowledged.origins.items():
                 acks.discard_through(trimmed.get(origin, BEFORE_ALL))
         unclaimed, uncovered = dict(state.unclaimed or {}), PositionSet()
         for origin in before:
-            if origin not in incarnations or after[origin] == before[origin]:
+            if origin not in known or after[origin] == before[origin]:
                 continue
-            reached = starts.end_before(after, origin, incarnations[origin])
-            end = starts.end_before(before, origin, incarnations[origin])
+            reached, end = starts.end_before(after, origin), starts.end_before(before, origin)
             uncovered.update(self.acks.between(origin, reached, end, above=BEFORE_ALL))
             gone = min(end, trimmed.get(origin, BEFORE_ALL))
             if gone > reached:
@@ -261,7 +260,7 @@ class ExactState:
         if (placed is not None and placed[0] is state.starts) or not starts.is_anything_before(state.starts):
             return False
         origins = self._origins()
-        ends = starts.ends_before(state.starts, self.acks.incarnations(origins))
+        ends = starts.ends_before(state.starts, self.acks.known(origins))
         ahead = frozenset(
             origin
             for origin, start in state.starts.items()
@@ -313,7 +312,7 @@ class ExactState:
             before = (
                 placed[1]
                 if placed is not None and placed[0] is state.starts
-                else starts.ends_before(state.starts, self.acks.incarnations(self._origins()))
+                else starts.ends_before(state.starts, self.acks.known(self._origins()))
             )
             ends.update((origin, max(end, ends.get(origin, end))) for origin, end in before.items())
         return ends

@@ -21,7 +21,8 @@ Into the cursor:
 5. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
 6. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
    not here below that never comes: it was left out, or trimmed. It is accepted, and means nothing here.
-7. A claim about an incarnation that is not the one here says nothing: an older one is gone, a newer one is kept.
+7. Positions of an origin ascend from life to life of its topic (docs/adr/0080), so one table of extents serves all
+   lives that are here. A claim about an entry that is not here means nothing; one about a life yet to come waits (6).
 
 Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be unannounced.
 """
@@ -85,9 +86,9 @@ class TopicAcks:
     ) -> None:
         """Record that entries of another origin were appended to the log."""
         table = self._tables.get(origin)
-        if table is None or self._incarnations[origin] != incarnation:
+        if table is None:
             table = self._tables[origin] = ExtentTable()
-            self._incarnations[origin] = incarnation
+        self._incarnations[origin] = max(incarnation, self._incarnations.get(origin, incarnation))
         last = table.last
         if last is None or origin_first > last.origin_last:  # else it was loaded before this worker was told of it
             table.append(origin_first, local_first, entries)
@@ -126,7 +127,7 @@ class TopicAcks:
             acks = vector.origins[origin] = OriginAcks(high_water.incarnation)
             reached = self._reached(origin, high_water, upto)
             if reached > BEFORE_ALL:
-                ends = [*trimmed_ends.get(origin, ()), *self._ledgers(origin, high_water.incarnation)]
+                ends = [*trimmed_ends.get(origin, ()), *self._ledgers(origin)]
                 acks.ranges = without(_through(ends, reached), self._left_out(origin))
         for origin, upto in (state.unclaimed or {}).items():
             if (unclaimed := vector.origins.get(origin)) is not None:
@@ -197,7 +198,7 @@ class TopicAcks:
 
     def _reached(self, origin: str, high_water: HighWater, upto: Position) -> Position:
         """Return the highest origin position of ``origin`` that lies at or below the local position ``upto``."""
-        table = self._table(origin, high_water.incarnation)
+        table = self._tables.get(origin)
         reached = None if table is None else table.origin_through(upto)
         return high_water.position if reached is None else reached  # all of it is trimmed, so it lies below
 
@@ -218,8 +219,7 @@ class TopicAcks:
     def _acks(self, vector: AckVector, origin: str) -> OriginAcks:
         acks = vector.origins.get(origin)
         if acks is None:
-            incarnation = self._incarnation if origin == self._cluster else self._incarnations[origin]
-            acks = vector.origins[origin] = OriginAcks(incarnation)
+            acks = vector.origins[origin] = OriginAcks(self._incarnation_of(origin))
         return acks
 
     def _identity(self, position: Position) -> tuple[str, Position]:
@@ -228,8 +228,8 @@ class TopicAcks:
                 return origin, at
         return self._cluster, position
 
-    def _ledgers(self, origin: str, incarnation: int) -> list[Position]:
-        table = self._table(origin, incarnation)
+    def _ledgers(self, origin: str) -> list[Position]:
+        table = self._tables.get(origin)
         return [] if table is None else table.origin_ledgers()
 
     # ---- into the cursor --------------------------------------------------------------------------------
@@ -243,19 +243,13 @@ class TopicAcks:
         placed = Placed()
         for origin, acks in vector.origins.items():
             if origin == self._cluster:
-                if acks.incarnation == self._incarnation:
-                    self._place_own(acks, above, placed)
+                self._place_own(acks, above, placed)
                 continue
             high_water = self._high_water(origin)
-            if high_water is None or high_water.incarnation < acks.incarnation:
-                if acks:
-                    placed.rest.origins[origin] = acks.copy()
-                continue
-            if high_water.incarnation > acks.incarnation:
-                continue
-            self._place_copied(acks, self._table(origin, acks.incarnation), above, placed)
+            self._place_copied(acks, self._tables.get(origin), above, placed)
             rest = acks.copy()
-            rest.discard_through(high_water.position)
+            if high_water is not None:
+                rest.discard_through(high_water.position)
             if rest:
                 placed.rest.origins[origin] = rest
         return placed
@@ -279,8 +273,7 @@ class TopicAcks:
         """Return the local positions of the entries of ``origin`` in ``(after, upto]``, restricted to those above
         ``above``."""
         if origin != self._cluster:
-            high_water = self._high_water(origin)
-            table = None if high_water is None else self._table(origin, high_water.incarnation)
+            table = self._tables.get(origin)
             return PositionSet() if table is None else table.local_between(after, upto, above=above)
         found = PositionSet()
         for ledger, first, last in self._log.runs_between(max(after, above), upto):
@@ -329,27 +322,23 @@ class TopicAcks:
 
     def _lies_before(self, position: Position, said: starts.Starts) -> bool:
         origin, at = self._identity(position)
-        incarnation = self._incarnation_of(origin)
-        return incarnation is not None and at <= starts.end_before(said, origin, incarnation)
+        return at <= starts.end_before(said, origin)
 
     def _is_in(self, vector: AckVector, position: Position) -> bool:
         origin, at = self._identity(position)
         acks = vector.origins.get(origin)
-        return acks is not None and acks.incarnation == self._incarnation_of(origin) and acks.covers(at)
+        return acks is not None and acks.covers(at)
 
-    def incarnations(self, origins: Mapping[str, HighWater]) -> dict[str, int]:
-        """Return, by origin, the incarnation of the topic at each of ``origins`` and at this cluster."""
-        return {**{origin: each.incarnation for origin, each in origins.items()}, self._cluster: self._incarnation}
+    def known(self, origins: Mapping[str, HighWater]) -> frozenset[str]:
+        """Return ``origins`` and this cluster."""
+        return frozenset({self._cluster, *origins})
 
     def up_to(self, vector: AckVector, ends: Mapping[str, Position]) -> AckVector:
-        """Return the acknowledgements in ``vector`` up to the origin's position in ``ends``, inclusive.
-
-        Acknowledgements of an incarnation that this cluster does not have are left out.
-        """
+        """Return the acknowledgements in ``vector`` up to the origin's position in ``ends``, inclusive."""
         found = AckVector()
         for origin, end in ends.items():
             acks = vector.origins.get(origin)
-            if acks is None or acks.incarnation != self._incarnation_of(origin):
+            if acks is None:
                 continue
             below = acks.copy()
             below.discard_above(end)
@@ -358,25 +347,23 @@ class TopicAcks:
         return found
 
     def of_missing(self, vector: AckVector) -> AckVector:
-        """Return the acknowledgements in ``vector`` of messages that links did not bring to this cluster.
-
-        Acknowledgements of an incarnation that this cluster does not have are left out.
-        """
+        """Return the acknowledgements in ``vector`` of messages that links did not bring to this cluster."""
         found = AckVector()
         for origin, acks in vector.origins.items():
             partly = PositionSet() if self._log.parts is None else self._log.parts.origins.get(origin, PositionSet())
             holes = self._left_out(origin)
-            if (holes or partly) and acks.incarnation == self._incarnation_of(origin):
+            if holes or partly:
                 missing = of_missing(acks, holes, partly)
                 if missing:
                     found.origins[origin] = missing
         return found
 
-    def _incarnation_of(self, origin: str) -> int | None:
+    def _incarnation_of(self, origin: str) -> int:
+        """Return the newest life of ``origin``, of which something is here, that is known here."""
         if origin == self._cluster:
             return self._incarnation
         high_water = self._high_water(origin)
-        return None if high_water is None else high_water.incarnation
+        return self._incarnations[origin] if high_water is None else high_water.incarnation
 
     def _place_own(self, acks: OriginAcks, above: Position, placed: Placed) -> None:
         mine = acks.positions.copy()
@@ -387,7 +374,7 @@ class TopicAcks:
             mine.difference_update(table.of_origin(mine))
         placed.positions.update(mine)
         for position, indexes in acks.batches.items():
-            if self._identity(position)[0] == self._cluster:
+            if position in self._log and self._identity(position)[0] == self._cluster:
                 placed.batches[position] = indexes
 
     def _place_copied(self, acks: OriginAcks, table: ExtentTable | None, above: Position, placed: Placed) -> None:
@@ -399,9 +386,6 @@ class TopicAcks:
         for position, indexes in acks.batches.items():
             if (local := table.to_local(position)) is not None:
                 placed.batches[local] = indexes
-
-    def _table(self, origin: str, incarnation: int) -> ExtentTable | None:
-        return self._tables.get(origin) if self._incarnations.get(origin) == incarnation else None
 
 
 def _through(ends: Iterable[Position], reached: Position) -> list[Range]:

@@ -400,7 +400,10 @@ class TopicSync:
 
     def _log_state(self) -> LogState:
         topic = self._topic
-        return LogState(topic.log.last, topic.origins.vector(), topic.origins.message_vector(), self._state.holds)
+        origins = topic.origins
+        return LogState(
+            topic.log.last, origins.vector(), origins.message_vector(), self._state.holds, origins.earlier_lives()
+        )
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:

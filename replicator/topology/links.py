@@ -35,7 +35,7 @@ SQL_CHARS_MAX: Final = 10_000
 RATE_BYTES_MIN: Final = 1024
 """The lowest rate per second. A full frame of 4 MiB would take over an hour below it."""
 COMPRESSIONS: Final = ("none", "lz4", "zstd")
-GAP_POLICIES: Final = ("stop", "skip-and-record", "copy-anew")
+GAP_POLICIES: Final = ("stop", "keep-both", "skip-and-record", "copy-anew")
 HOLD_POLICIES: Final = ("hold", "release", "refuse-producers")
 
 _SQL_TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)

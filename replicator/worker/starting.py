@@ -45,7 +45,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.gate import Gate
 from replicator.engine.log.store_files import LOG, is_there
-from replicator.engine.restored import check_settled, restored_mark
+from replicator.engine.restored import BESIDE, check_settled, restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
 from replicator.failover.epochs import from_json
@@ -258,7 +258,7 @@ async def _open_store(
     engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
     mark = restored_mark(engine.store)
     try:
-        check_settled(cluster.data, cluster.name, mark)
+        check_settled(cluster.data, cluster.name, mark, engine.store.meta(BESIDE))
     except BaseException:
         await engine.close()
         raise

@@ -216,12 +216,12 @@ def test_a_roundtrip_shows_that_clusters_work_together_and_leaves_nothing(direct
         assert paused.returncode == 0, paused.stderr
         late = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
         assert late.returncode == 1
-        assert "eu-west: not every message came within 5 s" in late.stderr
+        assert "eu-west: not every message came in time" in late.stderr
         alone = command("roundtrip", "--file", file, "--cluster", "us-east", "--no-links")
         assert alone.returncode == 0, alone.stderr
     away = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
     assert away.returncode == 3
-    assert "us-east at pulsar://" in away.stderr
+    assert "us-east at 127.0.0.1" in away.stderr
 
 
 @pytest.mark.timeout(600)

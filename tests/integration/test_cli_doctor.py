@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -66,9 +67,10 @@ def wrong(found: dict[str, list[dict[str, str]]], check: str) -> str:
 
 
 def test_a_machine_on_which_nothing_was_ever_started(tmp_path: Path) -> None:
-    found = examined(topology(tmp_path))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    found = examined(topology(tmp_path, address=address))
     assert {"python", "extras", "java", "open-files", "port", "disk", "file-system", "o-direct", "database"} <= {*found}
-    assert found["worker"][0]["text"] == "it does not run: connection refused"
+    assert found["worker"][0]["text"] == f"no worker runs at {address}: connection refused"
     assert "clock" not in found
     assert sorted(each.name for each in tmp_path.iterdir()) == ["topology.yaml"], "something was left behind"
 
@@ -77,17 +79,17 @@ def test_beside_a_running_worker_its_port_is_its_own_and_its_clock_is_ours(
     worker: ServedWorker, tmp_path: Path
 ) -> None:
     found = examined(topology(tmp_path, address=f"127.0.0.1:{worker.port}", data=str(worker.data)))
-    assert "is the running worker's" in found["port"][0]["text"]
-    assert found["worker"][0]["text"].startswith("answers, version ")
+    assert "is used by this worker" in found["port"][0]["text"]
+    assert found["worker"][0]["text"].startswith("the worker answers; its version is ")
     (clock,) = found["clock"]
-    offset, bound = float(clock["text"].split()[0]), float(clock["text"].split("± ")[1].split()[0])
+    offset, bound = map(float, re.findall(r"[+-]?[0-9.]+(?= s)", clock["text"]))
     assert clock["level"] == "ok"
     assert abs(offset) <= bound + 0.002 <= 3
 
 
 def test_the_worker_of_another_topology_is_not_taken_for_this_one_s(worker: ServedWorker, tmp_path: Path) -> None:
     said = wrong(examined(topology(tmp_path, address=f"127.0.0.1:{worker.port}"), status=1), "port")
-    assert said.startswith(f"error: 127.0.0.1:{worker.port} (address) is another worker's")
+    assert said.startswith(f"error: 127.0.0.1:{worker.port} (address) is used by another worker")
     assert str(tmp_path / "solo") in said
 
 
@@ -103,16 +105,18 @@ def test_a_port_that_something_else_has_is_an_error(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         said = wrong(examined(topology(tmp_path, pulsar=f"127.0.0.1:{port}"), status=1), "port")
-    assert said.startswith(f"error: 127.0.0.1:{port} (pulsar): Address already in use → see who has it with")
+    assert said.startswith(
+        f"error: 127.0.0.1:{port} (pulsar): Address already in use → find the process that uses it with"
+    )
 
 
 def test_an_address_of_another_machine_is_no_matter_of_this_one_unless_it_is_said_to_be(tmp_path: Path) -> None:
     file = topology(tmp_path, address="192.0.2.1:7101")
     found = examined(file)
     assert "port" not in found
-    assert wrong(found, "worker").startswith("warning: 192.0.2.1:7101: ")
+    assert wrong(found, "worker").startswith("warning: the worker at 192.0.2.1:7101 cannot be reached: ")
     assert examined(file, "--strict", status=1).keys() == found.keys()
-    assert "listen: 0.0.0.0:7101" in wrong(examined(file, "-c", "solo", status=1), "port")
+    assert "such as 0.0.0.0:7101" in wrong(examined(file, "-c", "solo", status=1), "port")
 
 
 def test_data_below_a_file_or_in_memory_is_said(tmp_path: Path) -> None:
@@ -173,9 +177,9 @@ def certificate(path: Path, host: str, *, days: float = 90, issuer: Any = None) 
     ("days", "host", "expected"),
     [
         (90, "localhost", None),
-        (-1, "localhost", "error: it expired at"),
-        (5, "localhost", "warning: it expires at"),
-        (90, "elsewhere.example", "error: it is for elsewhere.example, and others call the worker localhost"),
+        (-1, "localhost", "error: the certificate expired at"),
+        (5, "localhost", "warning: the certificate expires at"),
+        (90, "elsewhere.example", "error: the certificate names elsewhere.example, but others connect to localhost"),
     ],
 )
 def test_certificates_are_judged(tmp_path: Path, days: float, host: str, expected: str | None) -> None:
@@ -189,7 +193,7 @@ def test_certificates_are_judged(tmp_path: Path, days: float, host: str, expecte
     else:
         assert [each["level"] for each in found["certificate"]] == ["ok"] * 4
         key.write_bytes((tmp_path / "authority.key").read_bytes())
-        assert "is not that of" in wrong(examined(file, status=1), "certificate")
+        assert "does not belong to" in wrong(examined(file, status=1), "certificate")
         key.unlink()
         assert "No such file" in wrong(examined(file, status=1), "certificate")
 
@@ -199,4 +203,4 @@ def test_a_certificate_of_an_authority_that_is_not_trusted_is_an_error(tmp_path:
     own, key, _ = certificate(tmp_path / "own", "localhost")
     place = {"address": f"localhost:{free_ports(1)[0]}", "tls": {"certificate": str(own), "key": str(key)}}
     file = topology(tmp_path, {"tls": {"trust": str(other)}}, **place)
-    assert "no authority of" in wrong(examined(file, status=1), "certificate")
+    assert "no authority in" in wrong(examined(file, status=1), "certificate")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import START_IT, why_no_answer, why_not_connected
 from replicator.security.certificate_making import Authority
 
 
@@ -53,3 +54,22 @@ def test_a_name_that_a_certificate_does_not_have_is_named(tmp_path: Path) -> Non
         server.close()
 
     asyncio.run(main())
+
+
+def test_a_refused_connection_is_told_with_what_to_do_and_without_words_of_a_library() -> None:
+    async def ask(url: str) -> str:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientConnectorError) as failed:
+                await session.get(url)
+        return why_no_answer(failed.value)
+
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert asyncio.run(ask(f"http://127.0.0.1:{port}")) == f"connection refused; {START_IT}"
+        with pytest.raises(OSError, match="refused") as plain:
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert why_no_answer(plain.value) == f"connection refused; {START_IT}"
+    assert why_no_answer(plain.value, remedy="") == "connection refused"
+    assert why_no_answer(TimeoutError()) == "no answer in time"
+    assert why_no_answer(ValueError("its answer is no object")) == "its answer is no object"

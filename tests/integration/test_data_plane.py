@@ -176,7 +176,7 @@ def test_topics_subscriptions_and_high_water_are_told_exactly(tmp_path: Path) ->
             "batch_acks": {str(positions[1]): [0, 2]},
             "starts": {"eu-west": ["0", "0:-1"]},
         }
-        row = {"incarnation": 7, "position": "9:1"}
+        row = {"incarnation": 7, "position": "9:1", "messages": "9:1", "held": 8}
         assert (await get("high-water?origin=us-east"))["topics"] == {TOPIC: row}
         both = await get("high-water?origins=us-east,eu-west,nobody")
         assert (both["cluster"], both["protocol"]) == ("eu-west", data_plane.PROTOCOL_UNSAID)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-import psycopg
 import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
-from sqlalchemy import make_url
+from postgres_support import databases_of
 
-from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, PulsarException
+from replicator.client import Client, ClusterFenced, ConsumerType, InitialPosition, Timeout
 from replicator.failover.peers import PATH, Peers
 from replicator.failover.report import SwitchReport
 from replicator.failover.switch import Switch
@@ -36,46 +35,40 @@ MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
 
 @pytest.fixture
 def databases(postgres_server: str) -> Iterator[dict[str, str]]:
-    """An empty database for each cluster of a test."""
-    names = {cluster: f"failover_{os.getpid()}_{next(_serial)}" for cluster in ("a", "b", "c")}
-    url = make_url(postgres_server)
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        for name in names.values():
-            connection.execute(f"CREATE DATABASE {name}")
-        yield {
-            cluster.upper(): url.set(database=name).render_as_string(hide_password=False)
-            for cluster, name in names.items()
-        }
-        for name in names.values():
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with databases_of("ABC", postgres_server, f"failover_{next(_serial)}") as urls:
+        yield urls
 
 
-async def with_traffic(
-    deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A", seconds: float = 60
-) -> Traffic:
-    """Produce and consume as a client of ``home`` while ``act`` runs; returns when all is acknowledged."""
+STEP_SECONDS_MAX = 60.0
+"""For traffic alone. Commands, and workers that start, have limits of their own: together they may take longer."""
+
+
+async def with_traffic(deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A") -> Traffic:
+    """Produce and consume as a client of ``home`` while ``act`` runs; return when all is acknowledged.
+
+    A producer or consumer that fails ends ``act`` at once. Clients run on the event loop: ``act`` must not block it.
+    """
     traffic = Traffic()
-    async with deployed.following(home) as client:
-        tasks = [
-            asyncio.create_task(traffic.produce(client)),
-            asyncio.create_task(traffic.consume(client)),
-        ]
-        try:
-            async with asyncio.timeout(seconds):
-                await act(traffic)
-                traffic.stopping = True
-                await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async with deployed.following(home) as client, asyncio.TaskGroup() as clients:
+        ends = [clients.create_task(traffic.produce(client)), clients.create_task(traffic.consume(client))]
+        await act(traffic)
+        traffic.stopping = True
+        _, late = await asyncio.wait(ends, timeout=STEP_SECONDS_MAX)
+        assert not late, f"not all came within {STEP_SECONDS_MAX} s: {progress(traffic)}"
     return traffic
 
 
+def progress(traffic: Traffic) -> str:
+    failed = "".join(f"; {error}" for error in traffic.failed[-3:])
+    return f"{len(traffic.confirmed)} confirmed, {len(traffic.acknowledged)} acknowledged{failed}"
+
+
 async def more(traffic: Traffic, count: int = 100) -> None:
-    """Returns when so many more messages were confirmed and acknowledged."""
+    """Return when ``count`` more messages were confirmed and acknowledged."""
     confirmed, acknowledged = len(traffic.confirmed) + count, len(traffic.acknowledged) + count
-    while len(traffic.confirmed) < confirmed or len(traffic.acknowledged) < acknowledged:  # noqa: ASYNC110 - no event
+    deadline = time.monotonic() + STEP_SECONDS_MAX
+    while len(traffic.confirmed) < confirmed or len(traffic.acknowledged) < acknowledged:
+        assert time.monotonic() < deadline, f"the traffic stands still: {progress(traffic)}"
         await asyncio.sleep(0.01)
 
 
@@ -93,7 +86,7 @@ async def drained(url: str, topic: str = TOPIC, subscription: str = "check") -> 
         while True:
             try:
                 found.append((await consumer.receive(timeout_millis=1500)).data())
-            except PulsarException:
+            except Timeout:
                 return found
 
 
@@ -178,14 +171,15 @@ def test_after_an_unplanned_failover_the_old_primary_learns_before_it_takes_a_wr
             assert report["not_received"] is None
             assert report["unknown_since_ms"] > 0
             await more(traffic)
-            deployed.start("A")
-            assert deployed.state("A")["fenced"] is True
+            await asyncio.to_thread(deployed.start, "A")
+            assert (await asyncio.to_thread(deployed.state, "A"))["fenced"] is True
             with pytest.raises(ClusterFenced, match=r"served by B at pulsar://.* since failover epoch 1"):
                 await publish(deployed.client_url("A"), b"late")
             status = await asyncio.to_thread(deployed.report, "failover-status")
             assert status["agreed"] is True
             assert status["stranded"] is not None
-            deployed.until(
+            await asyncio.to_thread(
+                deployed.until,
                 lambda: all(each["flowed"] for each in deployed.report("failover-status")["stranded"]),
                 "what was stranded in A has flowed to B",
             )

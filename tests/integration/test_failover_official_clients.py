@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+import pulsar
 import pytest
 from failover_support import TOPIC, WithPorts, deployment
+from official_client import official_client
 from postgres_support import databases_of
-
-pulsar = pytest.importorskip("pulsar")
 
 BOTH_WAYS = "[{between: [A, B]}]"
 WAIT_SECONDS = 60.0
@@ -102,16 +102,10 @@ class Traffic:
             self._consumer.acknowledge(message)
 
 
-def client_of(service: Any) -> Any:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(service, operation_timeout_seconds=20, logger=logger)
-
-
 def test_a_client_of_one_cluster_follows_planned_moves_there_and_back_and_nothing_comes_twice(
     deployed: WithPorts,
 ) -> None:
-    client = client_of(f"pulsar://127.0.0.1:{deployed.ports['A']}")
-    try:
+    with official_client(f"pulsar://127.0.0.1:{deployed.ports['A']}", seconds=20) as client:
         traffic = Traffic(client)
         traffic.more()
         deployed.report("failover", "--from", "A", "--to", "B")
@@ -122,8 +116,6 @@ def test_a_client_of_one_cluster_follows_planned_moves_there_and_back_and_nothin
         assert deployed.serves("A", traffic.topic)
         traffic.stop()
         assert traffic.received == sorted(traffic.confirmed)
-    finally:
-        client.close()
 
 
 def test_a_client_that_tries_clusters_leaves_a_dead_one_stays_away_when_it_returns_fenced_and_comes_back(
@@ -131,8 +123,8 @@ def test_a_client_that_tries_clusters_leaves_a_dead_one_stays_away_when_it_retur
 ) -> None:
     """The returned one can be reached at its address, and at the other port only when it serves again."""
     primary, secondary = (pulsar.ServiceInfo(deployed.service_url(name)) for name in "AB")
-    client = client_of(pulsar.AutoClusterFailover(primary, [secondary], check_interval_ms=CHECK_MILLIS))
-    try:
+    provider = pulsar.AutoClusterFailover(primary, [secondary], check_interval_ms=CHECK_MILLIS)
+    with official_client(provider, seconds=20) as client:
         traffic = Traffic(client)
         traffic.more()
         deployed.kill("A")
@@ -148,8 +140,6 @@ def test_a_client_that_tries_clusters_leaves_a_dead_one_stays_away_when_it_retur
         deployed.until(lambda: deployed.serves("A", traffic.topic), "the client is back")
         traffic.more()
         traffic.stop()
-    finally:
-        client.close()
 
 
 def test_while_a_cluster_is_served_elsewhere_lookups_say_where_and_its_port_is_closed(deployed: WithPorts) -> None:
@@ -159,10 +149,9 @@ def test_while_a_cluster_is_served_elsewhere_lookups_say_where_and_its_port_is_c
         deployed.until(lambda: not deployed.reachable("A"), "the port is closed")
         answer = deployed.get("B", "/failover/v1/service-url?cluster=A")
         assert answer["serviceUrl"] == deployed.service_url("B")
-        client = client_of(f"pulsar://127.0.0.1:{deployed.ports['A']}")
-        producer = client.create_producer(next(_topics))
-        producer.send(b"by way of A")
-        client.close()
+        with official_client(f"pulsar://127.0.0.1:{deployed.ports['A']}", seconds=20) as client:
+            producer = client.create_producer(next(_topics))
+            producer.send(b"by way of A")
     finally:
         deployed.report("failback", "--to", "A")
     deployed.until(lambda: deployed.reachable("A"), "the port is open again")

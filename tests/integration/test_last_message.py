@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from admin_support import administered
 from asynchronous import asynchronous
@@ -22,8 +23,6 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions
 from snapshots.position import BEFORE_ALL, Position
-
-pulsar = pytest.importorskip("pulsar")
 
 WAIT_MS = 10_000
 HISTORIES = 12

@@ -188,7 +188,7 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_others_that_the_source_l
     asyncio.run(main())
 
 
-def test_a_topic_made_anew_is_never_spliced_and_only_copied_anew(tmp_path: Path) -> None:
+def test_a_topic_made_anew_is_never_spliced_without_a_decision(tmp_path: Path) -> None:
     async def main() -> None:
         async with web(tmp_path, [LinkSpec("a", "b", on_gap="skip-and-record")]) as made:
             old = await made.publish("a", 0, 3)

@@ -78,10 +78,10 @@ def test_lag_is_the_age_of_what_the_destination_does_not_have(tmp_path: Path) ->
             await made.publish("a", 1, 1)
             now_ms[0] += 1_000
             assert link.status()["lag_ms"] == 6_000
-            assert link.backlog_by_topic() == {TOPIC: 2}
+            assert await link.backlog_by_topic() == {TOPIC: 2}
             link.start()
             await eventually(lambda: link.status()["lag_ms"] == 0)
-            assert link.backlog_by_topic() == {}
+            assert await link.backlog_by_topic() == {}
 
     asyncio.run(main())
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pulsar
 import pytest
 from engine_support import TOPIC, eventually
 from gateway_support import entered, running_loop
+from official_client import official_client
+from postgres_support import traversable_directory
 from worker_pair import pair
 
 from replicator.worker.worker import Worker
-
-pulsar = pytest.importorskip("pulsar")
 
 START_SECONDS_MAX = 120.0
 ANSWER_SECONDS_MAX = 10
@@ -25,10 +25,8 @@ ANSWER_SECONDS_MAX = 10
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Not below pytest's own: as root, the embedded server runs as another user, who may not enter that."""
-    made = Path(tempfile.mkdtemp(prefix="pg-"))
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    with traversable_directory() as made:
+        yield made
 
 
 async def asked(address: str, method: str, path: str, body: Any = None) -> Any:
@@ -56,13 +54,11 @@ async def trimmed_to_markers(worker: Worker) -> None:
 
 
 def test_a_topic_with_markers_alone_left_answers_readers_table_views_and_tools(directory: Path) -> None:
-    with running_loop() as loop, entered(loop, pair(directory), seconds=START_SECONDS_MAX) as both:
+    with ExitStack() as stack:
+        loop = stack.enter_context(running_loop())
+        both = stack.enter_context(entered(loop, pair(directory), seconds=START_SECONDS_MAX))
         address = both.topology.cluster("us-east").address
-        client = pulsar.Client(
-            f"pulsar://{address}",
-            operation_timeout_seconds=ANSWER_SECONDS_MAX,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
+        client = stack.enter_context(official_client(f"pulsar://{address}", seconds=ANSWER_SECONDS_MAX))
 
         def on_loop(call: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(call, loop).result(START_SECONDS_MAX)
@@ -94,4 +90,3 @@ def test_a_topic_with_markers_alone_left_answers_readers_table_views_and_tools(d
         producer.send(b"next", partition_key="k")
         assert reader.has_message_available()
         assert reader.read_next(ANSWER_SECONDS_MAX * 1000).data() == b"next"
-        client.close()

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from admin_support import administered
 from asynchronous import asynchronous
 from gateway_support import ServedEngine, linked_engines
+from official_client import official_client
 
 from replicator.client import (
     BatchingType,
@@ -29,8 +31,6 @@ from replicator.client import (
 )
 from replicator.client.message import OutgoingMessage
 from replicator.client.sync_client import SyncClient
-
-pulsar = pytest.importorskip("pulsar")
 
 WAIT_MS = 10_000
 OURS = [
@@ -213,14 +213,11 @@ def test_null_values_stay_null_in_other_clusters_and_delete_keys_there(tmp_path:
                 expected = send_places(producer.send)
         west = clusters["eu-west"]
         west.until(lambda: (there := west.engine.find(topic)) is not None and there.log.messages == 12, "all is copied")
-        official = pulsar.Client(west.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        try:
+        with official_client(west.url) as official:
             assert seen(official.create_reader(topic, pulsar.MessageId.earliest)) == 2 * expected
             compact(west, topic)
             compacted = official.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
             assert seen(compacted) == [("b", b"2", False), ("d", b"3", False)]
-        finally:
-            official.close()
 
 
 @asynchronous

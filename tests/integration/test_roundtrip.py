@@ -21,6 +21,8 @@ from replicator.operating.roundtrip import TOPIC_PREFIX
 BOTH_WAYS = "[{between: [A, B]}]"
 NAMESPACE = "public/roundtrip"
 SECONDS_MAX = 60.0
+START_SECONDS_MAX = 15.0
+"""For the start of a command on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,36 @@ def test_a_run_that_is_interrupted_leaves_nothing(regions: Deployment, number: s
     finally:
         link(regions, "resume")
     assert left(regions) == {}
+
+
+def status_3_in(regions: Deployment, seconds: float) -> None:
+    began = time.monotonic()
+    done = regions.command("roundtrip", "--cluster", "A", "--timeout", f"{seconds:g}")
+    assert time.monotonic() - began < seconds + START_SECONDS_MAX
+    assert done.returncode == 3, done.stderr
+    assert f"B at 127.0.0.1:{regions.ports['B']}: " in done.stderr
+    assert topics(regions, "A") == []
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_does_not_answer_ends_a_run_in_time_with_status_3_and_its_address(regions: Deployment) -> None:
+    with regions.paused("B"):
+        status_3_in(regions, 4)
+    with regions.away("B"):
+        status_3_in(regions, 4)
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_goes_away_during_a_run_ends_it_with_status_3(regions: Deployment) -> None:
+    link(regions, "pause")
+    try:
+        run = begun(regions, "--timeout", "12")
+        wait_for_topic(regions, "A")
+        with regions.away("B"):
+            assert run.wait(SECONDS_MAX) == 3, (regions.path / "roundtrip.log").read_text()
+            assert topics(regions, "A") == []
+    finally:
+        link(regions, "resume")
 
 
 @pytest.mark.timeout(300)

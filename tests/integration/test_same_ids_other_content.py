@@ -6,14 +6,15 @@ The workers are processes, the clients are official ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
+import pulsar
 import pytest
 from failover_support import Deployment, deployment
+from official_client import official_client
 from postgres_support import databases_of
-
-pulsar = pytest.importorskip("pulsar")
 
 BOTH_WAYS = "[{from: A, to: B}, {from: B, to: A}]"
 NAME = "orders"
@@ -45,22 +46,18 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, databases: dict[str, str]
 
 def send(deployed: Deployment, cluster: str, topic: str, contents: Sequence[bytes]) -> int:
     """Send what is to be confirmed; returns the last sequence id that the producer was told when it came."""
-    client = pulsar.Client(deployed.client_url(cluster))
-    try:
+    with official_client(deployed.client_url(cluster)) as client:
         producer = client.create_producer(topic, producer_name=NAME, batching_enabled=False)
         told = int(producer.last_sequence_id())
         for content in contents:
             producer.send(content)
-    finally:
-        client.close()
     return told
 
 
 def received(deployed: Deployment, cluster: str, topic: str, expected: int, name: str = "all") -> list[bytes]:
     """All that a subscription from the start gets, and acknowledges."""
-    client = pulsar.Client(deployed.client_url(cluster))
     found: list[bytes] = []
-    try:
+    with official_client(deployed.client_url(cluster)) as client:
         consumer = client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest)
         while True:
             try:
@@ -69,8 +66,6 @@ def received(deployed: Deployment, cluster: str, topic: str, expected: int, name
                 return found
             found.append(message.data())
             consumer.acknowledge(message)
-    finally:
-        client.close()
 
 
 def messages_of(deployed: Deployment, cluster: str, topic: str) -> Any:
@@ -111,8 +106,8 @@ def test_what_a_moved_producer_sends_under_ids_of_stranded_messages_is_delivered
 def test_one_producer_name_that_is_active_in_both_clusters_loses_nothing(deployed: Deployment) -> None:
     topic = next(_topics)
     contents = {cluster: [b"%s %d" % (cluster.encode(), number) for number in range(20)] for cluster in "AB"}
-    clients = {cluster: pulsar.Client(deployed.client_url(cluster)) for cluster in "AB"}
-    try:
+    with ExitStack() as stack:
+        clients = {cluster: stack.enter_context(official_client(deployed.client_url(cluster))) for cluster in "AB"}
         producers = {
             cluster: client.create_producer(topic, producer_name=NAME, batching_enabled=False)
             for cluster, client in clients.items()
@@ -120,9 +115,6 @@ def test_one_producer_name_that_is_active_in_both_clusters_loses_nothing(deploye
         for number in range(20):
             for cluster, producer in producers.items():
                 producer.send(contents[cluster][number])
-    finally:
-        for client in clients.values():
-            client.close()
     settled(deployed, topic, 40)
     for cluster in "AB":
         assert sorted(received(deployed, cluster, topic, 40)) == sorted(contents["A"] + contents["B"])

@@ -310,7 +310,8 @@ def test_a_worker_that_strangers_reach_because_that_is_meant_is_a_warning(
         broken.cluster |= {"listen": f"0.0.0.0:{free_ports(1)[0]}", "insecure": True}
         found = await examining.examine(broken.topology(), ("solo",), lambda: "Java")
         (said,) = [each for each in found if each.check == "exposure"]
-        assert (said.level, said.text.partition(":")[0]) == (Level.WARNING, "strangers can connect to 0.0.0.0")
+        assert said.level == Level.WARNING
+        assert "anybody who reaches 0.0.0.0:" in said.text
 
     with set_up(tmp_path, monkeypatch, postgres_url) as broken:
         asyncio.run(main(broken))

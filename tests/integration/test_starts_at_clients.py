@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from engine_support import TOPIC
 from gateway_support import ServedEngine, served_engine
+from official_client import official_client
 
 from replicator.engine.subscriptions.subscription import Subscription
 from snapshots.position import BEFORE_ALL
 from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST
 
-pulsar = pytest.importorskip("pulsar")
-
 RECEIVE_MILLIS = 10_000
 NOTHING_MORE_MILLIS = 1_000
-
-
-@contextmanager
-def connected(served: ServedEngine) -> Iterator[Any]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(f"pulsar://127.0.0.1:{served.port}", logger=logger)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def subscribed(client: Any, kind: str) -> Any:
@@ -74,7 +62,7 @@ def test_messages_that_a_client_drops_are_not_covered_by_its_cumulative_acknowle
     tmp_path: Path, kind: str, acknowledging: bool
 ) -> None:
     """It drops what came back if it acknowledged later ones, also while that happens. Another client gets that."""
-    with served_engine(tmp_path) as served, connected(served) as client:
+    with served_engine(tmp_path) as served, official_client(f"pulsar://127.0.0.1:{served.port}") as client:
         producer = client.create_producer(TOPIC, batching_enabled=False)
         for number in range(5):
             producer.send(b"%d" % number)
@@ -89,7 +77,7 @@ def test_messages_that_a_client_drops_are_not_covered_by_its_cumulative_acknowle
             producer.send(b"%d" % number)
         got += acknowledged(consumer, 3)
         consumer.close()
-        with connected(served) as other:
+        with official_client(f"pulsar://127.0.0.1:{served.port}") as other:
             consumer = subscribed(other, kind)
             got += acknowledged(consumer, served.ask(lambda: subscription_of(served).cursor.backlog_entries()))
             served.until(lambda: subscription_of(served).cursor.backlog_entries() == 0, "nothing is left")

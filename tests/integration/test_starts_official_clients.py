@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
+import pulsar
 import pytest
 from backup_support import Mesh
 from failover_support import TOPIC, deployment
+from official_client import official_client, received
 from postgres_support import databases_of
 
-pulsar = pytest.importorskip("pulsar")
-
-WAIT_MILLIS = 30_000
 SILENCE_MILLIS = 500
 """So long nothing may come that must not come."""
 _topics = (f"{TOPIC}-{number}" for number in count())
@@ -32,11 +32,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> 
 
 @pytest.fixture
 def clients(deployed: Mesh) -> Iterator[dict[str, Any]]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    made = {name: pulsar.Client(deployed.client_url(name), logger=logger) for name in "AB"}
-    yield made
-    for client in made.values():
-        client.close()
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(official_client(deployed.client_url(name))) for name in "AB"}
 
 
 def subscribed(client: Any, topic: str, kind: str, start: str) -> Any:
@@ -47,16 +44,6 @@ def subscribed(client: Any, topic: str, kind: str, start: str) -> Any:
         initial_position=getattr(pulsar.InitialPosition, start),
         replicate_subscription_state_enabled=True,
     )
-
-
-def received(consumer: Any, messages: int) -> list[int]:
-    """Receive and acknowledge so many."""
-    found = []
-    for _ in range(messages):
-        message = consumer.receive(WAIT_MILLIS)
-        consumer.acknowledge(message)
-        found.append(int(message.data()))
-    return found
 
 
 def consumer_of(deployed: Mesh, topic: str) -> Any:

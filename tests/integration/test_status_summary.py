@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from engine_support import eventually
 from rich.console import Console
 from sync_support import Cluster, clusters
 from test_verify_live import Status, copied
@@ -22,6 +23,7 @@ from wire_worker import single_entry
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.cli.main import app
+from replicator.links import backlog_sum
 from replicator.links import status as link_status
 from replicator.operating.status import LISTED_TOPICS_MAX, fetch_all, fetch_summaries, look, summary_of
 from replicator.peering.topic_summary import SUMMARY_ROUTE
@@ -165,8 +167,11 @@ def test_json_has_all_topics_and_the_table_only_those_that_lag(tmp_path: Path) -
             assert (await run("--top", "2")).count("billing") == 2
             assert (await run("--all")).count("billing") == MANY
             assert (await run("--topic", "shop/eu/orders-03")).count("billing") == 1
-            refused = await asyncio.to_thread(CliRunner().invoke, app, ["status", "-f", str(file), "--topic", "["])
-            assert refused.exit_code == 2
+            few = await run("--topic", "shop/eu/orders-0.*", "--top", "2")
+            assert ("shop/eu/orders-09" in few, "shop/eu/orders-08" in few, few.count("billing")) == (True, True, 2)
+            for wrong in (["--topic", "["], ["--all", "--top", "3"]):
+                refused = await asyncio.to_thread(CliRunner().invoke, app, ["status", "-f", str(file), *wrong])
+                assert refused.exit_code == 2
 
     asyncio.run(main())
 
@@ -182,7 +187,7 @@ def test_others_have_their_turn_while_a_link_is_asked_what_it_is_behind_with(
             for number in range(10):
                 topic = await us.engine.topic(f"late-{number}")
                 await topic.publish([single_entry(b"x")])
-            while len(link.backlog_by_topic()) < 10:  # noqa: ASYNC110 - the link hears of topics by itself
+            while len(await link.backlog_by_topic()) < 10:  # noqa: ASYNC110 - the link hears of topics by itself
                 await asyncio.sleep(0.01)
             asked = asyncio.ensure_future(link.behind(5))
             turns = 0
@@ -191,5 +196,28 @@ def test_others_have_their_turn_while_a_link_is_asked_what_it_is_behind_with(
                 turns += 1
             assert turns >= 20
             assert len(asked.result()) >= 5
+
+    asyncio.run(main())
+
+
+def test_the_backlog_of_a_link_with_many_late_topics_comes_together_in_turns_and_goes_to_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(backlog_sum, "COUNTED_AT_ONCE", 3)
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            (link,) = us.links
+            await link.pause()
+            topics = [await us.engine.topic(f"late-{number}") for number in range(20)]
+            for topic in topics:
+                await topic.publish([single_entry(b"x")] * 2)
+            await eventually(lambda: len(link._topics.copier.topics) >= 20, "the link knows all topics")
+            assert sum((await link.backlog_by_topic()).values()) == 40 == link.backlog_entries()
+            await us.engine.deleting.delete("late-0", force=True)
+            assert link.backlog_entries() == 38
+            await link.resume()
+            for topic in topics[1:]:
+                await copied(topic, eu.engine, 2)
+            await eventually(lambda: link.backlog_entries() == 0, "nothing is late")
 
     asyncio.run(main())

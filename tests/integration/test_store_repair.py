@@ -18,6 +18,11 @@ from backup_support import MESH, ORDERS, Mesh, publish, take
 from failover_support import deployment
 from postgres_support import databases_of
 
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import BLOCK_KEY
+from snapshots.position import BEFORE_ALL, Position
+
 LARGE = 600_000
 """Alone in its block, and in a segment."""
 SMALL = 3_000
@@ -122,6 +127,52 @@ def test_invariant_2_small_blocks_whose_heads_are_damaged_come_back_from_the_oth
     mesh.start("A")
     found = mesh.verify()
     assert [found[name] for name in ("missing", "duplicated", "reordered", "mismapped")] == [0] * 4
+
+
+def test_blocks_whose_rows_are_gone_come_back_from_the_other_clusters_or_are_named(mesh: Mesh) -> None:
+    for name in "ABC":
+        asyncio.run(
+            publish(mesh.client_url(name), [b"%s %d" % (name.encode(), at) for at in range(6)], batching_enabled=False)
+        )
+    mesh.until(lambda: all(mesh.messages(name) == 18 for name in "ABC"), "all messages everywhere")
+    before = [each["messages"] for each in mesh.status("A")["topics"] if each["name"] == ORDERS]
+    mesh.kill("A")
+    assert store(mesh, "check")[0] == 0
+    gone = take_out_blocks(mesh.data("A"), every=3)
+    status, text = store(mesh, "check")
+    assert status == 1
+    assert text.count(f"topic {ORDERS}: the rows of blocks") >= 1
+    status, text = store(mesh, "repair")
+    assert status == 0, text
+    assert f"{gone} blocks were mended" in text
+    assert store(mesh, "check")[0] == 0
+    mesh.start("A")
+    assert [each["messages"] for each in mesh.status("A")["topics"] if each["name"] == ORDERS] == before
+    found = mesh.verify()
+    assert [found[name] for name in ("missing", "duplicated", "reordered", "mismapped")] == [0] * 4
+    mesh.kill("A")
+    take_out_blocks(mesh.data("A"), every=3)
+    for name in "BC":
+        mesh.kill(name)
+    status, text = store(mesh, "repair")
+    assert status == 1
+    assert f"topic {ORDERS}: the rows of blocks" in text
+    assert "cannot be reached" in text
+
+
+def take_out_blocks(data: Path, *, every: int) -> int:
+    """Delete rows of blocks of a stopped worker's store that hold messages; returns how many."""
+    opened = Store(data, cluster="A", size_max=1 << 30)
+    try:
+        (topic_id,) = [record.topic_id for record in opened.topics() if record.name == ORDERS]
+        heads = opened.block_heads(topic_id, BEFORE_ALL, Position(1 << 62, 0), blocks_max=1_000)
+        chosen = [head.first for head in heads if head.header.kind is BlockKind.MESSAGES][::every]
+        with opened.env.begin(write=True) as txn:
+            for first in chosen:
+                assert txn.delete(BLOCK_KEY.pack(topic_id, *first), db=opened.tables["blocks"])
+        return len(chosen)
+    finally:
+        opened.close()
 
 
 def test_what_nobody_else_has_is_named_and_left_as_it_is(mesh: Mesh) -> None:

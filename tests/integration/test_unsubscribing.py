@@ -17,17 +17,16 @@ from typing import Any
 
 import aiohttp
 import forked_commands
+import pulsar
 import pytest
 from failover_support import TOPIC, Deployment, deployment
+from official_client import official_client, received
 from postgres_support import databases_of
 
 from replicator.client import Client
 
-pulsar = pytest.importorskip("pulsar")
-
 LIMIT_SECONDS = 2.0
 LINKS = f"[{{between: [A, B]}}]\nsync: {{in_use_timeout_ms: {LIMIT_SECONDS * 1000:.0f}}}"
-WAIT_MILLIS = 30_000
 SILENCE_MILLIS = 500
 """So long nothing may come that must not come."""
 
@@ -62,12 +61,8 @@ client.close()
 
 @contextmanager
 def client_of(deployed: Deployment, cluster: str) -> Iterator[Any]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(deployed.client_url(cluster), operation_timeout_seconds=25, logger=logger)
-    try:
+    with official_client(deployed.client_url(cluster), seconds=25) as client:
         yield client
-    finally:
-        client.close()
 
 
 def subscribed(client: Any, topic: str, *, replicated: bool = True, **options: Any) -> Any:
@@ -85,16 +80,6 @@ def published(client: Any, topic: str, messages: int = 10) -> Any:
     for number in range(messages):
         producer.send(b"%d" % number)
     return producer
-
-
-def received(consumer: Any, messages: int) -> list[int]:
-    """Receive and acknowledge so many."""
-    found = []
-    for _ in range(messages):
-        message = consumer.receive(WAIT_MILLIS)
-        consumer.acknowledge(message)
-        found.append(int(message.data()))
-    return found
 
 
 def nothing_comes(consumer: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,25 @@ class Status:
 
 
 @asynccontextmanager
-async def served(*nodes: Cluster) -> AsyncIterator[dict[str, str]]:
-    """The whole API of clusters, by name."""
+async def served(
+    *nodes: Cluster, before: Callable[[web.Request], Awaitable[None]] | None = None
+) -> AsyncIterator[dict[str, str]]:
+    """The whole API of clusters, by name; ``before`` is called before each request is handled."""
+
+    @web.middleware
+    async def call_before(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if before is not None:
+            await before(request)
+        return await handler(request)
+
     async with AsyncExitStack() as stack:
         urls = {}
         for node in nodes:
             app = make_app(node.engine, Status(node), LinkedSources())
             add_ack_vectors(app, node.sync)
+            app.middlewares.append(call_before)
             runner = web.AppRunner(app, shutdown_timeout=0.2)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)

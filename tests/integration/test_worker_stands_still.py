@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from failover_support import free_ports
+from postgres_support import traversable_directory
 
 from replicator.worker.watchdog import EXIT_STATUS, STACKS_SECONDS
 
@@ -103,13 +102,11 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
-    # Not below pytest's own directory: as root, the embedded server runs as another user, who may not enter that.
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    directory.chmod(0o755)
-    made = Host(directory, getattr(request, "param", ""))
-    yield made
-    made.end_database()
-    shutil.rmtree(directory, ignore_errors=True)
+    with traversable_directory() as directory:
+        directory.chmod(0o755)
+        made = Host(directory, getattr(request, "param", ""))
+        yield made
+        made.end_database()
 
 
 @pytest.mark.parametrize("host", ["watchdog: {end_after: 7s}\n"], indirect=True)
@@ -141,7 +138,7 @@ def test_a_worker_that_was_suspended_for_longer_than_the_limit_goes_on(host: Hos
             time.sleep(2 * END_AFTER_SECONDS)  # what is tested is that time passes
             process.send_signal(signal.SIGCONT)
             until(host.answers, "it answers again")
-        time.sleep(END_AFTER_SECONDS + 1)
+        time.sleep(END_AFTER_SECONDS + 1)  # nothing may happen in this time
         assert process.poll() is None
         assert host.messages() == 1
         assert host.told("the worker ends") == 0
@@ -169,7 +166,7 @@ def test_by_default_a_worker_that_stands_still_is_told_and_not_ended(host: Host)
     with host.worker() as process:
         process.send_signal(signal.SIGUSR1)
         until(lambda: host.told(STACKS) == 1, "the stacks are in the log")
-        time.sleep(END_AFTER_SECONDS)
+        time.sleep(END_AFTER_SECONDS)  # nothing may happen in this time
         assert process.poll() is None
 
 

@@ -54,14 +54,15 @@ def test_invariant_6_merging_is_commutative_associative_and_idempotent(
 
 
 @given(VECTORS, VECTORS)
-def test_merging_is_the_union_of_what_both_say_of_the_newer_incarnation(a: AckVector, b: AckVector) -> None:
+def test_merging_is_the_union_of_what_both_say_of_all_lives(a: AckVector, b: AckVector) -> None:
     before, merged = (meaning(a), meaning(b)), meaning(union([a, b]))
     for origin in merged:
         said = [each[origin] for each in before if origin in each]
-        newest = max(incarnation for incarnation, _, _ in said)
-        counts = [each for each in said if each[0] == newest]
-        assert merged[origin][0] == newest
-        assert merged[origin][1] == frozenset[Position]().union(*(whole for _, whole, _ in counts))
+        assert merged[origin][0] == max(incarnation for incarnation, _, _ in said)
+        assert merged[origin][1] == frozenset[Position]().union(*(whole for _, whole, _ in said))
+        assert merged[origin][2].keys() == set().union(*(batches for _, _, batches in said))
+        for position, indexes in merged[origin][2].items():
+            assert indexes == frozenset[int]().union(*(each.get(position, ()) for _, _, each in said))
     assert (meaning(a), meaning(b)) == before, "the merged vectors stay as they were"
 
 

@@ -233,7 +233,7 @@ def model(case: Case) -> Counter[str]:
                 above = mark is not None and origin == "us" and position > Position(3, mark - 1)
                 counts[BEHIND if above and key not in of[to] else "missing"] += size
             state = case.states[at]
-            is_before = state is not None and key[1] <= end_before(state.starts, key[0], 7)
+            is_before = state is not None and key[1] <= end_before(state.starts, key[0])
             if key in of[at] and key in of[to] and not is_before:
                 counts["ack_mismatch"] += len(
                     acknowledged(case.states[at], of[at][key][0][0], size)

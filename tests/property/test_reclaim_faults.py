@@ -233,7 +233,7 @@ async def clusters(path: Path, settings: EngineSettings | None = None) -> AsyncI
         patch("replicator.pipeline.data_plane.PAGE_BYTES", 300),
         patch("replicator.api.verifying.PAGE_BYTES", 300),
         patch("replicator.backup.reclaiming.APPENDED_BYTES", 400),
-        patch("replicator.backup.reclaiming.ANSWER_SECONDS", 0.2),
+        patch("replicator.backup.reclaim_peers.ANSWER_SECONDS", 0.2),
     ):
         async with AsyncExitStack() as stack:
             peers = []
@@ -544,7 +544,7 @@ def test_the_command_ends_with_3_where_a_peer_is_killed_and_with_4_where_a_damag
 
 
 def test_a_peer_that_is_not_read_for_long_is_asked_to_hold_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.backup.reclaiming.ASKED_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("replicator.backup.reclaim_peers.ASKED_AGAIN_SECONDS", 0.05)
 
     async def main() -> None:
         async with clusters(tmp_path) as found:

@@ -28,7 +28,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.sequence_index import numbered_of
+from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE
 from replicator.metadata.metadata_pb2 import MessageMetadata

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine_support import subscribed
+from engine_support import all_sent, subscribed
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,8 +30,6 @@ from snapshots.position import BEFORE_ALL
 TOPIC = "orders"
 CLUSTERS = ("us-east", "eu-west")
 IDS = 12
-TICKS = 30
-"""Of the event loop; delivering takes a few."""
 
 Content = tuple[int, str]
 """A message: its sequence id, and what tells it from others of that id."""
@@ -104,9 +102,8 @@ class World:
         await copy(*self.topics.values())
         await copy(*reversed(self.topics.values()))
         for cluster, topic in self.topics.items():
-            _, inbox = await subscribed(topic, "fresh", permits=100_000)
-            for _ in range(TICKS):
-                await asyncio.sleep(0)
+            consumer, inbox = await subscribed(topic, "fresh", permits=100_000)
+            await all_sent(consumer)
             entries, messages = received(inbox.deliveries)
             assert not self.confirmed - set(messages), f"{cluster} lost {self.confirmed - set(messages)}"
             assert max(entries.values(), default=0) <= 1, "equal entries are delivered twice"
@@ -134,7 +131,7 @@ def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Cont
             if len(chunks) == metadata.num_chunks_from_msg:
                 messages[metadata.sequence_id, "+".join(open_chunks.pop(metadata.uuid))] += 1
             continue
-        opened, _ = open_entry(delivery.entry)
+        opened = open_entry(delivery.entry)
         assert opened is not None
         entries[metadata.num_messages_in_batch, opened] += 1
         for number, content in plain(delivery.entry):
@@ -144,10 +141,10 @@ def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Cont
 
 def plain(entry: bytes) -> list[Content]:
     """The messages of an entry, by what the tests put into them."""
-    opened, _ = open_entry(entry)
+    opened = open_entry(entry)
     assert opened is not None
     known = {
-        (content, number): open_entry(numbered(number, content=content))[0]
+        (content, number): open_entry(numbered(number, content=content))
         for number in range(2 * IDS)
         for content in "xy"
     }

@@ -37,6 +37,8 @@ class Log:
     """One cluster's log, with the truth about it."""
 
     cluster: str
+    lives: dict[str, int] = field(default_factory=INCARNATIONS.copy)
+    """The incarnation of the topic at each origin now."""
     shape: LogIndex = field(default_factory=LogIndex)
     place: dict[Identity, Position] = field(default_factory=dict)
     high_water: dict[str, HighWater] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Log:
     def __post_init__(self) -> None:
         self.acks = TopicAcks(
             self.cluster,
-            INCARNATIONS[self.cluster],
+            self.lives[self.cluster],
             self.shape,
             self.high_water.get,
             lambda origin: self.holes.get(origin, []),
@@ -66,8 +68,8 @@ class Log:
         self.shape.append(here, 1, marker=marker)
         at = here if at is None else at
         if origin != self.cluster:
-            self.acks.copied(origin, INCARNATIONS[origin], at, here, 1)
-        self.high_water[origin] = HighWater(INCARNATIONS[origin], at)
+            self.acks.copied(origin, self.lives[origin], at, here, 1)
+        self.high_water[origin] = HighWater(self.lives[origin], at)
         if not marker:
             self.place[origin, at] = here
         if absent:
@@ -92,11 +94,26 @@ class Log:
 
 @st.composite
 def two_logs(draw: st.DrawFn) -> tuple[Log, Log]:
-    """Clusters a and b; c's messages come to each by a link of its own. Links may leave some out, and say so."""
-    logs = {name: Log(name) for name in "abc"}
+    """Clusters a and b; c's messages come to each by a link of its own. Links may leave some out, and say so. The topic
+    may be deleted anywhere and made anew: others keep what they have of its earlier life."""
+    lives = INCARNATIONS.copy()
+    logs = {name: Log(name, lives) for name in "abc"}
     originated: dict[str, list[tuple[Position, bool]]] = {name: [] for name in "abc"}
+    begun = dict.fromkeys("abc", 0)
+    """Where the life of now begins in what was originated."""
     reached = {(source, to): 0 for source in "abc" for to in "ab" if source != to}
     for _ in range(draw(st.integers(0, 30))):
+        if draw(st.integers(0, 9)) == 0:
+            name = draw(st.sampled_from("abc"))
+            lives[name] += 1
+            logs[name] = Log(name, lives, next=Position(logs[name].next.ledger + 1, 0))
+            for source, to in reached:
+                if source == name:
+                    reached[source, to] = len(originated[name])  # what was not copied is gone
+                elif to == name:
+                    reached[source, to] = begun[source]
+            begun[name] = len(originated[name])
+            continue
         if draw(st.booleans()):
             name, marker = draw(st.sampled_from("abc")), draw(st.integers(0, 5)) == 0
             if draw(st.integers(0, 9)) == 0:
@@ -270,18 +287,36 @@ def test_what_is_too_much_to_be_told_at_once_is_told_later(logs: tuple[Log, Log]
 
 
 @given(two_logs())
-def test_a_claim_about_an_older_incarnation_says_nothing_and_one_about_a_newer_one_waits(logs: tuple[Log, Log]) -> None:
+def test_what_a_claim_means_here_follows_from_its_positions_and_not_from_the_life_that_it_names(
+    logs: tuple[Log, Log],
+) -> None:
+    """Workers of earlier versions name one life in a claim, and think of that one alone."""
+    here, there = logs
+    for origin in here.high_water:
+        acks = here.acks.vector_of(CursorState(mark_delete=here.shape.last), here.high_water).origins[origin]
+        said = []
+        for difference in (-1, 0, 1):
+            claim = acks.copy()
+            claim.incarnation += difference
+            placed = there.acks.place(AckVector({origin: claim}), BEFORE_ALL)
+            rest = placed.rest.origins.get(origin, OriginAcks(0))
+            said.append((placed.positions, placed.batches, rest.ranges, rest.positions))
+        assert said[0] == said[1] == said[2]
+
+
+@given(two_logs(), st.data())
+def test_entries_of_an_earlier_life_are_never_claimed_as_the_own_ones_of_who_keeps_them(
+    logs: tuple[Log, Log], data: st.DataObject
+) -> None:
     log, _ = logs
-    for origin in log.high_water:
-        for difference in (-1, 1):
-            vector = AckVector()
-            acks = log.acks.vector_of(CursorState(mark_delete=log.shape.last), log.high_water).origins[origin].copy()
-            acks.incarnation += difference
-            vector.origins[origin] = acks
-            placed = log.acks.place(vector, BEFORE_ALL)
-            assert not placed.positions
-            waits = difference > 0 and origin != log.cluster and bool(acks)
-            assert bool(placed.rest) == waits
+    cursor, whole, parts = data.draw(consumed_in(log))
+    noted = PositionSet(log.place[identity] for identity in [*whole, *parts])
+    change, _ = log.acks.delta_of(Unannounced(noted), cursor.state)
+    for vector in (log.acks.vector_of(cursor.state, log.high_water), change):
+        own = vector.origins.get(log.cluster, OriginAcks(0))
+        copied = {place for (origin, _), place in log.place.items() if origin != log.cluster}
+        assert copied.isdisjoint(own.positions)
+        assert copied.isdisjoint(own.batches)
 
 
 def test_what_a_restored_log_has_lost_at_the_end_of_a_ledger_is_not_claimed() -> None:
@@ -331,7 +366,7 @@ def test_what_lies_before_a_start_is_claimed_by_nobody_and_lies_where_the_start_
         for origin in sorted(origins)
     }
     vector = log.acks.vector_of(cursor.state, log.high_water)
-    ends = ends_before(cursor.state.starts, log.acks.incarnations(log.high_water))
+    ends = ends_before(cursor.state.starts, log.acks.known(log.high_water))
     before = log.acks.before(ends, BEFORE_ALL)
     for (origin, at), place in log.place.items():
         is_before = at <= ends.get(origin, BEFORE_ALL)

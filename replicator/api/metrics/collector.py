@@ -15,10 +15,10 @@ from replicator.api.metrics.bounded import BoundedFigures
 from replicator.api.metrics.declared import PREFIX, Kind
 from replicator.api.metrics.declared import Metric as Declared
 from replicator.engine.latencies import BOUNDS_SECONDS, Histogram, Latencies
+from replicator.links.gaps import KINDS
 
 CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
 """Of a link; see docs/http.md."""
-_GAP_KINDS: Final = ("trimmed", "made-anew", "lost-data")
 
 Row = tuple[tuple[str, ...], float]
 """The values of the labels after ``cluster``, and that of the metric."""
@@ -233,7 +233,7 @@ class StatusCollector(Collector):
 
 
 def _gaps_by_kind(link: Mapping[str, Any]) -> dict[str, int]:
-    found = dict.fromkeys(_GAP_KINDS, 0)
+    found = dict.fromkeys(KINDS, 0)
     for gap in link["gaps"]:
         found[gap["kind"]] += 1
     return found

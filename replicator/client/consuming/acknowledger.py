@@ -24,7 +24,8 @@ from replicator.client.consuming.ack_grouping import (
 )
 from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
 from replicator.client.consuming.moving import Moves
-from replicator.client.errors import ClusterFenced, InvalidAck, PulsarException
+from replicator.client.errors import ClusterFenced, InvalidAck, InvalidMessage, PulsarException
+from replicator.client.message import Message, MessageId
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from snapshots.position import Position
@@ -205,3 +206,17 @@ class Acknowledger:
                 waiter.set_exception(error)
             else:
                 waiter.set_result(None)
+
+
+def id_of(message: Message | MessageId, topic: str) -> MessageId:
+    """Return the id of ``message``, which an application acknowledges or rejects. It must be of ``topic``.
+
+    Raises :class:`InvalidMessage` for a value of another type, and :class:`InvalidAck` for a message of another topic.
+    """
+    if isinstance(message, MessageId):
+        return message
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
+    if message.topic_name() != topic:
+        raise InvalidAck(f"{message!r} is not of {topic}")
+    return message.message_id()

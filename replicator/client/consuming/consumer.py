@@ -13,21 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from replicator.client.argument_checks import check_properties, check_range
-from replicator.client.consuming.acknowledger import Acknowledger
+from replicator.client.consuming.acknowledger import Acknowledger, id_of
 from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
 from replicator.client.consuming.inbox import Inbox
 from replicator.client.consuming.letters import LetterSender, LetterTopics
 from replicator.client.consuming.listening import Listening, MessageListener
-from replicator.client.consuming.receiving import Arrivals, Receiver
+from replicator.client.consuming.receiving import ActiveChanges, Arrivals, ConsumerEventListener, Receiver
 from replicator.client.consuming.seeking import SkippedPart, seek_target
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
     CumulativeAcknowledgementNotAllowedError,
-    InvalidAck,
     InvalidMessage,
     NotAllowedError,
     PulsarException,
@@ -46,14 +44,6 @@ from replicator.running.timeouts import timeout
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
-
-
-class ConsumerEventListener(Protocol):
-    """Hears in a Failover subscription whether its consumer is the active one."""
-
-    def became_active(self, consumer: Receiver, partition: int) -> None: ...
-
-    def became_inactive(self, consumer: Receiver, partition: int) -> None: ...
 
 
 class Consumer(Receiver):
@@ -91,11 +81,12 @@ class Consumer(Receiver):
         self._on_close = on_close
         self._on_over = on_over
         """Who wants to know that nothing more can be received, and that it was not closed."""
-        self._event_listener = event_listener
-        self._seen_as: Receiver = self if seen_as is None else seen_as
-        """The consumer that the application knows."""
         self._loop = asyncio.get_running_loop()
         self._partition = parse_topic(settings.topic).partition
+        self._active_changes: ActiveChanges | None = None
+        if event_listener is not None:
+            seen_as = self if seen_as is None else seen_as
+            self._active_changes = ActiveChanges(event_listener, seen_as, settings.topic, self._partition)
         self._stats = ConsumerStatsRecorder(self._loop.time())
         self._acks = Acknowledger(settings, lambda: self._channel, self._stats)
         self._inbox = Inbox(
@@ -122,7 +113,6 @@ class Consumer(Receiver):
         self._reopening: SupervisedTask | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._active: bool | None = None
         self._reached_end = False
         self._error: PulsarException | None = None
         """Why nothing more can be received; None while open."""
@@ -363,16 +353,8 @@ class Consumer(Receiver):
 
     def on_active_change(self, active: bool) -> None:
         """Failover: whether this consumer gets the messages."""
-        if self._event_listener is None or active is self._active:
-            return
-        self._active = active
-        try:
-            if active:
-                self._event_listener.became_active(self._seen_as, self._partition)
-            else:
-                self._event_listener.became_inactive(self._seen_as, self._partition)
-        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
-            _log.exception("%s: the consumer event listener failed", self._settings.topic)
+        if self._active_changes is not None:
+            self._active_changes.tell(active)
 
     def on_reached_end(self) -> None:
         """The topic is terminated, and all of it is consumed."""
@@ -454,13 +436,7 @@ class Consumer(Receiver):
         self._start(channel)
 
     def _own_id(self, message: Message | MessageId) -> MessageId:
-        if isinstance(message, MessageId):
-            return message
-        if not isinstance(message, Message):
-            raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
-        if message.topic_name() != self._settings.topic:
-            raise InvalidAck(f"{message!r} is not of {self._settings.topic}")
-        return message.message_id()
+        return id_of(message, self._settings.topic)
 
     def _connected(self) -> ConsumerChannel:
         self._check_open()

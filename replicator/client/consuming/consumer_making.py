@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from replicator.client.argument_checks import full_topic_name
-from replicator.client.consuming.consumer import Consumer, ConsumerEventListener
+from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.dead_letter import full_policy
 from replicator.client.consuming.letters import LetterTopics
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.pattern_consumer import PatternConsumer, PatternPorts
 from replicator.client.consuming.reader import Reader
-from replicator.client.consuming.receiving import Receiver
+from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
 from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from replicator.client.message import MessageId, Opening
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings

@@ -7,10 +7,11 @@ the calls that take messages. No call that is cancelled takes a message with it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Protocol, Self
 
 from replicator.client.argument_checks import check_range
 from replicator.client.closing import ClosedAtExit
@@ -20,6 +21,8 @@ from replicator.client.errors import AlreadyClosed, InvalidConfiguration, NotAll
 from replicator.client.message import Message
 from replicator.client.settings import ConsumerBatchReceivePolicy
 from replicator.running.timeouts import timeout
+
+_log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -221,3 +224,36 @@ class Receiver(ClosedAtExit):
     def _check_no_listener(self) -> None:
         if self._listening is not None:
             raise InvalidConfiguration(f"{self._name}: its messages go to its message_listener; none can be received")
+
+
+class ConsumerEventListener(Protocol):
+    """Hears in a Failover subscription whether its consumer is the active one."""
+
+    def became_active(self, consumer: Receiver, partition: int) -> None: ...
+
+    def became_inactive(self, consumer: Receiver, partition: int) -> None: ...
+
+
+class ActiveChanges:
+    """Tells a listener each time its consumer becomes the active one of a Failover subscription, or no longer is."""
+
+    def __init__(self, listener: ConsumerEventListener, consumer: Receiver, topic: str, partition: int) -> None:
+        """``consumer`` is the one that the application knows; ``topic`` is for the log."""
+        self._listener = listener
+        self._topic = topic
+        self._consumer = consumer
+        self._partition = partition
+        self._active: bool | None = None
+
+    def tell(self, active: bool) -> None:
+        """Call the listener, if ``active`` is news."""
+        if active is self._active:
+            return
+        self._active = active
+        try:
+            if active:
+                self._listener.became_active(self._consumer, self._partition)
+            else:
+                self._listener.became_inactive(self._consumer, self._partition)
+        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
+            _log.exception("%s: the consumer event listener failed", self._topic)

@@ -44,7 +44,7 @@ from replicator.client.settings import BatchingType, CompressionType, ProducerSe
 from replicator.client.tasks import client_supervisor
 from replicator.client.wire.channel import ProducerChannel, ProducerReady
 from replicator.client.wire.reopening import open_first, open_with_retries
-from replicator.engine.log.entry import MESSAGE_BYTES_MAX
+from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import DUPLICATE
 from replicator.running.short_tasks import awaited
@@ -85,7 +85,7 @@ class Producer(MessageSender):
         whole = settings.compression is CompressionType.NONE and settings.chunk_message_bytes is None
         self._whole = whole
         self._content_bytes_max = MESSAGE_BYTES_MAX if whole else CHUNKED_MESSAGE_BYTES_MAX
-        self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._message_bytes_max = self._metadata_bytes_max = MESSAGE_BYTES_MAX
         """As the cluster says."""
         self._framer = EntryFramer(settings.producer_name or "", settings.compression, encryptor)
         self._batch: Batcher[Confirmation] | None = None
@@ -130,7 +130,7 @@ class Producer(MessageSender):
         pending, batch = self._pending, self._batch
         if pending.full:
             raise ProducerQueueIsFull(f"{self._topic}: {pending.messages} messages wait for confirmation")
-        check_message(message, self._content_bytes_max)
+        check_message(message, self._content_bytes_max, self._metadata_bytes_max)
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence_id
@@ -258,6 +258,7 @@ class Producer(MessageSender):
     def _fit(self, ready: ProducerReady) -> None:
         """Messages, chunks and batches are as large as the cluster takes that serves now; what is sealed stays so."""
         size = self._message_bytes_max = ready.message_bytes_max
+        self._metadata_bytes_max = max(size, METADATA_ROOM_BYTES)
         if self._whole:
             self._content_bytes_max = size
         batching = self._settings.batching

@@ -20,7 +20,6 @@ from replicator.client.producing.framing import ordering_key_bytes
 from replicator.client.producing.pending import Confirmation
 from replicator.client.schema import Schema
 from replicator.engine.admission import LOCAL
-from replicator.engine.log.entry import MESSAGE_BYTES_MAX
 
 AddContext = Callable[[Mapping[str, str] | None], Mapping[str, str] | None]
 """A message's properties, with the context of the trace that sends it."""
@@ -157,8 +156,11 @@ class MessageSender(ClosedAtExit):
             raise SchemaError(f"{self._topic}: {error}") from None
 
 
-def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
-    """Raise :class:`InvalidMessage` or :class:`MessageTooBig` unless the message can be sent."""
+def check_message(message: OutgoingMessage, content_bytes_max: int, metadata_bytes_max: int) -> None:
+    """Raise :class:`InvalidMessage` or :class:`MessageTooBig` unless the message can be sent.
+
+    Keys and properties may have ``metadata_bytes_max`` bytes together: as much as the cluster takes of an entry.
+    """
     content = message.content
     if isinstance(content, bytes):
         if len(content) > content_bytes_max:
@@ -166,7 +168,7 @@ def check_message(message: OutgoingMessage, content_bytes_max: int) -> None:
     elif content is not None:
         raise InvalidMessage(f"content is {type(content).__name__}; it must be bytes, or None for the null value")
     if message.properties or message.partition_key is not None or message.ordering_key is not None:
-        _check_texts(message)
+        _check_texts(message, metadata_bytes_max)
     if message.sequence_id is message.event_timestamp is message.deliver_at is None:
         return  # as nearly all
     for name, number in (
@@ -183,7 +185,7 @@ def wall_time_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _check_texts(message: OutgoingMessage) -> None:
+def _check_texts(message: OutgoingMessage, bytes_max: int) -> None:
     if message.properties:
         check_properties(message.properties)
     try:
@@ -196,8 +198,8 @@ def _check_texts(message: OutgoingMessage) -> None:
             rest += len(ordering_key_bytes(message.ordering_key))
     except (UnicodeEncodeError, TypeError, AttributeError) as error:
         raise InvalidMessage(f"keys and properties must be text that UTF-8 can hold: {error}") from None
-    if rest > MESSAGE_BYTES_MAX:
-        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {MESSAGE_BYTES_MAX}")
+    if rest > bytes_max:
+        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {bytes_max}")
 
 
 def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:

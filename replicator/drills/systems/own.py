@@ -28,6 +28,7 @@ from replicator.failover.rules import differences
 from replicator.failover.switch import Switch
 from replicator.index.drill_reports import EXACT
 from replicator.operating.plan import ask_rules
+from replicator.operating.processes import how_it_ended
 from replicator.operating.status import fetch
 from replicator.security.asking import worker_session
 from replicator.topology import Topology
@@ -194,7 +195,7 @@ class OwnSystem:
                 check=False,
             )
         if done.returncode not in (0, 1):
-            raise DrillError(f"verify ended with status {done.returncode}; see {self._out_dir / 'verify.log'}")
+            raise DrillError(f"verify {how_it_ended(done.returncode)}; see {self._out_dir / 'verify.log'}")
         report: dict[str, Any] = json.loads(done.stdout)
         return report
 

@@ -37,10 +37,23 @@ _SIZE = struct.Struct("<I")
 
 
 def copy_head(
-    store: Store, ends: Mapping[str, tuple[int, Position]], *, version: str, made_at_ms: int
+    store: Store,
+    ends: Mapping[str, tuple[int, Position]],
+    *,
+    version: str,
+    made_at_ms: int,
+    marks: Mapping[str, Mapping[str, Position]],
 ) -> dict[str, Any]:
-    """What a copy says of the store that it is of; ``ends`` are each topic's incarnation and LAC before the copying."""
-    topics = {name: {"incarnation": incarnation, "lac": str(last)} for name, (incarnation, last) in ends.items()}
+    """Return what a copy says of its store. ``ends`` are each topic's incarnation and LAC before the copying, ``marks``
+    how far each origin's messages were in it."""
+    topics = {
+        name: {
+            "incarnation": incarnation,
+            "lac": str(last),
+            "marks": {origin: str(position) for origin, position in marks.get(name, {}).items()},
+        }
+        for name, (incarnation, last) in ends.items()
+    }
     return {
         "cluster": store.cluster,
         "store_id": store.meta("store")["store_id"],

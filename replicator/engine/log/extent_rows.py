@@ -48,6 +48,31 @@ def extent_keys(store: Store, topic_id: int) -> list[tuple[str, int]]:
     return found
 
 
+class Life(NamedTuple):
+    """One life of a topic at another cluster, as far as it is here: its first and last entry, as origin positions."""
+
+    incarnation: int
+    first: Position
+    last: Position
+
+
+def lives(store: Store, topic_id: int) -> dict[str, list[Life]]:
+    """Return by origin, in order, the lives of which entries are here; costs two look-ups for each life."""
+    found: dict[str, list[Life]] = {}
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        for origin, incarnation in extent_keys(store, topic_id):
+            prefix = extent_key_prefix(topic_id, origin)
+            cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, 0, 0))
+            first = _extent(*cursor.item())
+            end = prefix + EXTENT_KEY_TAIL.pack(incarnation, _INCARNATIONS_END, _INCARNATIONS_END)
+            if not (cursor.prev() if cursor.set_range(end) else cursor.last()):
+                continue
+            last = _extent(*cursor.item())
+            found.setdefault(origin, []).append(Life(incarnation, first.origin_first, last.origin_last))
+    return found
+
+
 def read_extents(
     store: Store, topic_id: int, origin: str, incarnation: int, *, at: Position = BEFORE_ALL, runs_max: int
 ) -> list[Extent]:

@@ -7,6 +7,7 @@ that was here; when a ledger is trimmed, that is kept.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from snapshots.position import Position
@@ -19,9 +20,11 @@ repeats messages that somebody kept for so long after a seek elsewhere, and neve
 
 
 def note_end(ends: list[Position], last: Position) -> None:
-    """``last`` is gone as well; positions come in order."""
-    if ends and ends[-1].ledger == last.ledger:
-        ends[-1] = last
+    """Note that the log is trimmed up to ``last``. Positions come in order, but for those of a life of the topic that
+    was put back below later ones (:mod:`replicator.engine.log.commit.putting_back`)."""
+    at = bisect_left(ends, last.ledger, key=lambda end: end.ledger)
+    if at < len(ends) and ends[at].ledger == last.ledger:
+        ends[at] = max(ends[at], last)
     else:
-        ends.append(last)
+        ends.insert(at, last)
         del ends[:-LEDGER_ENDS_MAX]

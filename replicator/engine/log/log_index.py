@@ -168,6 +168,12 @@ class LogIndex:
             and self._first[at] <= position[1] <= self._last[at]
         )
 
+    def had(self, position: Position) -> bool:
+        """Return whether ``position`` is in the log, or is known to have been trimmed from it."""
+        if position <= self.trimmed or position in self:
+            return True
+        return any(end.ledger == position.ledger and position <= end for end in self.trimmed_ends)
+
     def has_ledger(self, ledger: int) -> bool:
         """Return whether ``ledger`` is, or is known to have been, a ledger of this log."""
         at = bisect_left(self._ledgers, ledger)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from replicator.engine.log.block import BlockKind
+from replicator.engine.log.extent_rows import extent_keys, lives
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.parts import PartlyHere
@@ -24,6 +25,7 @@ class Origins:
     """The clusters whose messages are in one topic, this one among them."""
 
     __slots__ = (
+        "_earlier",
         "_high_waters",
         "_ledger",
         "_left_out",
@@ -44,6 +46,8 @@ class Origins:
         self._message_vector = store.message_vector(topic_id, self._high_waters)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
         """By origin, what was asked for since the last hole of it."""
+        self._earlier: Mapping[str, Position] | None = None
+        """See :meth:`earlier_lives`; None while it is not known."""
         self._ledger = log.last.ledger
         self.ledgers_begun = 0
         """Grows when a block begins another ledger, here or at its origin."""
@@ -63,6 +67,31 @@ class Origins:
 
     def high_water(self, origin: str) -> HighWater | None:
         return self._high_waters.get(origin)
+
+    def earlier_lives(self) -> Mapping[str, Position]:
+        """Return the last position of each earlier life of an origin that is here, by ``origin/incarnation``.
+
+        No origin has such a name.
+        """
+        if self._earlier is None:
+            marks = self._high_waters
+            self._earlier = {
+                f"{origin}/{life.incarnation}": life.last
+                for origin, each in lives(self._store, self._topic_id).items()
+                for life in each
+                if origin in marks and life.incarnation < marks[origin].incarnation
+            }
+        return self._earlier
+
+    def had(self, origin: str, position: Position) -> bool:
+        """Return whether the entry of ``origin`` at ``position``, of whatever life, is or was here."""
+        ends = self._store.trim(self._topic_id).ends.get(origin, ())
+        if any(end.ledger == position.ledger and position <= end for end in ends):
+            return True
+        if origin == self._store.cluster:
+            return position in self._log
+        incarnations = [each for name, each in extent_keys(self._store, self._topic_id) if name == origin]
+        return any(self._store.translate(self._topic_id, origin, each, position) is not None for each in incarnations)
 
     def left_out(self, origin: str) -> list[Hole]:
         """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
@@ -92,22 +121,30 @@ class Origins:
                 before = self._high_waters.get(header.origin)
                 if before is None or before.position.ledger != header.origin_last.ledger:
                     self.ledgers_begun += 1
-                self._high_waters[header.origin] = HighWater(header.incarnation, header.origin_last)
+                    self._earlier = None
+                incarnation = header.incarnation
+                if before is not None and incarnation < before.incarnation:  # the rest of an earlier life
+                    incarnation, self._earlier = before.incarnation, None
+                self._high_waters[header.origin] = HighWater(incarnation, header.origin_last)
             if appended.hole:
                 self._left_out.pop(header.origin, None)
             if appended.partly:
                 self._note_parts(header.origin, header.origin_first, appended.position, appended.partly)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
-        """Links left out all that they had not sent yet up to there, and it is noted in the store."""
+        """Links left out all that they had not sent yet up to there, or a later life was taken up; it is noted in the
+        store."""
         for note in notes:
             self._left_out.pop(note.origin, None)
-            before = self._high_waters.get(note.origin)
-            if before is None or before.position < note.upto:  # else blocks came after it in the same commit
-                self._high_waters[note.origin] = HighWater(note.incarnation, note.upto)
+            self._earlier = None
+            before = self._high_waters.get(note.origin) or HighWater(note.incarnation, note.upto)
+            self._high_waters[note.origin] = HighWater(  # blocks may have come after it in the same commit
+                max(before.incarnation, note.incarnation), max(before.position, note.upto)
+            )
 
     def trimmed(self) -> None:
         """Batches of which only a part was here are holes now, as far as they were trimmed."""
+        self._earlier = None
         if self._log.parts is not None:
             self._left_out.clear()
             self._load_parts()

@@ -6,7 +6,7 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
 from replicator.engine.producing.publish_order import Turn
-from replicator.engine.producing.sequence_index import Pair, SequenceIndex
+from replicator.engine.producing.sequence_index import SequenceIndex
+from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -190,6 +191,17 @@ class CopyRequest(Request):
 
 
 @dataclass(slots=True)
+class KeepBothRequest(Request):
+    """Takes up later lives of a topic at other clusters: their earlier ones are closed history from then on."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    lives: Mapping[str, HighWater] = field(default_factory=dict)
+    """By origin, the life to take up, and how far the link's source has it."""
+    holes: Mapping[str, Hole] = field(default_factory=dict)
+    """By origin, what of an earlier life is missing, below the high-water mark."""
+
+
+@dataclass(slots=True)
 class ReclaimRequest(Request):
     """Appends blocks of this cluster's own at the positions that they had; see
     :mod:`replicator.engine.log.commit.reclaiming`."""
@@ -204,6 +216,42 @@ class ReclaimRequest(Request):
     upto: Position = BEFORE_ALL
     """Up to where its own positions are then accounted for."""
     numbered: bool = False
+
+
+@dataclass(slots=True)
+class PutBackRequest(Request):
+    """Puts lost blocks of this cluster's own below the end of the log; see
+    :mod:`replicator.engine.log.commit.putting_back`."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    incarnation: int = 0
+    """Their life."""
+    after: Position = BEFORE_ALL
+    """The position after which nothing was in the log, up to the next ledger that it has."""
+    blocks: Sequence[tuple[BlockHeader, bytes]] = ()
+    """In their order; verified."""
+    holes: Sequence[Hole] = ()
+    """Ranges that nobody has: this cluster does not claim these positions."""
+    upto: Position = BEFORE_ALL
+    """Position up to which the life is then accounted for."""
+    numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Entries and messages of a log up to and including the position ``through``."""
+
+    through: Position
+    entries: int
+    messages: int
+
+
+@dataclass(slots=True)
+class RecountRequest(Request):
+    """Counts again what lies before each of a topic's next blocks; its result is where to go on, or None at the end."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    counted: Counted = Counted(BEFORE_ALL, 0, 0)
 
 
 @dataclass(slots=True)
@@ -244,6 +292,8 @@ class DeleteTopicsRequest(Request):
 
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
+    noted_ms: int | None = None
+    """When a client or an operator asked for it, to be noted with the topics; None if nothing is noted."""
 
 
 @dataclass(slots=True)

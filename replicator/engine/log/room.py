@@ -31,11 +31,14 @@ from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom, is_full
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopyRequest,
+    DeleteTopicsRequest,
     DropInactiveRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     ReclaimRequest,
+    RecountRequest,
     Request,
     SweepRequest,
     TrimRequest,
@@ -56,7 +59,7 @@ MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
 """Room that the smallest append needs. Without it no message is stored."""
 
-APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest)
+APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest, PutBackRequest)
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +80,9 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
             total += _row_bytes(request.bytes, elsewhere)
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
-        elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest)):
+        elif isinstance(request, DeleteTopicsRequest):
+            total += 3 * ROW_BYTES * len(request.tails)
+        elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest, RecountRequest)):
             total += BOUNDED_BYTES
         elif isinstance(request, CompactSegmentsRequest):
             total += BOUNDED_BYTES + 2 * MOVED_TO_TABLE_BYTES

@@ -40,6 +40,7 @@ from replicator.engine.log.store_files import (
     SEGMENTS,
     cannot_be_used,
     check_head,
+    check_new,
     check_not_restoring,
     identity,
     lock_directory,
@@ -167,6 +168,7 @@ class Store(TopicRows):
         is written: another version's tables stay as they are."""
         stored = read_row(self.env, self.path, "meta", HEAD)
         if stored is None:
+            check_new(self.env, self.path)
             return {"format": FORMATS[0], "cluster": self.cluster, "store_id": uuid.uuid4().hex}
         head: dict[str, Any] = json.loads(stored)
         check_head(self.path, self.cluster, head)
@@ -251,6 +253,24 @@ class Store(TopicRows):
                     found.setdefault(header.origin, header.origin_last)
                 more = cursor.prev()
         return {**self.trim(topic_id).vector, **found}
+
+    def newest_message(self, topic_id: int, origin: str, upto: Position) -> Position | None:
+        """Return the origin position of the newest message of ``origin`` that lies here at or below ``upto``.
+
+        Return None if there is none in :data:`PASS_OVER_BLOCKS_MAX` blocks.
+        """
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            after = BLOCK_KEY.pack(topic_id, upto.ledger, upto.entry + 1)
+            more = cursor.prev() if cursor.set_range(after) else cursor.last()
+            for _ in range(PASS_OVER_BLOCKS_MAX):
+                if not more or bytes(cursor.key()[: TOPIC_KEY.size]) != TOPIC_KEY.pack(topic_id):
+                    return None
+                header = parse_row(cursor.value()).header
+                if header.origin == origin and header.kind is BlockKind.MESSAGES:
+                    return header.origin_last
+                more = cursor.prev()
+        return None
 
     # The log.
 

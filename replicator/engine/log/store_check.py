@@ -1,26 +1,33 @@
-"""Whether a store is whole: every block by its checksum, and what the segments are said to hold by what is there.
+"""Whether a store is whole: every block by its checksum, every row by what others say of it, and what the segments are
+said to hold by what is there.
 
 It reads all that is stored. The store must not be written meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+import lmdb
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block_heads import BlockHead
 from replicator.engine.log.damaged_heads import END, DamagedHead, damaged_heads
-from replicator.engine.log.segments.places import place_in, read_placed
+from replicator.engine.log.row_check import Finding, MissingBlocks, WrongRow, check_rows
+from replicator.engine.log.segments.places import place_in, placed_row, read_placed
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_copy import DamagedBlock
+from replicator.engine.log.store_tables import BLOCK_KEY
+from replicator.engine.log.table_check import check_tables
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
 HEADS: Final = 1_000
 BY_ITS_SEGMENT: Final = "`replicator store repair` puts it back from its segment"
 BY_OTHERS: Final = "`replicator store repair` asks the other clusters for it"
+BY_OTHER_ROWS: Final = "`replicator store repair` makes it again from the blocks"
 BY_A_BACKUP: Final = (
     "nobody can say what it was: restore the newest whole backup (docs/backup.md), and what came since comes back from "
     "the other clusters"
@@ -34,12 +41,25 @@ class StoreCheck:
     damaged: list[DamagedBlock] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     """What else is wrong."""
+    rows: list[Finding] = field(default_factory=list)
+    """Rows that are gone, or contradict each other."""
     topics: int = 0
     blocks: int = 0
 
     @property
     def problems(self) -> list[str]:
-        return [f"topic {each.topic}: {each.reason}" for each in self.damaged] + self.others
+        return [
+            *(f"topic {each.topic}: {each.reason}" for each in self.damaged),
+            *self.others,
+            *(f"{each}; {remedy_of(each)}" for each in self.rows),
+        ]
+
+
+def remedy_of(finding: Finding) -> str:
+    """Return what to do about a row that is gone or wrong."""
+    if isinstance(finding, MissingBlocks):
+        return BY_OTHERS
+    return BY_OTHER_ROWS if finding.write is not None else BY_A_BACKUP
 
 
 def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) -> StoreCheck:
@@ -48,9 +68,26 @@ def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) 
     for record in store.topics():
         on_topic(record.name)
         found.topics += 1
-        _check_topic(store, record.topic_id, record.name, found)
-    _check_places(store, found)
+        try:
+            _check_topic(store, record.topic_id, record.name, found)
+        except lmdb.Error as error:
+            found.others.append(f"topic {record.name}: its rows cannot be read: {error}; {BY_A_BACKUP}")
+    found.rows = row_findings(store)
     return found
+
+
+def row_findings(store: Store) -> list[Finding]:
+    """Return the rows of a store that are gone, or contradict each other."""
+    found: list[Finding] = []
+    names = {record.topic_id: record.name for record in store.topics()}
+    orphans: dict[int, list[Position]] = {}
+    found += _check_places(store, names, orphans)
+    for record in store.topics():
+        try:
+            found += check_rows(store, record, orphans.get(record.topic_id, ()))
+        except lmdb.Error as error:
+            found.append(WrongRow(record.name, f"its rows cannot be read: {error}"))
+    return found + check_tables(store)
 
 
 def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> None:
@@ -115,12 +152,22 @@ def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead, str
                 after = last
 
 
-def _check_places(store: Store, found: StoreCheck) -> None:
-    """Each block that lies in a segment is said to lie there once, and nothing else is."""
+def _check_places(store: Store, names: Mapping[int, str], orphans: dict[int, list[Position]]) -> Iterator[WrongRow]:
+    """Each block that lies in a segment is said to lie there once, and nothing else is. Note in ``orphans``, by topic,
+    the blocks that are said to lie somewhere and have no row."""
     with store.env.begin(buffers=True) as txn:
         said = {bytes(key): place for place, key in read_placed(txn, store.tables["placed"])}
         for key, value in txn.cursor(db=store.tables["blocks"]):
-            place = place_in(value)
-            if place != said.pop(bytes(key), None):
-                found.others.append(f"the block with the key {bytes(key).hex()}: it is not said to lie at {place}")
-    found.others += [f"something is said to lie at {place}, which no topic has" for place in said.values()]
+            place, block = place_in(value), bytes(key)
+            if place == (known := said.pop(block, None)):
+                continue
+            topic_id, ledger, first = BLOCK_KEY.unpack(block)
+            name = names.get(topic_id, f"of id {topic_id}")
+            write = None if place is None or known is not None else ("placed", *placed_row(place, block))
+            yield WrongRow(name, f"the block at {ledger}:{first} is not said to lie at {place}", write)
+    for orphan, place in said.items():
+        topic_id, ledger, first = BLOCK_KEY.unpack(orphan)
+        if topic_id in names:
+            orphans.setdefault(topic_id, []).append(Position(ledger, first))
+        else:
+            yield WrongRow("", f"something is said to lie at {place}, which no topic has")

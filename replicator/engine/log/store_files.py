@@ -278,6 +278,23 @@ def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes |
         raise _damaged(path, error) from None
 
 
+def check_new(env: lmdb.Environment, path: Path) -> None:
+    """Raise :class:`StoreUnusable` if a store without a row that says what it is has topics: then that row is lost, and
+    a new one would have another store id."""
+    try:
+        with env.begin(db=env.open_db(b"topics", create=False)) as txn:
+            has_topics = txn.cursor().first()
+    except lmdb.NotFoundError:
+        return
+    except lmdb.Error as error:
+        raise _damaged(path, error) from None
+    if has_topics:
+        raise StoreUnusable(
+            f"data directory {path}: the log has topics, and lacks the row that says whose store it is: data.mdb is "
+            "damaged; restore a backup (docs/backup.md)"
+        )
+
+
 def _damaged(path: Path, error: lmdb.Error) -> StoreUnusable:
     if isinstance(error, lmdb.DiskError):  # LMDB's own name of ENOSPC
         return no_room(path)

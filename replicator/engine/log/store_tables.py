@@ -26,9 +26,10 @@ cursors    topic id | subscription                        see :mod:`replicator.e
 cursor_rows                                               see there
 tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
 pending_acks                                              see :mod:`replicator.sync.pending_acks`
-trims      topic id                                       JSON: up to where the log was trimmed, and by origin
-                                                          the newest message that was trimmed, and where ledgers
-                                                          ended; see :mod:`replicator.engine.log.ledger_ends`
+trims      topic id                                       JSON: up to where the log was trimmed, how many entries
+                                                          and messages that were, by origin the newest message that
+                                                          was trimmed, and where ledgers ended; see
+                                                          :mod:`replicator.engine.log.ledger_ends`
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
 numbered, numbered_blocks, numbering, copied_sequences,   see :mod:`replicator.engine.producing.sequence_index`
@@ -48,6 +49,10 @@ published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u
            | first entry (origin's position)              entries lie at the Apache Pulsar brokers that the worker runs
                                                           beside; see :mod:`replicator.apache.published`
 broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
+lineage    topic id | origin                              JSON: which store of the origin wrote the copies that are
+                                                          here, and which lives it deleted, by incarnation; see
+                                                          :mod:`replicator.engine.topics.origin_stores`
+deletions  hash of topic, origin and incarnation          JSON: a life of a topic that its origin deleted; see there
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -110,6 +115,8 @@ TABLES: Final = (
     "staging",
     "published",
     "broker_cursors",
+    "lineage",
+    "deletions",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
@@ -128,12 +135,14 @@ class Trim:
     """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin.
 
     ``ends`` has by origin the last entry of it of each of its ledgers, as origin positions; under ``HERE`` of each
-    ledger of this log; see :mod:`replicator.engine.log.ledger_ends`.
+    ledger of this log; see :mod:`replicator.engine.log.ledger_ends`. ``counts`` are the entries and messages up to
+    ``through``, or None in a row of a version that did not count them.
     """
 
     through: Position = BEFORE_ALL
     vector: Mapping[str, Position] = field(default_factory=dict)
     ends: Mapping[str, Sequence[Position]] = field(default_factory=dict)
+    counts: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +226,16 @@ def extent_key_prefix(topic_id: int, origin: str) -> bytes:
 def encode_trim(trim: Trim) -> bytes:
     vector = {origin: list(position) for origin, position in trim.vector.items()}
     ends = {origin: [list(position) for position in each] for origin, each in trim.ends.items()}
-    return json.dumps({"through": list(trim.through), "vector": vector, "ends": ends}).encode()
+    row = {"through": list(trim.through), "vector": vector, "ends": ends, "counts": trim.counts}
+    return json.dumps(row).encode()
 
 
 def decode_trim(stored: bytes) -> Trim:
     row = json.loads(stored)
+    counts = row.get("counts")
     return Trim(
         Position(*row["through"]),
         {origin: Position(*each) for origin, each in row["vector"].items()},
         {origin: [Position(*position) for position in each] for origin, each in row.get("ends", {}).items()},
+        None if counts is None else (counts[0], counts[1]),
     )

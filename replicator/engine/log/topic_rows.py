@@ -29,6 +29,8 @@ from replicator.engine.log.store_tables import (
 )
 from snapshots.position import Position
 
+_END = (1 << 64) - 1
+
 
 class TopicRows:
     """The part of a store that reads rows; :class:`~replicator.engine.log.store.Store` is the whole of it."""
@@ -202,23 +204,29 @@ class TopicRows:
             return None
         return Position(local_ledger, local_first + offset)
 
-    def floor(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
+    def floor(self, topic_id: int, origin: str, position: Position) -> Position | None:
         """Where the highest entry of another origin at or below ``position`` lies here; None if none is here.
 
-        All of that origin that lies here above it was published above ``position``: invariant 3.
+        All of that origin that lies here above it was published above ``position``: invariant 3. Positions ascend from
+        life to life of the topic there, so the newest life with an entry at or below it counts.
         """
         prefix = extent_key_prefix(topic_id, origin)
         with self.env.begin(db=self.tables["extents"]) as txn:
             cursor = txn.cursor()
-            found = cursor.set_range(prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1))
-            if not (cursor.prev() if found else cursor.last()) or not cursor.key().startswith(prefix):
-                return None
-            at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
-            entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
-        if at_incarnation != incarnation:
-            return None
-        offset = position.entry - first if ledger == position.ledger else entries
-        return Position(local_ledger, local_first + min(offset, entries - 1))
+            end = prefix + EXTENT_KEY_TAIL.pack(*(3 * (_END,)))
+            more = cursor.prev() if cursor.set_range(end) else cursor.last()
+            while more and bytes(cursor.key()).startswith(prefix):
+                incarnation = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])[0]
+                above = prefix + EXTENT_KEY_TAIL.pack(incarnation, position.ledger, position.entry + 1)
+                more = cursor.prev() if cursor.set_range(above) else cursor.last()
+                if not more or not bytes(cursor.key()).startswith(prefix):
+                    return None
+                at_incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
+                if at_incarnation == incarnation or Position(ledger, first) <= position:
+                    entries, local_ledger, local_first = EXTENT.unpack(cursor.value())
+                    offset = position.entry - first if ledger == position.ledger else entries
+                    return Position(local_ledger, local_first + min(offset, entries - 1))
+        return None
 
 
 def _topic_record(key: bytes, value: bytes) -> TopicRecord:

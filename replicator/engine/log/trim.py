@@ -9,7 +9,7 @@ with it what was ever counted and which positions were used; 11, one transaction
    Note where its ledgers end, and the log's: of what came after in the same ledger nobody here knows anything.
    Batches of which only a part was here become holes: nobody can look that up any more either.
 3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
-4. Note up to where the log is trimmed.
+4. Note up to where the log is trimmed, and how much that was: the first block that stays must count as much before it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from replicator.engine.log.store_tables import (
     parts_row,
     read_holes,
 )
-from replicator.engine.producing.sequence_index import trim_block
-from snapshots.position import Position
+from replicator.engine.producing.numbered_rows import trim_block
+from snapshots.position import BEFORE_ALL, Position
 
 TRIM_BLOCKS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
@@ -58,6 +58,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     ends = {origin: list(each) for origin, each in trimmed.ends.items()}
     last_first = _first_of_last_block(txn, tables, topic_id)
     cursor = txn.cursor(db=tables["blocks"])
+    counts = trimmed.counts
     count = rows = 0
     more = False
     holes: dict[str, list[Hole]] = {}
@@ -83,6 +84,8 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
                 (Position(at.ledger, each - 1), Position(at.ledger, each)) for each in ids
             )
         txn.delete(bytes(cursor.key()), db=tables["markers"])
+        before = LOCAL_PREFIX.unpack_from(value)
+        counts = before[0] + header.entries, before[1] + header.messages
         leave(txn, value)
         cursor.delete()
         if numbered:
@@ -92,18 +95,19 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
         note_end(ends.setdefault(HERE, []), last)
         note_end(ends.setdefault(header.origin, []), header.origin_last)
         if header.kind is BlockKind.MESSAGES:
-            vector[header.origin] = header.origin_last
+            vector[header.origin] = max(header.origin_last, vector.get(header.origin, BEFORE_ALL))
     if not count:
         return False
     for origin, each in holes.items():
-        _put_holes(txn, tables, topic_id, origin, each)
+        put_holes(txn, tables, topic_id, origin, each)
     for origin in origins:
         _trim_extents(txn, tables, topic_id, origin, through)
-    txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector, ends)), db=tables["trims"])
+    txn.put(TOPIC_KEY.pack(topic_id), encode_trim(Trim(through, vector, ends, counts)), db=tables["trims"])
     return more
 
 
-def _put_holes(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, more: list[Hole]) -> None:
+def put_holes(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, more: list[Hole]) -> None:
+    """Write holes of an origin that lie below its mark."""
     before = read_holes(txn, tables["left_out"], topic_id, origin)
     after = with_holes_below(before, more)
     prefix = extent_key_prefix(topic_id, origin)

@@ -22,13 +22,14 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import lmdb
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.latencies import Latencies
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
@@ -41,16 +42,20 @@ from replicator.engine.log.requests import (
     CompactSegmentsRequest,
     CopiedBlock,
     CopyRequest,
+    Counted,
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
     Extent,
+    KeepBothRequest,
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    RecountRequest,
     ReplaceBlockRequest,
     Request,
     StagedPart,
@@ -62,8 +67,8 @@ from replicator.engine.log.requests import (
 from replicator.engine.log.room import APPENDS, TableRoom, most_bytes
 from replicator.engine.log.segments.segments import NoRoom
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import TopicRecord
-from replicator.engine.producing.contents import OPENED_BYTES_MAX, Contents, ContentsNeeded
+from replicator.engine.log.store_tables import HighWater, TopicRecord
+from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publish_order import Turn
 from snapshots.position import Position
@@ -275,6 +280,54 @@ class Writer:
             )
         )
 
+    async def keep_both(
+        self, tail: Tail, lives: Mapping[str, HighWater], holes: Mapping[str, Hole] | None = None
+    ) -> None:
+        """Take up, by origin, later ``lives`` of a topic, and note ``holes`` in its earlier ones.
+
+        Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
+        """
+        await self._submit(KeepBothRequest(self._loop.create_future(), tail=tail, lives=lives, holes=holes or {}))
+
+    async def put_back(
+        self,
+        tail: Tail,
+        incarnation: int,
+        blocks: Sequence[tuple[BlockHeader, bytes]],
+        *,
+        after: Position,
+        holes: Sequence[Hole],
+        upto: Position,
+        numbered: bool,
+    ) -> None:
+        """Put lost blocks of this cluster's own below the end of the log, at the positions that they had.
+
+        They are of one life, and lie after ``after``. ``holes`` are the ranges that nobody has. Up to ``upto`` all is
+        accounted for then. What the event loop knows of the topic does not change: load it anew. Raises
+        :class:`NotReclaimed`.
+        """
+        request = PutBackRequest(
+            self._loop.create_future(),
+            sum(len(block) for _, block in blocks),
+            tail=tail,
+            incarnation=incarnation,
+            after=after,
+            blocks=blocks,
+            holes=holes,
+            upto=upto,
+            numbered=numbered,
+        )
+        await self._submit(request)
+
+    async def recount(self, tail: Tail, counted: Counted) -> None:
+        """Count again what lies before each block of a topic, after :meth:`put_back`; some in each transaction.
+
+        ``counted`` is what the topic had already lost to retention.
+        """
+        left: Counted | None = counted
+        while left is not None:
+            left = await self._submit(RecountRequest(self._loop.create_future(), tail=tail, counted=left))
+
     async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
         """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""
         record: TopicRecord = await self._submit(
@@ -282,9 +335,19 @@ class Writer:
         )
         return record
 
-    async def delete_topics(self, tails: Sequence[Tail], partitioned: str | None = None) -> None:
-        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before."""
-        await self._submit(DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned))
+    async def delete_topics(
+        self, tails: Sequence[Tail], partitioned: str | None = None, *, noted: bool = False
+    ) -> list[Deletion]:
+        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before.
+
+        If ``noted``, the same transaction notes the deletion of each topic that has blocks of this cluster. Return the
+        notes.
+        """
+        noted_ms = self.wall_clock_ms() if noted else None
+        found: list[Deletion] = await self._submit(
+            DeleteTopicsRequest(self._loop.create_future(), tails=tails, partitioned=partitioned, noted_ms=noted_ms)
+        )
+        return found
 
     async def terminate(self, tail: Tail) -> None:
         """What producers published before this call is stored; what they publish after it is refused, for ever."""
@@ -444,8 +507,8 @@ class Writer:
                 batch.write(txn, group)
         except ContentsNeeded:
             batch.roll_back()
-            if len(group) > 1 and contents.wanted_bytes > OPENED_BYTES_MAX:
-                contents.wanted = {}
+            if len(group) > 1 and contents.wants_too_much:
+                contents.settle()
                 return self._commit_in_halves(group)
             if openings < OPENINGS_MAX:
                 contents.open_wanted()

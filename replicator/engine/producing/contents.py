@@ -9,8 +9,13 @@ between two sends of one message: publish time, compression, schema version, del
 2. Other entries are *opened*: decompressed, and split into messages with a digest each. That never happens inside of
    a transaction. :meth:`Contents.messages` notes each entry that it lacks, and the transaction is rolled back.
 3. Then the writer calls :meth:`Contents.open_wanted`, and writes its group again, with all opened entries at hand.
-4. Some entries cannot be opened: ciphertext, damaged payloads, and entries above :data:`OPENED_BYTES_MAX`. Such an
-   entry equals only its own bytes. At worst its messages are stored and delivered twice, and never lost.
+4. Some entries cannot be opened: ciphertext, damaged payloads, and entries above the limits below. Such an entry equals
+   only its own bytes. At worst its messages are stored and delivered twice, and never lost.
+5. Entries are opened on the writer's thread: nothing is confirmed meanwhile. So the work for one group is bounded, over
+   all of its openings: by :data:`OPENED_BYTES_MAX`, and by :data:`OPENED_MESSAGES_MAX` for batches of tiny messages.
+   An entry that turns out to be damaged uses up the bounds like any other. A group of several requests that wants more
+   is written in halves, each with the whole bounds. The steps outside of opening are bounded by the sizes of groups,
+   blocks and look-ups (:mod:`.numbered_rows`, :mod:`.numbered_blocks`).
 """
 
 from __future__ import annotations
@@ -23,12 +28,15 @@ from typing import Final, NamedTuple
 from replicator.engine.errors import EngineError
 from replicator.engine.log import compression
 from replicator.engine.log.block import Buffer
-from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
 
 OPENED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Uncompressed bytes of the entries that one group commit decompresses. That takes some tenths of a second, in which
 nothing is confirmed. A producer that sends again has only a few megabytes under way."""
+OPENED_MESSAGES_MAX: Final = 2 * BATCH_MESSAGES_MAX
+"""Messages in the entries that one group commit decompresses: two of the largest batches, which takes one to two
+seconds, in which nothing is confirmed."""
 OPENED_MESSAGES_KEPT_MAX: Final = 100_000
 """Digests of messages in the cache, some 200 bytes each. A producer that sends again sends neighbouring entries."""
 
@@ -76,43 +84,76 @@ def compare_stored(one: Buffer, other: Buffer) -> bool | None:
     return None
 
 
-def open_entry(entry: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> tuple[Opened, int]:
-    """Decompress an entry. Return its messages, and the bytes of the decompressed payload.
+class Work(NamedTuple):
+    """Amount of work to open entries: uncompressed bytes, and messages."""
 
-    Return None and 0 for encrypted entries, chunks, damaged payloads, and payloads of more than ``bytes_max``.
-    """
+    size_bytes: int
+    messages: int
+
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]  # no concatenation
+        return Work(self.size_bytes + other.size_bytes, self.messages + other.messages)
+
+    def less(self, other: Work) -> Work:
+        """Return what is left of this amount after ``other``."""
+        return Work(self.size_bytes - other.size_bytes, self.messages - other.messages)
+
+    def covers(self, other: Work) -> bool:
+        """Return whether ``other`` is at most this amount."""
+        return other.size_bytes <= self.size_bytes and other.messages <= self.messages
+
+
+def room_for_opening() -> Work:
+    """Return how much work one group commit may take to open entries."""
+    return Work(OPENED_BYTES_MAX, OPENED_MESSAGES_MAX)
+
+
+def work_of(entry: Buffer) -> Work:
+    """Return the work to open ``entry``, as its metadata state it; nothing for an entry that is not opened at all."""
     try:
         metadata, payload = decode_entry(memoryview(entry), check=False)
-        if metadata.encryption_keys:
-            return None, 0
-        if metadata.num_chunks_from_msg > 1:
-            return None, 0
+    except EngineError:
+        return Work(0, 0)
+    if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+        return Work(0, 0)
+    size = len(payload) if metadata.compression == NONE else max(len(payload), metadata.uncompressed_size)
+    return Work(size, max(1, metadata.num_messages_in_batch))
+
+
+def open_entry(entry: Buffer, room: Work | None = None) -> Opened:
+    """Decompress an entry, and return its messages.
+
+    Return None for encrypted entries, chunks, damaged payloads, and entries whose :func:`work_of` is more than
+    ``room`` (:func:`room_for_opening`).
+    """
+    if not (room or room_for_opening()).covers(work_of(entry)):
+        return None
+    try:
+        metadata, payload = decode_entry(memoryview(entry), check=False)
+        if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+            return None
         if metadata.compression != NONE:
-            size = metadata.uncompressed_size
-            payload = memoryview(compression.decompress(payload, metadata.compression, size, bytes_max=bytes_max))
-        if len(payload) > bytes_max:
-            return None, 0
+            payload = memoryview(compression.decompress(payload, metadata.compression, metadata.uncompressed_size))
         to = _to(metadata)
         if not metadata.HasField("num_messages_in_batch"):
-            return (MessageContent(metadata.sequence_id, _digest(metadata, payload, to)),), len(payload)
+            return (MessageContent(metadata.sequence_id, _digest(metadata, payload, to)),)
         return tuple(
             MessageContent(
                 single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index,
                 _digest(single, body, (*to, True) if single.compacted_out else to),
             )
             for index, (single, body) in enumerate(split_batch(metadata, payload))
-        ), len(payload)
+        )
     except EngineError:
-        return None, 0
+        return None
 
 
-def alike(one: Buffer, other: Buffer, bytes_max: int = OPENED_BYTES_MAX) -> bool:
+def alike(one: Buffer, other: Buffer) -> bool:
     """Return whether two entries hold the same messages. Decompress them if needed, so never call this in a
     transaction."""
     if (stored := compare_stored(one, other)) is not None:
         return stored
-    opened, _ = open_entry(one, bytes_max)
-    return opened is not None and opened == open_entry(other, bytes_max)[0]
+    opened = open_entry(one)
+    return opened is not None and opened == open_entry(other)
 
 
 class Contents:
@@ -123,11 +164,13 @@ class Contents:
     decompressed at once.
     """
 
-    __slots__ = ("_messages", "_not_opened", "_opened", "closed", "wanted")
+    __slots__ = ("_messages", "_not_opened", "_opened", "_room", "closed", "wanted")
 
     def __init__(self) -> None:
         self._opened: OrderedDict[bytes, Opened] = OrderedDict()
         self._messages = 0
+        self._room = room_for_opening()
+        """Work that may still be done for the current group."""
         self._not_opened: list[bytes] = []
         """Entries of the current group that could not be decompressed. The next group may have room for them."""
         self.closed = False
@@ -137,9 +180,9 @@ class Contents:
         """Entries that are to be decompressed, by the digest of their bytes."""
 
     @property
-    def wanted_bytes(self) -> int:
-        """Return the sum of the uncompressed sizes that the wanted entries state in their metadata."""
-        return sum(map(_claimed_bytes, self.wanted.values()))
+    def wants_too_much(self) -> bool:
+        """Return whether the wanted entries take more work than is left for this group."""
+        return not self._room.covers(sum(map(work_of, self.wanted.values()), Work(0, 0)))
 
     def messages(self, entry: Buffer) -> Opened:
         """Return the messages of ``entry`` from the cache, or None if the entry could not be decompressed.
@@ -166,14 +209,15 @@ class Contents:
         return opened is not None and opened == its_opened
 
     def open_wanted(self) -> None:
-        """Decompress the wanted entries into the cache, up to :data:`OPENED_BYTES_MAX` in all.
+        """Decompress the wanted entries into the cache, as far as :func:`room_for_opening` of the group lasts.
 
-        An entry beyond that limit is cached as one that cannot be decompressed.
+        An entry beyond that is cached as one that cannot be decompressed.
         """
-        room = OPENED_BYTES_MAX
         for key, entry in self.wanted.items():
-            opened, size_bytes = open_entry(entry, room)
-            room -= size_bytes
+            work = work_of(entry)
+            opened = open_entry(entry, self._room)
+            if self._room.covers(work):  # also if it was damaged: to find that took the work
+                self._room = self._room.less(work)
             self._opened[key] = opened
             self._messages += 1 if opened is None else len(opened)
             if opened is None:
@@ -182,12 +226,13 @@ class Contents:
 
     def settle(self) -> None:
         """Shrink the cache to :data:`OPENED_MESSAGES_KEPT_MAX` messages, the oldest first, after the writer has
-        written a group.
+        written a group, or gives it up to write its halves.
 
         Entries that could not be decompressed are forgotten, because the next group may have room for them.
         """
         self.wanted = {}
         self.closed = False
+        self._room = room_for_opening()
         for key in self._not_opened:
             if self._opened.pop(key, ()) is None:
                 self._messages -= 1
@@ -201,14 +246,6 @@ def equal_messages(sent: Sequence[MessageContent], here: Iterable[Sequence[Messa
     """Return how many messages of ``sent`` have an equal message in ``here``, however batches are cut."""
     found = {message for messages in here for message in messages}
     return sum(message in found for message in sent)
-
-
-def _claimed_bytes(entry: Buffer) -> int:
-    try:
-        metadata, payload = decode_entry(memoryview(entry), check=False)
-    except EngineError:
-        return len(entry)
-    return max(len(payload), metadata.uncompressed_size)
 
 
 def _key(entry: Buffer) -> bytes:

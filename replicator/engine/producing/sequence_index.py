@@ -36,217 +36,23 @@ twins           topic id | ledger | entry                      earlier twin, lat
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
-from google.protobuf.message import DecodeError
 
-from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockView, Buffer, verify_block
-from replicator.engine.log.segments.places import BlockRow, parse_row
-from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
-from replicator.engine.log.twins import TWINS_MAX
-from replicator.engine.producing.contents import Contents, equal_messages
-from replicator.engine.producing.deduplication import NONE_YET, SEQUENCE_ID_MAX, Copied, Numbered
-from replicator.metadata.metadata_pb2 import MessageMetadata
-from snapshots.position import BEFORE_ALL, Position
+from replicator.engine.log.block import BlockView, Buffer
+from replicator.engine.log.segments.places import BlockRow
+from replicator.engine.producing.contents import equal_messages
+from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered
+from replicator.engine.producing.numbered_blocks import Comparing, Identity, NumberedBlocks, Parsed, Place
+from replicator.engine.producing.numbered_rows import ROWS_LOOKED_AT_MAX, NumberedRows
+from replicator.engine.producing.twin_chains import Pair, TwinChains
+from snapshots.position import Position
 
-ROWS_LOOKED_AT_MAX: Final = 8
-"""Rows that a look-up of one id reads. One is usual; there are more only if the ids of a producer do not ascend."""
-BLOCKS_PARSED_MAX: Final = 4
-"""Blocks kept for the next look-up, up to 3 MB each. A producer that sends again sends neighbouring entries."""
-HIGHEST_KEPT_MAX: Final = 10_000
 CHUNKS_COMPARED_MAX: Final = 16
 """Chunks of one message that a transaction reads and compares: 80 MB as clients cut them. A larger message that came
 by two ways is delivered twice."""
-
-_DIGEST_BYTES: Final = 16
-_ROW_KEY_TAIL = struct.Struct(">QQQ")
-_ROW = struct.Struct(">Q")
-_BLOCK_ITEM = struct.Struct(f">{_DIGEST_BYTES}sQ")
-_EPOCH = struct.Struct(">IB")
-_FRAME = struct.Struct(">HII")
-_PLACE_BYTES: Final = 16
-
-Pair = tuple[Position, Position]
-"""Two local positions, the earlier one first."""
-
-
-class Identity(NamedTuple):
-    """Ids and size of an entry. Two entries must share them to hold the same messages."""
-
-    numbered: Numbered
-    batch_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """The entries of a block, by producer and first id, and by producer, in the order of the block."""
-
-    by_id: dict[tuple[str, int], list[tuple[Identity, int]]] = field(default_factory=dict)
-    by_producer: dict[str, _Entries] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Entries:
-    """The entries of one producer in a block, in the order of the block."""
-
-    numbered: list[tuple[Numbered, int]] = field(default_factory=list)
-    firsts: list[int] = field(default_factory=list)
-    lasts: list[int] = field(default_factory=list)
-    ordered: bool = True
-    """Whether sequence ids ascend, which is usual."""
-
-    def add(self, numbered: Numbered, index: int) -> None:
-        if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
-            self.ordered = False
-        self.numbered.append((numbered, index))
-        self.firsts.append(numbered.first)
-        self.lasts.append(numbered.last)
-
-    def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
-        """Return the entries with an id from ``first`` to ``last``, both inclusive, with their indexes in the block."""
-        if self.ordered:
-            return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
-        return [each for each in self.numbered if each[0].last >= first and each[0].first <= last]
-
-
-class _Place(NamedTuple):
-    """Place of an entry: the position of its block, and its index in the block."""
-
-    block: Position
-    offset: int
-
-    @property
-    def position(self) -> Position:
-        return Position(self.block.ledger, self.block.entry + self.offset)
-
-
-@dataclass(slots=True)
-class Comparing:
-    """State that all comparisons of one transaction share: the decompressed entries, and the blocks that were read."""
-
-    contents: Contents
-    views: dict[tuple[int, Position], BlockView] = field(default_factory=dict)
-    other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """Messages that reuse sequence ids of other messages with other content, counted by topic id, producer, and
-    origin of the other messages."""
-
-    def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
-        """Count messages that have sequence ids of messages from ``origin``, but other content."""
-        key = topic_id, producer, origin
-        self.other_content[key] = self.other_content.get(key, 0) + messages
-
-    @property
-    def wants(self) -> bool:
-        """Return whether entries must be decompressed first. Then the transaction is rolled back, and its decisions
-        are void."""
-        return bool(self.contents.wanted)
-
-
-def numbered_of(entry: Buffer) -> Numbered | None:
-    """Return the part of a stored entry that deduplication looks at, or None if the entry has no usable ids."""
-    try:
-        _, _, size = _FRAME.unpack_from(entry)
-        metadata = MessageMetadata.FromString(bytes(entry[_FRAME.size : _FRAME.size + size]))
-    except (struct.error, DecodeError):
-        return None
-    first, last, name = metadata.sequence_id, metadata.highest_sequence_id, metadata.producer_name
-    if not name or "\0" in name or first > SEQUENCE_ID_MAX or last > SEQUENCE_ID_MAX:
-        return None
-    chunks = metadata.num_chunks_from_msg
-    if chunks > 1:
-        return Numbered(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
-    return Numbered(name, first, max(first, last))
-
-
-def load_twins(store: Any, topic_id: int) -> list[Pair]:
-    """Return the pairs of neighbours in the chains of twins of a topic, the earlier entry first."""
-    prefix = TOPIC_KEY.pack(topic_id)
-    found: list[Pair] = []
-    with store.env.begin(db=store.tables["twins"]) as txn:
-        cursor = txn.cursor()
-        more = cursor.set_range(prefix)
-        while more and bytes(cursor.key()).startswith(prefix):
-            _, ledger, entry = BLOCK_KEY.unpack(cursor.key())
-            earlier = decode_place(bytes(cursor.value()[:_PLACE_BYTES]))
-            if earlier != BEFORE_ALL:
-                found.append((earlier, Position(ledger, entry)))
-            more = cursor.next()
-    return found
-
-
-def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
-    """Delete the rows of a block that is being deleted. Return how many rows that were."""
-    key = BLOCK_KEY.pack(topic_id, *first)
-    stored = txn.get(key, b"", db=tables["numbered_blocks"])
-    txn.delete(key, db=tables["numbered_blocks"])
-    rows = 0
-    for digest, lowest in _BLOCK_ITEM.iter_unpack(stored):
-        txn.delete(_row_key(topic_id, digest, lowest, first), db=tables["numbered"])
-        rows += 1
-    twins = tables["twins"]
-    cursor = txn.cursor(db=twins)
-    more = cursor.set_range(key)
-    while more and bytes(cursor.key()) <= BLOCK_KEY.pack(topic_id, *last):
-        later = decode_place(bytes(cursor.value()[_PLACE_BYTES : 2 * _PLACE_BYTES]))
-        cursor.delete()
-        rows += 1
-        if later != BEFORE_ALL:
-            _forget_earlier(txn, twins, BLOCK_KEY.pack(topic_id, *later))
-            more = cursor.set_range(key)
-        else:
-            more = bool(cursor.key())
-    return rows
-
-
-class TwinRow(NamedTuple):
-    """Row of the table ``twins`` for one entry: the twins before and after it, and the entry's own origin.
-
-    ``earlier`` and ``later`` are BEFORE_ALL if there is no such twin.
-    """
-
-    earlier: Position
-    later: Position
-    origin: str
-
-
-def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no twin."""
-    if position == BEFORE_ALL:
-        return None
-    stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
-    if stored is None:
-        return None
-    row = bytes(stored)
-    places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
-    return TwinRow(decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii"))
-
-
-def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
-    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no twin."""
-    key = BLOCK_KEY.pack(topic_id, *position)
-    if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
-        txn.delete(key, db=tables["twins"])
-        return
-    places = encode_place(row.earlier) + encode_place(row.later)
-    txn.put(key, places + row.origin.encode("ascii"), db=tables["twins"])
-
-
-def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
-    stored = txn.get(key, db=twins)
-    assert stored is not None, "the row before it says that it has one"
-    row = bytes(stored)
-    if decode_place(row[_PLACE_BYTES : 2 * _PLACE_BYTES]) == BEFORE_ALL:
-        txn.delete(key, db=twins)  # nobody is left of its chain
-    else:
-        txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=twins)
 
 
 class SequenceIndex:
@@ -255,7 +61,7 @@ class SequenceIndex:
     If a transaction fails, the index is thrown away, and the next one is loaded from the store.
     """
 
-    __slots__ = ("_body", "_epoch", "_highest", "_own", "_parsed", "_topic_id", "_twins", "on")
+    __slots__ = ("_blocks", "_chains", "_own", "_rows", "_topic_id")
 
     def __init__(
         self,
@@ -265,25 +71,20 @@ class SequenceIndex:
         cluster: str,
         body: Callable[[BlockRow], Buffer],
     ) -> None:
-        """Load the index. ``body`` returns the bytes of a stored block."""
-        self._body = body
         self._topic_id = topic_id
         self._own = cluster
-        stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["numbering"])
-        self._epoch, on = (0, 0) if stored is None else _EPOCH.unpack(stored)
-        self.on = bool(on)
-        self._highest: dict[tuple[str, str], int] = {}
-        self._parsed: OrderedDict[Position, _Parsed] = OrderedDict()
-        self._twins = _count(txn, tables["twins"], topic_id)
+        self._rows = NumberedRows(txn, tables, topic_id)
+        self._blocks = NumberedBlocks(topic_id, body)
+        self._chains = TwinChains(txn, tables, topic_id)
+
+    @property
+    def on(self) -> bool:
+        """Whether deduplication is on."""
+        return self._rows.on
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
         """Turn deduplication on or off from this place of the log on."""
-        if on is self.on:
-            return
-        self.on = on
-        self._epoch += on
-        self._highest.clear()
-        txn.put(TOPIC_KEY.pack(self._topic_id), _EPOCH.pack(self._epoch, on), db=tables["numbering"])
+        self._rows.switch(txn, tables, on=on)
 
     def record(
         self,
@@ -293,31 +94,8 @@ class SequenceIndex:
         first: Position,
         entries: Iterable[Numbered | None],
     ) -> dict[str, int]:
-        """Write the rows of a block of ``entries`` that begins at ``first``. Return each producer's highest complete
-        id."""
-        ranges: dict[str, tuple[int, int, int]] = {}
-        for entry in entries:
-            if entry is None:
-                continue
-            complete = entry.last if entry.chunk + 1 >= entry.chunks else NONE_YET
-            known = ranges.get(entry.producer)
-            if known is None:
-                ranges[entry.producer] = (entry.first, entry.last, complete)
-            else:
-                ranges[entry.producer] = (
-                    min(known[0], entry.first),
-                    max(known[1], entry.last),
-                    max(known[2], complete),
-                )
-        items: list[bytes] = []
-        for producer, (lowest, highest, _) in ranges.items():
-            self._keep(origin, producer, max(self._known(txn, tables, origin, producer), highest))
-            digest = self._digest(origin, producer)
-            txn.put(_row_key(self._topic_id, digest, lowest, first), _ROW.pack(highest), db=tables["numbered"])
-            items.append(_BLOCK_ITEM.pack(digest, lowest))
-        if items:
-            txn.put(BLOCK_KEY.pack(self._topic_id, *first), b"".join(items), db=tables["numbered_blocks"])
-        return {producer: complete for producer, (_, _, complete) in ranges.items()}
+        """See :meth:`NumberedRows.record`."""
+        return self._rows.record(txn, tables, origin, first, entries)
 
     def twins_of_block(
         self,
@@ -343,7 +121,7 @@ class SequenceIndex:
                 continue
             name = sent.producer
             if name not in highest:
-                highest[name] = max((self._known(txn, tables, other, name) for other in others), default=-1)
+                highest[name] = max((self._rows.known(txn, tables, other, name) for other in others), default=-1)
             if sent.first > highest[name]:
                 continue
             if sent.chunks:
@@ -354,7 +132,7 @@ class SequenceIndex:
             identity = Identity(sent, int(new.batch_sizes[index]))
             for other in others:
                 found = self._find(txn, tables, other, identity, new.entry(index), comparing)
-                if found is not None and (pair := self._join(txn, tables, found, other, local, header.origin)):
+                if found is not None and (pair := self._chains.join(txn, tables, found, other, local, header.origin)):
                     pairs.append(pair)
                     break
         return pairs
@@ -363,7 +141,7 @@ class SequenceIndex:
         self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
     ) -> int:
         """No entry of the producer with a higher sequence id is here from another cluster."""
-        known = (self._known(txn, tables, origin, producer) for origin in origins if origin != self._own)
+        known = (self._rows.known(txn, tables, origin, producer) for origin in origins if origin != self._own)
         return max(known, default=NONE_YET)
 
     def copied(
@@ -380,30 +158,30 @@ class SequenceIndex:
         others = [
             origin
             for origin in origins
-            if origin != self._own and self._known(txn, tables, origin, sent.producer) >= sent.first
+            if origin != self._own and self._rows.known(txn, tables, origin, sent.producer) >= sent.first
         ]
         if sent.chunks:
             return self._copied_chunk(txn, tables, sent, entry, others, comparing)
         found = [
-            (origin, here, _Place(block, index))
+            (origin, here, Place(block, index))
             for origin in others
-            for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.last, comparing)
+            for parsed, block in self._parsed(txn, tables, origin, sent.producer, sent.first, sent.last, comparing)
             if (entries := parsed.by_producer.get(sent.producer)) is not None
             for here, index in entries.overlapping(sent.first, sent.last)
             if not here.chunks
         ]
         contents = comparing.contents
-        cut_otherwise: list[_Place] = []
+        cut_otherwise: list[Place] = []
         for _, here, place in found:
             if (here.first, here.last) == (sent.first, sent.last):
-                if contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                if contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
                     return Copied(whole=True)
                 if sent.first == sent.last:
                     continue  # nothing of it is here
             cut_otherwise.append(place)
         equal, count = 0, 1 + sent.last - sent.first
         if cut_otherwise:
-            here_too = [contents.messages(self._entry(txn, tables, place, comparing)) for place in cut_otherwise]
+            here_too = [contents.messages(self._blocks.entry(txn, tables, place, comparing)) for place in cut_otherwise]
             messages = contents.messages(entry)
             if messages is not None:
                 equal, count = equal_messages(messages, (each for each in here_too if each is not None)), len(messages)
@@ -439,7 +217,7 @@ class SequenceIndex:
                 if place is None:
                     if not complete and uuid == sent.uuid:
                         goes_on = max(goes_on, *(chunk for chunk in chunks if chunk < sent.chunk), NONE_YET)
-                elif comparing.contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                elif comparing.contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
                     if complete:
                         return Copied(whole=True)
                     if uuid == sent.uuid:
@@ -452,41 +230,7 @@ class SequenceIndex:
 
     # Looking up.
 
-    def _known(self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, producer: str) -> int:
-        """Return an id that no entry of the producer from this origin exceeds."""
-        known = self._highest.get((origin, producer))
-        if known is None:
-            rows = self._rows(txn, tables, self._digest(origin, producer), 2**64 - 1)
-            known = max((highest for _, highest in rows), default=NONE_YET)
-            self._keep(origin, producer, known)
-        return known
-
-    def _keep(self, origin: str, producer: str, known: int) -> None:
-        if len(self._highest) >= HIGHEST_KEPT_MAX:
-            self._highest.clear()
-        self._highest[origin, producer] = known
-
-    def _rows(
-        self,
-        txn: lmdb.Transaction,
-        tables: dict[str, Any],
-        digest: bytes,
-        lowest_max: int,
-        rows_max: int = ROWS_LOOKED_AT_MAX,
-    ) -> Iterator[tuple[Position, int]]:
-        """Rows whose lowest id is at or below ``lowest_max``, the highest of them first, a limited number."""
-        prefix = TOPIC_KEY.pack(self._topic_id) + digest
-        cursor = txn.cursor(db=tables["numbered"])
-        end = prefix + _ROW_KEY_TAIL.pack(lowest_max, 2**64 - 1, 2**64 - 1)
-        more = cursor.prev() if cursor.set_range(end) else cursor.last()
-        for _ in range(rows_max):
-            if not more or not bytes(cursor.key()).startswith(prefix):
-                return
-            _, ledger, first = _ROW_KEY_TAIL.unpack(cursor.key()[len(prefix) :])
-            yield Position(ledger, first), _ROW.unpack(cursor.value())[0]
-            more = cursor.prev()
-
-    def _blocks(
+    def _parsed(
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
@@ -496,10 +240,11 @@ class SequenceIndex:
         last: int,
         comparing: Comparing,
         rows_max: int = ROWS_LOOKED_AT_MAX,
-    ) -> Iterator[tuple[_Parsed, Position]]:
+    ) -> Iterator[tuple[Parsed, Position]]:
         """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
-        for position, highest in list(self._rows(txn, tables, self._digest(origin, producer), last, rows_max)):
-            if highest >= first and (parsed := self._parse(txn, tables, position, comparing)) is not None:
+        for position in self._rows.blocks(txn, tables, origin, producer, first, last, rows_max):
+            parsed = self._blocks.parse(txn, tables, position, comparing)
+            if parsed is not None:
                 yield parsed, position
 
     def _find(
@@ -518,12 +263,12 @@ class SequenceIndex:
         """
         sent = identity.numbered
         met = False
-        for parsed, block in self._blocks(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
+        for parsed, block in self._parsed(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
             for here, index in parsed.by_id.get((sent.producer, sent.first), ()):
                 if here == identity:
                     met = True
-                    place = _Place(block, index)
-                    if comparing.contents.alike(entry, self._entry(txn, tables, place, comparing)):
+                    place = Place(block, index)
+                    if comparing.contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
                         return place.position
         if met:
             comparing.note_other_content(self._topic_id, sent.producer, origin, identity.batch_size)
@@ -531,15 +276,15 @@ class SequenceIndex:
 
     def _chunks(
         self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
-    ) -> dict[str, dict[int, _Place]]:
+    ) -> dict[str, dict[int, Place]]:
         """Return the chunks from ``origin`` with the sequence id and the number of chunks of ``of``, by uuid and
         chunk number."""
-        found: dict[str, dict[int, _Place]] = {}
+        found: dict[str, dict[int, Place]] = {}
         rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
-        for parsed, block in self._blocks(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
+        for parsed, block in self._parsed(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
             for (here, _), index in parsed.by_id.get((of.producer, of.first), ()):
                 if here.chunks == of.chunks:
-                    found.setdefault(here.uuid, {}).setdefault(here.chunk, _Place(block, index))
+                    found.setdefault(here.uuid, {}).setdefault(here.chunk, Place(block, index))
         return found
 
     def _chunk_twins(
@@ -562,18 +307,20 @@ class SequenceIndex:
         sent = numbered[last]
         assert sent is not None
         count = sent.chunks
-        if count > CHUNKS_COMPARED_MAX or self._twins + 2 * count > TWINS_MAX:
+        if count > CHUNKS_COMPARED_MAX or not self._chains.has_room(2 * count):
             return []
         origin = new.header.origin
         own = dict(self._chunks(txn, tables, origin, sent, comparing).get(sent.uuid, {}))
         for index, each in enumerate(numbered[: last + 1]):
             if each is not None and each._replace(chunk=sent.chunk) == sent:
-                own[each.chunk] = _Place(first, index)
+                own[each.chunk] = Place(first, index)
         if len(own) != count:
             return []
 
-        def bytes_of(place: _Place) -> Buffer:
-            return new.entry(place.offset) if place.block == first else self._entry(txn, tables, place, comparing)
+        def bytes_of(place: Place) -> Buffer:
+            return (
+                new.entry(place.offset) if place.block == first else self._blocks.entry(txn, tables, place, comparing)
+            )
 
         for other in others:
             for theirs in self._chunks(txn, tables, other, sent, comparing).values():
@@ -583,134 +330,7 @@ class SequenceIndex:
                     comparing.note_other_content(self._topic_id, sent.producer, other, 1)
                     continue
                 found = [(theirs[at].position, own[at].position) for at in range(count)]
-                if all(self._may_join(txn, tables, here, other, local, origin) for here, local in found):
-                    joined = (self._join(txn, tables, here, other, local, origin) for here, local in found)
+                if all(self._chains.may_join(txn, tables, here, other, local, origin) for here, local in found):
+                    joined = (self._chains.join(txn, tables, here, other, local, origin) for here, local in found)
                     return [pair for pair in joined if pair is not None]
         return []
-
-    def _parse(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
-    ) -> _Parsed | None:
-        parsed = self._parsed.get(first)
-        if parsed is not None:
-            self._parsed.move_to_end(first)
-            return parsed
-        view = self._view(txn, tables, first, comparing)
-        if view is None:
-            return None
-        parsed = _Parsed()
-        for index, (entry, batch_size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
-            numbered = numbered_of(entry)
-            if numbered is not None:
-                identity = Identity(numbered, batch_size)
-                parsed.by_id.setdefault((numbered.producer, numbered.first), []).append((identity, index))
-                parsed.by_producer.setdefault(numbered.producer, _Entries()).add(numbered, index)
-        self._parsed[first] = parsed
-        if len(self._parsed) > BLOCKS_PARSED_MAX:
-            self._parsed.popitem(last=False)
-        return parsed
-
-    def _view(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
-    ) -> BlockView | None:
-        """Return the stored block that begins at ``first``, or None if it is trimmed. Raises :class:`BlockCorrupt`."""
-        views, key = comparing.views, (self._topic_id, first)
-        view = views.get(key)
-        if view is not None:
-            return view
-        stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
-        if stored is None:
-            return None
-        try:
-            block = self._body(parse_row(stored))
-            view = BlockView(block, verify_block(block))  # ids that are not what they were would lose a message
-        except BlockCorrupt as error:
-            raise BlockCorrupt(f"topic {self._topic_id} at {first}: {error}") from None
-        views[key] = view
-        if len(views) > BLOCKS_PARSED_MAX:
-            del views[next(iter(views))]
-        return view
-
-    def _entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: _Place, comparing: Comparing) -> Buffer:
-        view = self._view(txn, tables, place.block, comparing)
-        assert view is not None, "its block was just parsed"
-        return view.entry(place.offset)
-
-    def _digest(self, origin: str, producer: str) -> bytes:
-        text = f"{self._epoch}\0{origin}\0{producer}".encode("utf-8", "surrogatepass")
-        return blake2b(text, digest_size=_DIGEST_BYTES).digest()
-
-    # Chains.
-
-    def _join(
-        self,
-        txn: lmdb.Transaction,
-        tables: dict[str, Any],
-        found: Position,
-        found_origin: str,
-        local: Position,
-        origin: str,
-    ) -> Pair | None:
-        """Put ``local`` at the end of the chain of ``found``; None if that has one of its origin, or it is too much."""
-        if self._twins >= TWINS_MAX or not self._may_join(txn, tables, found, found_origin, local, origin):
-            return None
-        last, row, _ = self._chain_of(txn, tables, found, found_origin)
-
-        def put(position: Position, earlier: Position, later: Position, of: str) -> None:
-            put_twin(txn, tables, self._topic_id, position, TwinRow(earlier, later, of))
-
-        self._twins += 1 + (row[:2] == (BEFORE_ALL, BEFORE_ALL))
-        put(last, row.earlier, local, row.origin)
-        put(local, last, BEFORE_ALL, origin)
-        return last, local
-
-    def _may_join(
-        self,
-        txn: lmdb.Transaction,
-        tables: dict[str, Any],
-        found: Position,
-        found_origin: str,
-        local: Position,
-        origin: str,
-    ) -> bool:
-        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of twins that contains
-        ``found``.
-
-        It can if the chain has no entry of ``origin``, and ends before ``local``.
-        """
-        last, _, origins = self._chain_of(txn, tables, found, found_origin)
-        return origin not in origins and last < local
-
-    def _chain_of(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
-    ) -> tuple[Position, TwinRow, set[str]]:
-        """Return the last entry of the chain of twins that contains ``found``, its row, and the origins of all its
-        entries.
-
-        An entry without twins is a chain of its own.
-        """
-        last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
-        origins = {row.origin}
-        at, limit = row.earlier, last
-        while BEFORE_ALL < at < limit and (before := get_twin(txn, tables, self._topic_id, at)) is not None:
-            origins.add(before.origin)  # ever lower, whatever the rows say
-            limit, at = at, before.earlier
-        while row.later > last and (after := get_twin(txn, tables, self._topic_id, row.later)) is not None:
-            last, row = row.later, after
-            origins.add(row.origin)
-        return last, row, origins
-
-
-def _row_key(topic_id: int, digest: bytes, lowest: int, first: Position) -> bytes:
-    return TOPIC_KEY.pack(topic_id) + digest + _ROW_KEY_TAIL.pack(lowest, *first)
-
-
-def _count(txn: lmdb.Transaction, database: Any, topic_id: int) -> int:
-    prefix = TOPIC_KEY.pack(topic_id)
-    cursor = txn.cursor(db=database)
-    more = cursor.set_range(prefix)
-    count = 0
-    while more and bytes(cursor.key()).startswith(prefix):
-        count += 1
-        more = cursor.next()
-    return count

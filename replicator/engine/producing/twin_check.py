@@ -29,7 +29,8 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.contents import alike
 from replicator.engine.producing.deduplication import Numbered
-from replicator.engine.producing.sequence_index import TwinRow, get_twin, load_twins, numbered_of, put_twin
+from replicator.engine.producing.numbered_blocks import numbered_of
+from replicator.engine.producing.twin_chains import TwinRow, get_twin, load_twins, put_twin
 from snapshots.position import BEFORE_ALL, Position
 
 COMPARED_BY: Final = "twins_compared"

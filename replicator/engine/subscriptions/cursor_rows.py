@@ -49,6 +49,8 @@ CURSORS: Final = "cursors"
 CURSOR_ROWS: Final = "cursor_rows"
 FORMAT: Final = 2
 _FORMAT_WHOLE: Final = 1
+NO_GENERATION: Final = -1
+"""No subscription is in this generation."""
 _TOPIC = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">cQI")
@@ -199,6 +201,16 @@ def load_cursors(store: CursorTables, topic_id: int) -> dict[str, tuple[CursorSt
         cursor_rows = CursorRows(topic_id, name)
         loaded[name] = cursor_rows._load(head, rows.get(name, {})), cursor_rows
     return loaded
+
+
+def rewritten(topic_id: int, name: str, state: CursorState) -> RowChanges:
+    """Return what puts ``state`` in the place of all that is stored of a subscription, whatever that is."""
+    rows = CursorRows(topic_id, name)
+    rows._generation = NO_GENERATION  # so that all rows are deleted first
+    state.dirty = DirtyChunks(
+        dict.fromkeys(state.individually_deleted.chunk_ids()), dict.fromkeys(state.batch_acks.chunk_ids())
+    )
+    return rows.changes(state)
 
 
 def _first_not_passed(kind: bytes, mark_delete: Position) -> ChunkId:

@@ -84,6 +84,11 @@ class LoadedTopics:
         self.by_id[topic.topic_id] = topic
         return topic
 
+    def load_again(self, topic: Topic) -> Topic:
+        """Load a topic whose rows were changed below the end of its log. Nobody may use ``topic`` any more, and nobody
+        may be connected to it."""
+        return self.load(TopicRecord(topic.topic_id, topic.name, topic.incarnation))
+
     def remove(self, topic: Topic) -> None:
         """The store has deleted it."""
         del self.by_name[topic.name]

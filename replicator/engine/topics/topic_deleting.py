@@ -10,9 +10,10 @@ Invariant (DESIGN §3): 1, topics that are deleted together go in one transactio
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
-from replicator.engine.errors import NotAllowedError, TopicBusy, TopicNotFound
+from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic import Topic
@@ -21,6 +22,7 @@ from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import CatalogIndex, Change, Namespace
 from replicator.engine.topics.grants import GrantTable
 from replicator.engine.topics.loaded_topics import LoadedTopics
+from replicator.engine.topics.origin_stores import OriginStores
 from replicator.engine.topics.partitions import PartitionedTopic
 from replicator.engine.topics.topic_sweeper import TopicSweeper
 from replicator.running.supervisor import Supervisor
@@ -32,7 +34,7 @@ TOPICS_AT_ONCE: Final = 1_000
 class TopicDeleting:
     """Deletes topics of one engine, and sweeps up after them."""
 
-    __slots__ = ("_changes", "_cluster", "_grants", "_index", "_loaded", "_writer", "sweeper")
+    __slots__ = ("_changes", "_cluster", "_grants", "_index", "_loaded", "_stores", "_writer", "sweeper")
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class TopicDeleting:
         loaded: LoadedTopics,
         supervisor: Supervisor,
         grants: GrantTable,
+        stores: OriginStores,
     ) -> None:
         self._cluster = store.cluster
+        self._stores = stores
         self._writer = writer
         self._index = index
         self._changes = changes
@@ -53,12 +57,15 @@ class TopicDeleting:
         self.sweeper = TopicSweeper(writer, supervisor)
         """Deletes what deleted topics left in the store."""
 
-    async def delete(self, name: str, *, force: bool = False, keeps_grants: bool = False) -> None:
+    async def delete(
+        self, name: str, *, force: bool = False, keeps_grants: bool = False, on_purpose: bool = True
+    ) -> None:
         """Delete a topic with all that is in it and its subscriptions; returns when it is gone for good.
 
         What it leaves in the store is deleted afterwards, bit by bit. Clusters that have copies keep them, and what
         they published to it comes back from them if links lead here: delete it there too.
-        With ``keeps_grants`` what was granted for it stays: a link is to bring it back.
+        With ``keeps_grants`` what was granted for it stays: a link is to bring it back. Without ``on_purpose`` other
+        clusters are not told of the deletion: nobody asked for it, and the topic is made again.
         Raises :class:`TopicNotFound`, :class:`NotAllowedError` for a partitioned topic, and :class:`TopicBusy` while
         producers or consumers are connected; with ``force`` they are disconnected instead.
         """
@@ -70,7 +77,7 @@ class TopicDeleting:
             topic = self._loaded.by_name.get(full_name)
             if topic is None:
                 raise TopicNotFound(f"cluster {self._cluster!r} has no topic {full_name!r}")
-            await self._delete([topic], force=force, keeps_grants=keeps_grants)
+            await self._delete([topic], force=force, keeps_grants=keeps_grants, on_purpose=on_purpose)
 
         await self._changes.alone(delete)
 
@@ -93,6 +100,7 @@ class TopicDeleting:
         *,
         force: bool,
         keeps_grants: bool = False,
+        on_purpose: bool = True,
     ) -> None:
         """Delete topics, and the partitioned topic that they are the partitions of, in one transaction."""
         if not force:
@@ -106,7 +114,8 @@ class TopicDeleting:
             if not keeps_grants:
                 names = [topic.name for topic in topics] + ([] if whole is None else [whole.name])
                 await self._grants.revoke_all(names)
-            await self._writer.delete_topics([topic.tail for topic in topics], None if whole is None else whole.name)
+            tails = [topic.tail for topic in topics]
+            noted = await self._writer.delete_topics(tails, None if whole is None else whole.name, noted=on_purpose)
         except BaseException:
             for topic in topics:
                 topic.stay()
@@ -119,4 +128,7 @@ class TopicDeleting:
         if whole is not None:
             changes += self._index.remove_partitioned(whole.name)
         self.sweeper.add([topic.topic_id for topic in topics])
+        self._stores.topics_deleted([topic.topic_id for topic in topics], noted)
         self._loaded.tell(changes)
+        with suppress(EngineError):  # the topics are gone; what is forgotten goes with the next deletion
+            await self._stores.save()

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import lmdb
 
+from replicator.engine.log.commit.putting_back import PUT_BACK
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.log.trim import Leave
 
@@ -47,10 +48,11 @@ SWEPT_TABLES: Final = (
     "compaction",
     "published",
     "broker_cursors",
+    "lineage",
 )
 """Those whose keys begin with a topic's id."""
 MARKERS_HANDLED: Final = "markers handled"
-TOPIC_FACTS: Final = (MARKERS_HANDLED,)
+TOPIC_FACTS: Final = (MARKERS_HANDLED, PUT_BACK)
 """Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
 
 

@@ -40,25 +40,33 @@ def look_at_certificates(topology: Topology, cluster: Cluster, now: datetime | N
     else:
         spki = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
         if key.public_key().public_bytes(*spki) == chain[0].public_key().public_bytes(*spki):
-            yield Finding(CHECK, name, Level.OK, f"the key {cluster.tls.key} is that of the certificate")
+            yield Finding(CHECK, name, Level.OK, f"the private key {cluster.tls.key} belongs to the certificate")
         else:
-            text = f"the key {cluster.tls.key} is not that of {cluster.tls.certificate}"
-            yield Finding(CHECK, name, Level.ERROR, text, "put the two files that belong together in place, and reload")
+            text = f"the private key {cluster.tls.key} does not belong to {cluster.tls.certificate}"
+            yield Finding(
+                CHECK,
+                name,
+                Level.ERROR,
+                text,
+                "put a certificate and its own key in place, and reload the worker (SIGHUP)",
+            )
     yield from _chain(topology, cluster, chain)
 
 
 def _expiry(name: str, chain: Sequence[x509.Certificate], now: datetime) -> Finding:
     first = min(chain, key=lambda each: each.not_valid_after_utc)
     ends, begins = first.not_valid_after_utc, max(each.not_valid_before_utc for each in chain)
-    remedy = "have it issued anew, put it in place, and reload the worker (SIGHUP; docs/security.md)"
+    remedy = "have a new certificate issued, put it in place, and reload the worker (SIGHUP; docs/security.md)"
     if now >= ends:
-        return Finding(CHECK, name, Level.ERROR, f"it expired at {ends:%Y-%m-%d %H:%M} UTC", remedy)
+        return Finding(CHECK, name, Level.ERROR, f"the certificate expired at {ends:%Y-%m-%d %H:%M} UTC", remedy)
     if now < begins:
         remedy = "correct this machine's clock, or wait"
-        return Finding(CHECK, name, Level.ERROR, f"it counts only from {begins:%Y-%m-%d %H:%M} UTC on", remedy)
+        return Finding(
+            CHECK, name, Level.ERROR, f"the certificate is valid only from {begins:%Y-%m-%d %H:%M} UTC", remedy
+        )
     if now + EXPIRES_SOON >= ends:
-        return Finding(CHECK, name, Level.WARNING, f"it expires at {ends:%Y-%m-%d %H:%M} UTC", remedy)
-    return Finding(CHECK, name, Level.OK, f"it counts until {ends:%Y-%m-%d}")
+        return Finding(CHECK, name, Level.WARNING, f"the certificate expires at {ends:%Y-%m-%d %H:%M} UTC", remedy)
+    return Finding(CHECK, name, Level.OK, f"the certificate is valid until {ends:%Y-%m-%d}")
 
 
 def _names(cluster: Cluster, certificate: x509.Certificate) -> Finding:
@@ -72,9 +80,9 @@ def _names(cluster: Cluster, certificate: x509.Certificate) -> Finding:
         addresses = names.get_values_for_type(x509.IPAddress)
         known = [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
     if _has(known, host):
-        return Finding(CHECK, cluster.name, Level.OK, f"it has the name {host}")
-    remedy = f"have it issued for {host} as a subjectAltName, or write the address with a name that it has"
-    text = f"it is for {', '.join(known) or 'no name'}, and others call the worker {host}"
+        return Finding(CHECK, cluster.name, Level.OK, f"the certificate names the host {host}")
+    remedy = f"have it issued with the subjectAltName {host}, or use one of its names in the worker's `address`"
+    text = f"the certificate names {', '.join(known) or 'no host'}, but others connect to {host}"
     return Finding(CHECK, cluster.name, Level.ERROR, text, remedy)
 
 
@@ -94,12 +102,23 @@ def _chain(topology: Topology, cluster: Cluster, chain: Sequence[x509.Certificat
     name = cluster.name
     for certificate, issuer in pairwise(chain):
         if not _issued_by(certificate, issuer):
-            text = f"{certificate.subject.rfc4514_string()} is not issued by what follows it in the file"
-            yield Finding(CHECK, name, Level.ERROR, text, "write the worker's own first, then each issuer in turn")
+            text = f"{certificate.subject.rfc4514_string()} is not issued by the next certificate in the file"
+            yield Finding(
+                CHECK,
+                name,
+                Level.ERROR,
+                text,
+                "put the worker's own certificate first in the file, then each issuer in turn",
+            )
             return
     trust = topology.tls.trust
     if trust is None:
-        yield Finding(CHECK, name, Level.OK, "its authority is looked for among those of the hosts (no `tls.trust`)")
+        yield Finding(
+            CHECK,
+            name,
+            Level.OK,
+            "others look for its authority among those of their system, because `tls.trust` is not set",
+        )
         return
     try:
         authorities = x509.load_pem_x509_certificates(trust.read_bytes())
@@ -107,10 +126,10 @@ def _chain(topology: Topology, cluster: Cluster, chain: Sequence[x509.Certificat
         yield _unusable(name, trust, error, "authorities in PEM (`tls.trust`)")
         return
     if any(chain[-1] == each or _issued_by(chain[-1], each) for each in authorities):
-        yield Finding(CHECK, name, Level.OK, f"an authority of {trust} has issued it")
+        yield Finding(CHECK, name, Level.OK, f"an authority in {trust} issued the certificate")
         return
-    text = f"no authority of {trust} has issued {chain[-1].subject.rfc4514_string()}"
-    remedy = "add those between to the certificate's file, or its authority to `tls.trust`"
+    text = f"no authority in {trust} issued {chain[-1].subject.rfc4514_string()}"
+    remedy = "add the missing intermediate certificates to its file, or the authority to the file of `tls.trust`"
     yield Finding(CHECK, name, Level.ERROR, text, remedy)
 
 
@@ -123,5 +142,5 @@ def _issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _unusable(name: str, path: Path, error: Exception, wanted: str) -> Finding:
-    reason = getattr(error, "strerror", None) or "it is none"
+    reason = getattr(error, "strerror", None) or f"this is not {wanted}"
     return Finding(CHECK, name, Level.ERROR, f"{path}: {reason}", f"put {wanted} there, readable for the worker's user")

@@ -21,7 +21,7 @@ def judge_database(setup: Setup) -> Iterator[Finding]:
     """
     name = setup.cluster.name
     if setup.database_away is not None:
-        remedy = "start it; until then the worker runs without its index (docs/operating.md)"
+        remedy = "start Postgres; until then the worker runs without its index (docs/operating.md)"
         yield Finding(CHECK, name, Level.WARNING, setup.database_away, remedy)
     if setup.database is not None:
         yield _version(name, setup.database.version)
@@ -32,7 +32,7 @@ def _version(name: str, version: int) -> Finding:
     major = version // 10_000
     text = f"Postgres {major}.{version % 10_000} answers"
     if major < VERSION_MIN:
-        remedy = f"upgrade it to {VERSION_MIN} or newer: nobody mends what is older"
+        remedy = f"upgrade Postgres to {VERSION_MIN} or newer: older versions get no fixes any more"
         return Finding(CHECK, name, Level.WARNING, text, remedy)
     return Finding(CHECK, name, Level.OK, text)
 
@@ -42,6 +42,9 @@ def _revision(name: str, revision: str | None) -> Finding:
     if revision == head:
         return Finding("migrations", name, Level.OK, f"the schema is at revision {revision}")
     if revision is None:
-        return Finding("migrations", name, Level.OK, "it is empty: the worker makes its schema when it starts")
-    remedy = "nothing, or `replicator db upgrade -f FILE` beforehand: the worker does it when it starts"
-    return Finding("migrations", name, Level.WARNING, f"the schema is at revision {revision}, not {head}", remedy)
+        return Finding(
+            "migrations", name, Level.OK, "the database is empty: the worker makes the schema when it starts"
+        )
+    remedy = "start the worker, which upgrades the schema, or run `replicator db upgrade -f FILE` before"
+    text = f"the schema is at revision {revision}, not {head}, as this version needs it"
+    return Finding("migrations", name, Level.WARNING, text, remedy)

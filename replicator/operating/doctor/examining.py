@@ -64,8 +64,8 @@ async def look_at_start(setup: Setup) -> list[Finding]:
             found.append(Finding(check.name, setup.cluster.name, Level.OK, check.passed))
     if not setup.exposed:
         return found
-    text = f"strangers can connect to {', '.join(setup.exposed)}, and read and delete everything (`insecure: true`)"
-    meant = Finding("exposure", setup.cluster.name, Level.WARNING, text, "give the topology `auth`")
+    text = f"`insecure: true` lets anybody who reaches {', '.join(setup.exposed)} read and delete everything"
+    meant = Finding("exposure", setup.cluster.name, Level.WARNING, text, "set `auth` in the topology")
     return [meant if each.check == meant.check else each for each in found]
 
 

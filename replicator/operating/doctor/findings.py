@@ -58,7 +58,7 @@ def as_json(findings: Sequence[Finding]) -> DoctorAnswer:
 def as_table(findings: Sequence[Finding]) -> Table:
     """What is wrong and what to do; the worst last, where a terminal shows it."""
     order = [Level.OK, Level.WARNING, Level.ERROR]
-    table = Table("", "check", "of", "what was found; what to do")
+    table = Table("", "check", "about", "finding → what to do")
     for each in sorted(findings, key=lambda each: order.index(each.level)):
         text = f"{each.text}\n→ {each.remedy}" if each.remedy else each.text
         table.add_row(Text(each.level.value, style=_STYLES[each.level]), each.check, each.subject, text)

@@ -38,7 +38,7 @@ def look_at_python() -> Iterator[Finding]:
     """The interpreter, and what is installed beside the plain distribution."""
     version = ".".join(map(str, sys.version_info[:3]))
     fits = PYTHON_MIN <= sys.version_info[:2] < PYTHON_END
-    remedy = "" if fits else "make the environment anew with Python 3.11, 3.12 or 3.13"
+    remedy = "" if fits else "install the service in an environment with Python 3.11, 3.12 or 3.13"
     yield Finding("python", MACHINE, Level.OK if fits else Level.ERROR, f"Python {version}", remedy)
     have = [extra for extra in PACKAGE_OF_EXTRA if is_installed(extra)]
     yield Finding("extras", MACHINE, Level.OK, f"installed: {', '.join(have) or 'none'}")
@@ -59,13 +59,16 @@ def look_at_java(topology: Topology, names: tuple[str, ...], java_found: Callabl
 def look_at_limits() -> Finding:
     """How many files a process that is started here may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shown = "without limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,}"
-    text = f"a process may have files open {shown}"
+    shown = "any number of" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
+    text = f"a process may have {shown} files and connections open"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN:
         return Finding("open-files", MACHINE, Level.OK, text)
-    raised = "" if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_MIN else ", or `ulimit -n 65536` before it"
-    remedy = f"LimitNOFILE=65536 in the worker's unit (docs/systemd/){raised}"
-    return Finding("open-files", MACHINE, Level.WARNING, f"{text}; {OPEN_FILES_MIN:,} are few for many clients", remedy)
+    by_shell = hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MIN
+    raised = ", or run `ulimit -n 65536` in the shell that starts it" if by_shell else ""
+    remedy = f"set LimitNOFILE=65536 in the worker's systemd unit (docs/systemd/){raised}"
+    return Finding(
+        "open-files", MACHINE, Level.WARNING, f"{text}; many clients need {OPEN_FILES_MIN:,} or more", remedy
+    )
 
 
 def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
@@ -95,9 +98,9 @@ def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
     yield _file_system(name, there)
     medium = probe(there)
     if medium.direct:
-        yield Finding("o-direct", name, Level.OK, "large messages are written past the page cache")
+        yield Finding("o-direct", name, Level.OK, "the disk takes large messages past the page cache (O_DIRECT)")
     else:
-        remedy = "choose a local disk with ext4 or XFS for `data`; it works as it is, and large messages are slower"
+        remedy = "nothing, if large messages may be slower; else choose a local disk with ext4 or XFS for `data`"
         yield Finding("o-direct", name, Level.WARNING, medium.reason, remedy)
 
 
@@ -109,15 +112,17 @@ def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
         if problem is None:
             text = f"{where} is free"
             if runs and field in ("address", "listen"):
-                yield Finding("port", cluster.name, Level.OK, f"{text}: the worker that answers is elsewhere")
+                yield Finding(
+                    "port", cluster.name, Level.OK, f"{text} on this machine: the worker that answers runs elsewhere"
+                )
             else:
                 yield Finding("port", cluster.name, Level.OK, text)
         elif problem.errno == errno.EADDRINUSE and runs and not is_in_use(cluster.data):
-            text = f"{where} is another worker's: no worker that runs has its data in {cluster.data}"
+            text = f"{where} is used by another worker: no running worker has its data in {cluster.data}"
             remedy = f"choose another port for `clusters.{cluster.name}`, or end the worker that answers there"
             yield Finding("port", cluster.name, Level.ERROR, text, remedy)
         elif problem.errno == errno.EADDRINUSE and runs:
-            yield Finding("port", cluster.name, Level.OK, f"{where} is the running worker's")
+            yield Finding("port", cluster.name, Level.OK, f"{where} is used by this worker, which is running")
         else:
             yield Finding(
                 "port", cluster.name, Level.ERROR, f"{where}: {problem.strerror}", _port_remedy(place, problem)
@@ -135,11 +140,11 @@ def _binding_problem(place: str) -> OSError | None:
 def _port_remedy(place: str, problem: OSError) -> str:
     port = place.rpartition(":")[2]
     if problem.errno == errno.EADDRINUSE:
-        return f"see who has it with `ss -ltnp sport = :{port}`, and stop that or choose another port"
+        return f"find the process that uses it with `ss -ltnp sport = :{port}`; stop it, or choose another port"
     if problem.errno == errno.EADDRNOTAVAIL:
-        return f"this machine does not have that address: bind another one with `listen: 0.0.0.0:{port}`"
+        return f"this machine does not have that address: set `listen` to one that it has, such as 0.0.0.0:{port}"
     if problem.errno == errno.EACCES:
-        return "ports below 1024 are for root: choose another one"
+        return "only root may use ports below 1024: choose a higher one"
     return "correct the host name in the topology, or in DNS"
 
 
@@ -147,15 +152,23 @@ def _file_system(name: str, directory: Path) -> Finding:
     resolved = directory.resolve()
     mounts = [each for each in psutil.disk_partitions(all=True) if resolved.is_relative_to(each.mountpoint)]
     if not mounts:
-        return Finding("file-system", name, Level.OK, "the file system is not known")
+        return Finding("file-system", name, Level.OK, "the file system of `data` is not known")
     kind = max(mounts, key=lambda each: len(each.mountpoint)).fstype
     if kind in NETWORK_FILE_SYSTEMS:
         remedy = "choose a local disk for `data`: the store needs memory maps and locks that are shared by processes"
-        return Finding("file-system", name, Level.ERROR, f"{kind}, over a network", remedy)
+        return Finding(
+            "file-system", name, Level.ERROR, f"{kind} is a network file system, which cannot hold a store", remedy
+        )
     if kind in PASSING_FILE_SYSTEMS:
         remedy = "choose a disk for `data`, unless this is a test"
-        return Finding("file-system", name, Level.WARNING, f"{kind}: it is gone when the machine starts anew", remedy)
-    return Finding("file-system", name, Level.OK, kind)
+        return Finding(
+            "file-system",
+            name,
+            Level.WARNING,
+            f"{kind} is in memory: the data is lost when the machine restarts",
+            remedy,
+        )
+    return Finding("file-system", name, Level.OK, f"the file system of `data` is {kind}")
 
 
 def _user() -> str:

@@ -60,13 +60,21 @@ def judge_workers(
         probe, answer = probes[cluster.name], answers[cluster.name]
         if not probe.reachable:
             if cluster.name in here:
-                yield Finding("worker", cluster.name, Level.OK, f"it does not run: {probe.detail}")
+                yield Finding("worker", cluster.name, Level.OK, f"no worker runs at {cluster.address}: {probe.detail}")
             else:
-                remedy = f"start it, or open the way to {cluster.address} in firewalls and DNS"
-                yield Finding("worker", cluster.name, Level.WARNING, f"{cluster.address}: {probe.detail}", remedy)
+                remedy = f"start that worker, or let this machine reach {cluster.address} (firewall, DNS)"
+                yield Finding(
+                    "worker",
+                    cluster.name,
+                    Level.WARNING,
+                    f"the worker at {cluster.address} cannot be reached: {probe.detail}",
+                    remedy,
+                )
         elif probe.serves not in (None, cluster.name):
             remedy = "correct the addresses in the topology"
-            yield Finding("worker", cluster.name, Level.ERROR, f"{cluster.address} is {probe.detail}", remedy)
+            yield Finding(
+                "worker", cluster.name, Level.ERROR, f"at {cluster.address} is another worker: {probe.detail}", remedy
+            )
         elif "error" in answer:
             remedy = "give --token-file with a token that may read the status (docs/security.md)"
             yield Finding("worker", cluster.name, Level.WARNING, str(answer["error"]), remedy)
@@ -76,16 +84,18 @@ def judge_workers(
 
 def _version(name: str, version: str) -> Finding:
     if version == __version__:
-        return Finding("worker", name, Level.OK, f"answers, version {version}")
+        return Finding("worker", name, Level.OK, f"the worker answers; its version is {version}")
     remedy = "bring all workers to one version, one at a time (docs/upgrade.md)"
-    return Finding("worker", name, Level.WARNING, f"version {version}, and this is {__version__}", remedy)
+    return Finding(
+        "worker", name, Level.WARNING, f"the worker has version {version}, and this command {__version__}", remedy
+    )
 
 
 def judge_clocks(offsets: Mapping[str, Offset]) -> Iterator[Finding]:
     """Each clock beside that of this machine."""
     for name, offset in offsets.items():
-        text = f"{offset.middle:+.3f} s from this machine's, ± {offset.bound:.3f} s"
-        remedy = "let chrony or systemd-timesyncd run on both machines, and look at `timedatectl`"
+        text = f"its clock is {offset.middle:+.3f} s (± {offset.bound:.3f} s) from this machine's"
+        remedy = "run chrony or systemd-timesyncd on both machines; `timedatectl` shows whether they work"
         if offset.surely >= FAR_APART_SECONDS:
             yield Finding("clock", name, Level.ERROR, text, remedy)
         elif offset.surely >= APART_SECONDS:

@@ -21,7 +21,7 @@ from typing import Any
 
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
-from snapshots.starts import end_before, from_data
+from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
 Topics = Mapping[str, Mapping[str, Any]]
 """A worker's answer about its topics, by name."""
@@ -129,8 +129,10 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
         left = here["unconsumed"].get(origin)
         if left is not None and left["incarnation"] != left_there["incarnation"]:
             return f"it is of another incarnation of what {origin} published"
-        before = end_before(from_data(here.get("starts", {})), origin, int(left_there["incarnation"]))
-        lacking = _acknowledged_here_only(left, left_there, before, Position.parse(high_water[origin]))
+        newest = Position.parse(high_water[origin])
+        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)  # the source need not have these
+        before = max(end_before(from_data(here.get("starts", {})), origin), earlier)
+        lacking = _acknowledged_here_only(left, left_there, before, newest)
         if lacking:
             return f"{lacking} entries of {origin} that are acknowledged at the source are not there"
     return None

@@ -8,18 +8,21 @@ A comparison of clusters that publish, copy and consume meanwhile must not take 
 3. subscriptions again, a while later, of topics where they moved between: what was acknowledged in the first reading
    must have arrived elsewhere in the last.
 
-A worker that does not answer is left out of all of it, and named.
+A worker that does not answer is left out of all of it, and named. A topic that a cluster deletes meanwhile is left out
+in all clusters, and named too.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from replicator.engine.errors import TopicNotFound
 from replicator.engine.topic_digest import TopicDigest
 from replicator.engine.topic_name import parse_topic
 from replicator.peering.comparing import POSITIONS_MAX, TOPICS_MAX, SubscriptionState
@@ -41,8 +44,6 @@ TOLD_SECONDS: Final = 1.0
 Wanted = Callable[[str], bool]
 Progress = Callable[[str, int, int], None]
 """Function that reports progress: a step's name, how much is done, how much there is. Any thread may call it."""
-TOPIC_GONE: Final = "TopicNotFound"
-"""Error code of the API for a topic that was deleted meanwhile."""
 
 
 def no_progress(step: str, done: int, total: int) -> None:
@@ -63,6 +64,14 @@ class ClusterState:
     mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
     no_mappings: str | None = None
     """Why snapshot mappings could not be read; None if they were."""
+    gone: set[str] = field(default_factory=set)
+    """Topics that were deleted there while they were read."""
+
+    def leave_out(self, topics: Collection[str]) -> None:
+        """Forget all that was read of ``topics``."""
+        for read in (self.topics, self.standings, self.told, self.subscriptions, self.mappings):
+            for topic in topics:
+                read.pop(topic, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,8 @@ class Picture:
 
     clusters: tuple[ClusterState, ...]
     unreachable: Mapping[str, str]
+    gone: frozenset[str] = frozenset()
+    """Topics that a cluster deleted while they were read. Nothing else of the picture speaks of them."""
 
     @property
     def topics(self) -> list[str]:
@@ -107,7 +118,27 @@ def read_picture(
             everywhere(lambda state: _read_subscriptions(state, moving))
     if not states and unreachable:
         raise PeerUnavailable("; ".join(unreachable.values()))
-    return Picture(tuple(states.values()), unreachable)
+    gone = frozenset[str]().union(*(state.gone for state in states.values()))
+    for state in states.values():
+        state.leave_out(gone)
+    return Picture(tuple(states.values()), unreachable, gone)
+
+
+def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
+    """Return those of ``topics`` that a cluster has deleted, or deleted and made anew, since ``picture`` was read.
+
+    Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer`.
+    """
+    found: set[str] = set()
+    for state in picture.clusters if topics else ():
+        try:
+            with VerifyPlane(state.url) as worker:
+                now = {topic.name: topic.incarnation for topic in worker.topics()[1]}
+        except PeerUnavailable:
+            continue
+        there = (topic for topic in topics if topic in state.topics)
+        found.update(topic for topic in there if now.get(topic) != state.topics[topic].incarnation)
+    return found
 
 
 def read_again(picture: Picture, topics: Collection[str]) -> Picture:
@@ -151,11 +182,12 @@ def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing
         state.standings = {
             name: replace(end, high_water=marks[name].high_water) for name, end in ends.items() if name in marks
         }
+    state.gone |= state.topics.keys() - ends.keys()
     _read_subscriptions(state, state.topics)
 
 
 def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
-    names = [name for name in topics if name in state.topics]
+    names = [name for name in topics if name in state.topics and name not in state.gone]
     with VerifyPlane(state.url) as worker:
         _read_states(state, worker, names, no_progress, mappings=False)
 
@@ -181,8 +213,7 @@ def _read_states(
             state.mappings |= {name: list(each) for name, each in answer.mappings.items()}
             state.no_mappings = answer.no_mappings or state.no_mappings
         _check_progress(state, part, answer.subscriptions, answer.left)
-        if gone := set(part).difference(answer.subscriptions, answer.left):
-            raise UnexpectedAnswer(f"worker at {state.url}: {TOPIC_GONE}: {min(gone)} is not there any more")
+        state.gone.update(set(part).difference(answer.subscriptions, answer.left))
         left = [*answer.left, *rest]
         progress(f"states of {state.name}", len(names) - len(left), len(names))
 
@@ -201,13 +232,27 @@ def _read_states_singly(
     This is for workers of earlier versions, which cannot answer for many topics at once.
     """
     for number, name in enumerate(names, 1):
-        state.subscriptions[name] = worker.subscriptions(name)
+        with noting_gone(state.gone, name):
+            state.subscriptions[name] = worker.subscriptions(name)
         progress(f"states of {state.name}", number, len(names))
     if mappings:
         try:
-            state.mappings = {name: worker.mappings(name) for name in names}
+            for name in names:
+                with noting_gone(state.gone, name):
+                    state.mappings[name] = worker.mappings(name)
         except PeerUnavailable as error:
-            state.no_mappings = str(error)
+            state.mappings, state.no_mappings = {}, str(error)
+
+
+@contextmanager
+def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
+    """Add ``topic`` to ``gone`` if the worker answers that it has no such topic. Other errors are raised."""
+    try:
+        yield
+    except UnexpectedAnswer as error:
+        if error.code != TopicNotFound.code:
+            raise
+        gone.add(topic)
 
 
 def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:

@@ -55,10 +55,13 @@ class DifferenceFiles:
         shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
         self._replaced.clear()
 
-    def finish(self, came_not: Collection[Pair], more: Iterable[Found]) -> None:
-        """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings."""
+    def finish(self, came_not: Collection[Pair], more: Iterable[Found], gone: Collection[str] = ()) -> None:
+        """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings.
+
+        Rows of the topics in ``gone`` are left out.
+        """
         with pq.ParquetWriter(self._directory / "differences.parquet", DIFFERENCE_COLUMNS) as writer:
-            for batch in self._rows():
+            for batch in self._rows(gone):
                 writer.write_batch(_judged(batch, came_not))
             rows = [asdict(found) for found in more]
             writer.write_table(pa.Table.from_pylist(rows, schema=DIFFERENCE_COLUMNS))
@@ -67,9 +70,9 @@ class DifferenceFiles:
     def _look(self, number: int) -> Path:
         return self._directory / _LOOKS / str(number)
 
-    def _rows(self) -> Iterator[pa.RecordBatch]:
+    def _rows(self, gone: Collection[str]) -> Iterator[pa.RecordBatch]:
         for number in range(len(self._replaced)):
-            later = frozenset[str]().union(*self._replaced[number + 1 :])
+            later = frozenset(gone).union(*self._replaced[number + 1 :])
             files = sorted(str(path) for path in self._look(number).glob("*.parquet"))
             if files:
                 rows = ds.dataset(files, schema=DIFFERENCE_COLUMNS)

@@ -30,11 +30,13 @@ from replicator.engine.log.entry import decode_entry
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.source.schema import signed
 from replicator.pipeline.verify.blocks import Block, LogRange, Lost, Selection, Unreadable, blocks
+from replicator.pipeline.verify.cluster_state import noting_gone
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
     DAMAGED,
     DESCENT,
+    GONE,
     MARKERS,
     MESSAGES,
     NOTE,
@@ -55,7 +57,10 @@ PAGES_KEPT: Final = 8
 
 
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges."""
+    """Yield rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges.
+
+    A topic that was deleted meanwhile yields a note that says so, and nothing more.
+    """
     rows = PieceRows()
     with ExitStack() as connections:
         workers: dict[int, VerifyPlane] = {}
@@ -63,11 +68,14 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
             reading = RangeReader(each, scope, rows)
             if each.cluster not in workers:
                 workers[each.cluster] = connections.enter_context(VerifyPlane(scope.urls[each.cluster]))
-            for block in blocks(workers[each.cluster], scope.topics[each.topic].name, each, selection):
-                reading.take(block)
-                if len(rows) >= ROWS_MAX:
-                    yield rows.take()
-            reading.end()
+            topic = scope.topics[each.topic].name
+            gone: set[str] = set()
+            with noting_gone(gone, topic):
+                for block in blocks(workers[each.cluster], topic, each, selection):
+                    reading.take(block)
+                    if len(rows) >= ROWS_MAX:
+                        yield rows.take()
+            reading.end(gone=bool(gone))
     if len(rows):
         yield rows.take()
 
@@ -149,9 +157,11 @@ class RangeReader:
         self._follow(head, start, stop)
         self._cut(head, start, stop, sizes, of_entry, sound, parts)
 
-    def end(self) -> None:
-        """The notes on the range."""
+    def end(self, *, gone: bool = False) -> None:
+        """Add the notes on the range. ``gone`` says that its topic was deleted while the range was read."""
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
+        if gone:
+            self._note(Found(GONE, topic, 1, cluster=cluster))
         self._note(Found(READ, topic, self.messages, cluster=cluster))
         for name, count in self.markers.items():
             self._note(Found(READ, topic, count, cluster=cluster, other=name))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from replicator.links.gaps import MADE_ANEW
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.cluster_state import Progress, Wanted, no_progress
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
@@ -161,7 +162,7 @@ def _left(report: VerifyReport, clusters: Mapping[str, str], file: Path) -> Iter
                     yield (
                         f"left: link {link.key} has a gap ({kind}) in {topic}: replicator links resolve -f {file} "
                         f"--from {name} --to {link.destination}{f' --name {named}' if named else ''} --topic {topic} "
-                        "--policy skip-and-record|copy-anew"
+                        f"--policy {'keep-both|copy-anew' if kind == MADE_ANEW else 'skip-and-record|copy-anew'}"
                     )
         try:
             with VerifyPlane(url) as worker:

@@ -16,7 +16,7 @@ from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockView, read_header
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.producing.contents import alike
-from replicator.pipeline.verify.cluster_state import ClusterState, Picture
+from replicator.pipeline.verify.cluster_state import ClusterState, Picture, noting_gone
 from replicator.pipeline.verify.comparison.rows import Found
 from replicator.pipeline.verify.plane import BlockUnreadable, VerifyPlane
 from snapshots.position import Position
@@ -32,6 +32,8 @@ class Duplicates:
 
     messages: Counter[str] = field(default_factory=Counter)
     differing: list[Found] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    """Topics that a cluster deleted meanwhile."""
 
 
 def look_at_hidden(picture: Picture) -> Duplicates:
@@ -46,7 +48,8 @@ def look_at_hidden(picture: Picture) -> Duplicates:
             continue
         with VerifyPlane(state.url) as worker, VerifyPlane(state.url) as reader:
             for topic in topics:
-                _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
+                with noting_gone(found.gone, topic):
+                    _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
     return found
 
 

@@ -11,7 +11,8 @@
 5. Messages that a cluster does not deliver, because it takes them for duplicates, are compared with the ones that it
    delivers (:mod:`~replicator.pipeline.verify.hidden`).
 
-Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is.
+Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is. A topic
+that a cluster deletes meanwhile is left out, and named.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.cluster_state import (
-    TOPIC_GONE,
     Picture,
     Progress,
     Wanted,
     allowed_clusters,
+    deleted_since,
     links_between,
     named_filter,
     no_progress,
@@ -41,7 +42,7 @@ from replicator.pipeline.verify.cluster_state import (
 )
 from replicator.pipeline.verify.comparison.in_step import TopicAnswers, found_in_step, is_in_step
 from replicator.pipeline.verify.comparison.order import out_of_order
-from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, GONE, PROBE, READ, Found
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
@@ -76,6 +77,8 @@ something is compared as often, at once, if more of it was trimmed meanwhile: it
 and one look at it may take as long on a busy machine."""
 PROBES_MAX: Final = 200
 """How many positions are looked up in the exact mapping. Each takes a millisecond."""
+GONE_NAMED_MAX: Final = 20
+"""Names in one remark. More would fill a terminal."""
 SMALL_MESSAGES: Final = 500_000
 SMALL_ENTRIES: Final = 200_000
 """Limits over all clusters. Below both, a comparison takes less time than starting Spark."""
@@ -141,9 +144,7 @@ class _Verification:
         for _ in range(len(self.clusters)):
             try:
                 return self._run()
-            except (PeerUnavailable, UnexpectedAnswer) as error:
-                if isinstance(error, UnexpectedAnswer) and TOPIC_GONE not in str(error):
-                    raise
+            except PeerUnavailable as error:
                 lost = error  # what went away on the way is left out when all are asked again
                 if self.files is not None:
                     self.files.start_over()
@@ -163,10 +164,18 @@ class _Verification:
         ]
         duplicates = look_at_hidden(picture)
         more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE)), *duplicates.differing]
+        found = [(each.kind, each.topic) for each in (*compared, *tallies)]
+        found += [(each.kind, each.topic) for each in more]
+        suspect = {topic for kind, topic in found if kind in FAULTS or kind == BEHIND}
+        gone = deleted_since(picture, suspect).union(picture.gone, duplicates.gone)
+        gone.update(topic for kind, topic in found if kind == GONE)
+        tallies = [tally for tally in tallies if tally.topic not in gone]
+        more = [each for each in more if each.topic not in gone]
+        if gone:
+            self.remarks.append(_gone(gone))
         if self.files is not None:
-            self.files.finish(
-                came_not, more + [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
-            )
+            reordered = [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
+            self.files.finish(came_not, more + reordered, gone)
         findings = joined_findings([*_findings(tallies), *map(_finding, more)])
         self._remark(picture)
         counts: dict[str, Any] = {
@@ -179,7 +188,7 @@ class _Verification:
                 state.name: _cluster_counts(tallies, state.name, duplicates.messages[state.name])
                 for state in picture.clusters
             },
-            topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)})),
+            topics=tuple(sorted({*picture.topics, *(finding.topic for finding in findings)} - gone)),
             findings=tuple(sorted(findings, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic))),
             mappings=_count_mappings(picture),
             subscriptions=_count_subscriptions(picture),
@@ -194,7 +203,7 @@ class _Verification:
         return topic != EPOCHS_TOPIC and self.wanted(topic)
 
     def _check_topics(self, picture: Picture) -> None:
-        found = set(picture.topics)
+        found = {*picture.topics, *picture.gone}
         unknown = sorted(name for name in self.topics or () if not any(map(named_filter([name]), found)))
         if unknown and not picture.unreachable:
             raise BadOption("topic", f"no cluster has {', '.join(map(_full_name, unknown))}")
@@ -350,6 +359,13 @@ class _Verification:
             )
         if selection.since_ms is not None:
             self.remarks.append("only blocks that were published since then were compared")
+
+
+def _gone(topics: Collection[str]) -> str:
+    """Return a remark that names ``topics``, the first :data:`GONE_NAMED_MAX` of them."""
+    named = ", ".join(sorted(topics)[:GONE_NAMED_MAX])
+    more = f" and {len(topics) - GONE_NAMED_MAX} more" if len(topics) > GONE_NAMED_MAX else ""
+    return f"not compared, because a cluster deleted them meanwhile: {named}{more}"
 
 
 def _full_name(topic: str) -> str:

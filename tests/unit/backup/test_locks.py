@@ -202,6 +202,34 @@ def test_a_prune_that_takes_long_renews_its_lock_and_no_backup_is_made_beside_it
     assert refused
 
 
+def test_a_backup_that_takes_long_renews_its_lock_and_nothing_is_pruned_beside_it(
+    place: Destination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.backup.locks.RENEW_SECONDS", 0.01)
+    made(place, 1, 2, at_ms=1_700_000_000_000)
+    refused: list[str] = []
+
+    @contextmanager
+    def slow(known: set[bytes]) -> Iterator[StoreCopy]:
+        with source_of(1, 3, at_ms=1_700_000_000_001)(known) as copy:
+            for _ in range(4):
+                with Clocked.written:
+                    Clocked.now += LOST_SECONDS
+                    since = Clocked.now
+                    assert Clocked.written.wait_for(lambda: lock_written_at() >= since, timeout=60), "it is not renewed"  # noqa: B023
+            with pytest.raises(BackupError, match="somebody else makes a backup there") as error:
+                prune(place, "a", 1)
+            refused.append(str(error.value))
+            yield copy
+
+    def lock_written_at() -> float:
+        return max(at for path, at in Clocked.times.items() if f"/locks/{CREATE}" in path)
+
+    create(place, "a", slow)  # its own clock is that of this machine, where hardly any time went by
+    assert refused
+    assert_all_whole(place)
+
+
 def test_a_prune_that_lost_its_lock_deletes_nothing_more(place: Destination) -> None:
     for at in range(30):
         made(place, at, at_ms=1_700_000_000_000 + at)

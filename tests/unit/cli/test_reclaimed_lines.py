@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic
-from replicator.cli.backup import _reclaimed_lines
+from replicator.backup.reclaim_plan import TopicPlan
+from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic, ReclaimPlan
+from replicator.cli.backup import _plan_lines, _reclaimed_lines
 from snapshots.position import Position
 
 
@@ -18,6 +19,38 @@ def test_topics_of_which_only_markers_came_back_are_not_named() -> None:
     assert "nothing of a's messages that it lacks" in _reclaimed_lines("a", Reclaimed([topic("markers", 0)]))[0]
 
 
-def test_a_topic_that_was_made_since_the_backup_is_named_though_no_message_came_back() -> None:
+def test_a_topic_that_was_made_again_is_named_though_no_message_came_back() -> None:
     (first, *_) = _reclaimed_lines("a", Reclaimed([topic("new", 0, made_anew=True)]))
-    assert first == "new was made since the backup: it is back, with no messages of a"
+    assert first == "new was not here in that life: it is back, with no messages of a"
+
+
+def test_it_is_said_that_others_have_nothing_only_where_that_is_true() -> None:
+    for done in (Reclaimed(lost=["c was not asked"]), Reclaimed(deleted=["orders: b has messages"])):
+        lines = _reclaimed_lines("a", done)
+        assert lines[0] == "nothing came back"
+        assert not any("nothing of" in line for line in lines)
+    assert "not taken back: orders: b has messages" in _reclaimed_lines(
+        "a", Reclaimed(deleted=["orders: b has messages"])
+    )
+
+
+def test_an_earlier_life_is_said_to_lie_below() -> None:
+    back = ReclaimedTopic("orders", 7, Position(1, 0), Position(1, 9), made_anew=False, holes=0, below=True)
+    (first, *_) = _reclaimed_lines("a", Reclaimed([back]))
+    assert first == "took back 7 messages of orders (an earlier life, below what was here), after 1:0 up to 1:9"
+
+
+def test_a_plan_says_what_would_come_back_from_whom_and_what_is_missing() -> None:
+    hole = (Position(1, 2), Position(1, 5))
+    plan = TopicPlan(
+        "orders", 1, Position(1, -1), Position(1, 9), False, {"b": Position(1, 9)}, {}, (hole,), below=True
+    )
+    lines = _plan_lines("a", ReclaimPlan((plan,), ("c was not asked",), ()))
+    assert lines == [
+        "orders (an earlier life, below what is here): after 1:-1 up to 1:9, from b (up to 1:9); missing after 1:2 up "
+        "to 1:5",
+        "lost: c was not asked",
+        "Nothing was changed.",
+    ]
+    assert _plan_lines("a", ReclaimPlan((), ("c was not asked",), ()))[0] == "nothing would come back"
+    assert "nothing of a's messages" in _plan_lines("a", ReclaimPlan((), (), ()))[0]

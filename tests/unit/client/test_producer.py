@@ -421,6 +421,22 @@ def test_a_value_that_does_not_fit_the_schema_names_the_topic_and_takes_no_place
     run(scenario, schema=StringSchema())
 
 
+def test_keys_and_properties_may_be_as_large_as_the_cluster_takes_an_entry() -> None:
+    ready = [ProducerReady("p", -1, None, message_bytes_max=size) for size in (8 * 1024 * 1024, 1_000)]
+    large, small = {"k": "v" * 6 * 1024 * 1024}, {"k": "v" * 2_000}
+
+    async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
+        producer.enqueue(b"x", properties=large)
+        channels[0].events.on_receipts([1], [Position(1, 0)])
+        channels[0].events.on_lost(ConnectError("cut"))
+        await until(lambda: len(channels) == 2 and producer.is_connected())
+        with pytest.raises(MessageTooBig, match="keys and properties"):
+            producer.enqueue(b"x", properties=large)
+        producer.enqueue(b"x", properties=small)  # beside the payload there is always some room
+
+    run(scenario, readies=ready)
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "named"),
     [

@@ -15,7 +15,7 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log import store_check
 from replicator.engine.log.store_check import StoreCheck
 from replicator.engine.log.store_tables import BLOCK_KEY, encode_place
-from replicator.engine.producing.sequence_index import SequenceIndex
+from replicator.engine.producing.twin_chains import TwinChains
 from replicator.pipeline.verify.blocks import _readable_or_lost
 from replicator.pipeline.verify.plane import BlockUnreadable, Head
 from snapshots.position import BEFORE_ALL, Position
@@ -29,13 +29,13 @@ def test_a_chain_of_twins_whose_rows_form_a_circle_is_followed_once(tmp_path: Pa
             await topic.publish([message()])
             tables, at = engine.store.tables, [Position(5, entry) for entry in range(2)]
             with engine.store.env.begin(write=True) as txn:
-                index = SequenceIndex(txn, tables, topic.topic_id, "us-east", cast(Any, None))
+                chains = TwinChains(txn, tables, topic.topic_id)
                 for position, other in zip(at, reversed(at), strict=True):
                     places = (other, BEFORE_ALL) if place == 0 else (BEFORE_ALL, other)
                     row = b"".join(map(encode_place, places)) + b"eu-west"
                     txn.put(BLOCK_KEY.pack(topic.topic_id, *position), row, db=tables["twins"])
                 with at_most_steps(1_000):
-                    index._join(txn, tables, at[0], "eu-west", Position(5, 9), "us-east")
+                    chains.join(txn, tables, at[0], "eu-west", Position(5, 9), "us-east")
                 txn.abort()
 
     asyncio.run(main())

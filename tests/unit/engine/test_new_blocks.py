@@ -122,3 +122,14 @@ def test_invariant_5_a_block_that_is_not_for_this_cluster_is_a_hole_whoever_send
     assert found[1] == NewHole(LeftOutNote("x", 7, Position(9, 3)), Position(9, 1))
     assert selected(CopiedBlock(Position(9, 1), block), reached=3) == []
     assert select_new([CopiedBlock(BEFORE_ALL, block)], cluster="z", topic="t", high_water={})[0] != found[1]
+
+
+def test_the_rest_of_an_earlier_life_is_taken_while_nothing_of_the_later_one_is_here() -> None:
+    have = {"x": HighWater(20, Position(9, 1))}
+    found = select_new([sent(2, 2, previous=1)], cluster="y", topic="t", high_water=have)
+    assert ranges(found) == [(Position(9, 2), Position(9, 3))]
+    have = {"x": HighWater(20, Position(21, 0))}
+    assert select_new([sent(2, 2)], cluster="y", topic="t", high_water=have) == [], "it lies below what is here"
+    have = {"x": HighWater(8, Position(9, 1))}
+    with pytest.raises(IncarnationMismatch):
+        select_new([sent(2, 2, previous=1)], cluster="y", topic="t", high_water=have)

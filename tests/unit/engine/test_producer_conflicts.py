@@ -13,7 +13,7 @@ from twins_support import ON, chunks_of, copy, numbered, numbered_batch
 from replicator.engine.producing import twin_check
 from replicator.engine.producing.conflicts import ACTIVE_MS, CLOCKS_DIFFER_MS_MAX, NAMES_MAX, SharedName
 from replicator.engine.producing.contents import Contents
-from replicator.engine.producing.sequence_index import load_twins
+from replicator.engine.producing.twin_chains import load_twins
 from replicator.engine.types import Ack, ProducerOptions
 
 TOPIC = "orders"

@@ -210,11 +210,11 @@ def test_past_the_limit_messages_count_as_different(tmp_path: Path, monkeypatch:
         large, other = "x" * 5000, numbered(6)
         await a.publish([numbered(5, content=large, codec=LZ4), other])
         await copy(a, b)
-        monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 4000)
         receipts = await b.publish([numbered(5, content=large, codec=ZSTD), numbered(6, codec=ZSTD)])
         assert receipts[0] != DUPLICATE
         assert receipts[1] == DUPLICATE
 
+    monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 4000)
     run(tmp_path, main)
 
 
@@ -276,6 +276,54 @@ def test_what_group_commits_open_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert not opened_before.wanted, "nothing more is opened"
 
 
+def broken(first: int) -> bytes:
+    """A batch that can be decompressed, and is none."""
+    body = b"\xff" * 3000
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=first, publish_time=1, num_messages_in_batch=3, compression=LZ4
+    )
+    metadata.uncompressed_size = len(body)
+    return encode_entry(metadata, compression.compress(body, LZ4))
+
+
+@pytest.mark.parametrize("kind", ["sound", "damaged"])
+def test_what_one_group_commit_opens_is_bounded_over_all_its_openings(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It happens on the writer's thread, where nothing is confirmed meanwhile."""
+    monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 10_000)
+    opened: list[int] = []
+    decompress = compression.decompress
+
+    def counted(payload: Any, codec: Any, size: int, **more: Any) -> bytes:
+        opened.append(size)
+        return decompress(payload, codec, size, **more)
+
+    monkeypatch.setattr(compression, "decompress", counted)
+    of_group = Contents()
+    for number in range(100):
+        sound = numbered_batch(number, number, content="x" * 3000, codec=LZ4)
+        of_group.messages(sound if kind == "sound" else broken(number))
+        of_group.open_wanted()
+    assert len(opened) == 3
+    assert sum(opened) <= 10_000
+    of_group.settle()
+    of_group.messages(numbered_batch(500, 500, codec=LZ4))
+    of_group.open_wanted()
+    assert len(opened) == 4, "the next group has the whole bounds again"
+
+
+def test_batches_of_tiny_messages_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "OPENED_MESSAGES_MAX", 25)
+    of_group = Contents()
+    batches = [numbered_batch(number, number + 9, codec=LZ4) for number in range(0, 50, 10)]
+    for each in batches:
+        of_group.messages(each)
+    assert of_group.wants_too_much
+    of_group.open_wanted()
+    assert [of_group.messages(each) is not None for each in batches] == [True, True, False, False, False]
+
+
 def test_stored_bytes_decide_where_they_can() -> None:
     assert compare_stored(entry(), entry()) is True
     assert compare_stored(entry(), entry(publish_time=5)) is True
@@ -295,8 +343,7 @@ def test_messages_of_a_batch_without_ids_of_their_own_count_on_from_the_first() 
     )
     for payload in (b"p 4", b"p 5"):
         append_to_batch(body, SingleMessageMetadata(payload_size=0), payload)
-    found, size = open_entry(encode_entry(metadata, bytes(body)))
+    found = open_entry(encode_entry(metadata, bytes(body)))
     assert found is not None
-    assert size == len(body)
-    with_ids, _ = open_entry(numbered_batch(4, 5))
+    with_ids = open_entry(numbered_batch(4, 5))
     assert found == with_ids

@@ -135,7 +135,8 @@ def test_a_stream_that_is_cut_off_anywhere_is_no_copy(tmp_path: Path) -> None:
     async def main() -> bytes:
         async with opened(tmp_path / "live") as engine:
             await (await engine.topic(TOPIC)).publish([message()])
-            head = copy_head(engine.store, {TOPIC: (1, Position(2, 3))}, version="1", made_at_ms=5)
+            marks = {TOPIC: {"eu-west": Position(3, 4)}}
+            head = copy_head(engine.store, {TOPIC: (1, Position(2, 3))}, version="1", made_at_ms=5, marks=marks)
             pieces = list(copy_pieces(engine.store, ()))
             known = Piece(pieces[0].file, pieces[0].digest, pieces[0].size, None)
             return b"".join([encode_head(head), *map(encode_piece, [*pieces, known]), encode_end()])
@@ -143,7 +144,7 @@ def test_a_stream_that_is_cut_off_anywhere_is_no_copy(tmp_path: Path) -> None:
     stream = asyncio.run(main())
     reading = io.BytesIO(stream)
     head = read_head(reading.read)
-    assert head["topics"] == {TOPIC: {"incarnation": 1, "lac": "2:3"}}
+    assert head["topics"] == {TOPIC: {"incarnation": 1, "lac": "2:3", "marks": {"eu-west": "3:4"}}}
     pieces = list(read_pieces(reading.read))
     assert pieces[-1].content is None
     assert (pieces[0].content or b"")[:1] is not None

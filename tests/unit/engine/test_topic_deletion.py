@@ -51,6 +51,8 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     await topic.trimming.trim(inbox.positions[0])
     for of_workers in ("pending_acks", "link_marks", "published", "broker_cursors"):  # the engine writes none
         await topic.writer.put(of_workers, TOPIC_KEY.pack(topic.topic_id) + b"x", b"x")
+    row = b'{"stores": {}, "deleted": {}}'
+    await topic.writer.put("lineage", TOPIC_KEY.pack(topic.topic_id) + b"x", row)
     await engine.remember(f"markers handled {topic.topic_id}", [1, 2])
     await topic.terminate()
     return topic
@@ -237,7 +239,7 @@ def test_a_topic_that_the_store_does_not_delete_stays(tmp_path: Path, monkeypatc
             topic = await engine.topic(TOPIC)
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
 
-            async def refuse(*_: object) -> None:
+            async def refuse(*_: object, **__: object) -> None:
                 raise EngineError("not now")
 
             with monkeypatch.context() as patch:
@@ -342,6 +344,7 @@ def test_every_table_that_has_rows_by_topic_is_swept() -> None:
         "staging",
         "schemas",
         "placed",
+        "deletions",
     }
     assert set(SWEPT_TABLES) == set(TABLES) - by_name
 

@@ -16,7 +16,7 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.log import twins as twins_module
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing import sequence_index
+from replicator.engine.producing import twin_chains
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, Ack, InitialPosition, ProducerOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -349,7 +349,7 @@ def test_a_producer_that_moves_is_told_what_it_sent_last_though_that_is_trimmed(
 def test_invariant_11_past_the_limit_a_message_is_delivered_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence_index, "TWINS_MAX", 4)
+    monkeypatch.setattr(twin_chains, "TWINS_MAX", 4)
 
     async def main() -> None:
         async with two(tmp_path) as (a, b):

@@ -6,8 +6,10 @@ import pytest
 
 from replicator.links.gaps import (
     COPY_ANEW,
+    KEEP_BOTH,
     LOST_DATA,
     MADE_ANEW,
+    POLICIES,
     SKIP_AND_RECORD,
     STOP,
     TRIMMED,
@@ -16,12 +18,22 @@ from replicator.links.gaps import (
     Mark,
     Missing,
     find_gap,
+    lives_to_raise,
 )
 from snapshots.position import BEFORE_ALL, Position
 
+EARLIER = Position(5, 3)
+"""Of an earlier life of the source's own topic."""
+
 
 def at(entry: int) -> Position:
-    return Position(1, entry)
+    return Position(8, entry)
+
+
+def source(*, trimmed: dict[str, Position], holes: dict[str, list[tuple[Position, Position]]], kept: bool) -> Here:
+    """A source that has its own messages up to 9, and those of x up to 5:9; with ``kept`` the earlier lives too."""
+    marks = {"own": Mark(7, at(9)), "x": Mark(3, Position(5, 9))}
+    return Here("own", "there", 7, marks, Missing(trimmed, holes), lambda position: position <= at(9), lambda *_: kept)
 
 
 def gap(
@@ -31,13 +43,19 @@ def gap(
     holes: dict[str, list[tuple[Position, Position]]] | None = None,
     copied_before: bool = False,
     elsewhere: str = "",
+    kept: bool = False,
 ) -> Gap | None:
-    """Of a source that has its own messages up to 9, and those of x up to 5:9."""
-    marks = {"own": Mark(7, at(9)), "x": Mark(3, Position(5, 9))}
-    here = Here("own", "there", 7, marks, Missing(trimmed or {}, holes or {}), lambda position: position <= at(9))
+    """The gap of :func:`source`."""
+    here = source(trimmed=trimmed or {}, holes=holes or {}, kept=kept)
     return find_gap(
         here, there, ("x", "own"), copied_before=copied_before, comes_elsewhere=lambda origin: origin == elsewhere
     )
+
+
+def raised(there: dict[str, Mark], *, kept: bool = False, asked: bool = False) -> dict[str, int]:
+    """The lives that the destination is to take up."""
+    here = source(trimmed={}, holes={}, kept=kept)
+    return {origin: mark.incarnation for origin, mark in lives_to_raise(here, there, ("x", "own"), asked=asked).items()}
 
 
 def kind(found: Gap | None) -> tuple[str, str] | None:
@@ -65,8 +83,46 @@ def test_a_destination_that_has_nothing_is_a_gap_only_if_it_was_copied_to_or_wil
 
 
 def test_another_incarnation_is_a_gap_of_its_own_kind_also_of_what_is_forwarded() -> None:
-    assert kind(gap({"own": Mark(6, at(1))})) == (MADE_ANEW, "own")
-    assert kind(gap({"x": Mark(2, Position(5, 1))})) == (MADE_ANEW, "x")
+    assert kind(gap({"own": Mark(6, EARLIER)})) == (MADE_ANEW, "own")
+    assert kind(gap({"x": Mark(2, Position(3, 1))})) == (MADE_ANEW, "x")
+
+
+def test_markers_alone_say_nothing_of_lives() -> None:
+    markers = Mark(6, EARLIER, BEFORE_ALL, 0)
+    assert gap({"own": markers, "x": Mark(2, Position(3, 1), BEFORE_ALL, 0)}) is None
+    assert raised({"own": markers, "x": Mark(2, Position(3, 1), BEFORE_ALL, 0)}) == {"own": 7, "x": 3}
+    assert gap({"own": Mark(7, at(10), BEFORE_ALL)}) is None, "it lost markers, if anything"
+    assert gap({"own": Mark(7, at(10), at(9))}) is None
+    assert kind(gap({"own": Mark(7, at(10), at(10))})) == (LOST_DATA, "own")
+
+
+def test_an_earlier_life_is_taken_up_without_asking_only_where_the_source_has_it_too() -> None:
+    there = {"own": Mark(6, EARLIER, EARLIER, 4), "x": Mark(2, Position(3, 1), Position(3, 1), 4)}
+    assert (kind(gap(there)), raised(there)) == ((MADE_ANEW, "own"), {})
+    assert raised(there, asked=True) == {"own": 7, "x": 3}
+    assert (gap(there, kept=True), raised(there, kept=True)) == (None, {"own": 7, "x": 3})
+
+
+def test_after_both_lives_are_kept_the_position_of_the_earlier_one_is_no_lost_data() -> None:
+    assert gap({"own": Mark(7, EARLIER, EARLIER, 4)}) is None
+    assert raised({"own": Mark(7, EARLIER, EARLIER, 4)}, asked=True) == {}
+
+
+def test_a_later_life_at_the_destination_is_a_gap_of_the_source_alone() -> None:
+    assert kind(gap({"own": Mark(9, Position(10, 0), Position(10, 0))})) == (LOST_DATA, "own")
+    assert gap({"x": Mark(4, Position(6, 0), Position(6, 0))}) is None, "what is here of x lies below it"
+
+
+def test_the_text_of_a_gap_names_first_the_way_that_loses_nothing_and_in_numbers_what_another_one_deletes() -> None:
+    found = gap({"own": Mark(6, EARLIER, EARLIER, 4_321)})
+    assert found is not None
+    assert found.detail.index(KEEP_BOTH) < found.detail.index(COPY_ANEW)
+    assert "4321 messages" in found.detail
+    for there in ({"own": Mark(7, at(10))}, {"own": Mark(9, Position(10, 0))}):
+        lost = gap(there)
+        assert lost is not None
+        assert "delete" not in lost.detail
+        assert lost.detail.index("backup reclaim") < len(lost.detail)
 
 
 def test_messages_that_only_the_destination_has_are_lost_data() -> None:
@@ -75,12 +131,12 @@ def test_messages_that_only_the_destination_has_are_lost_data() -> None:
 
 @pytest.mark.parametrize(
     ("what", "allowed"),
-    [(TRIMMED, {SKIP_AND_RECORD, COPY_ANEW}), (MADE_ANEW, {COPY_ANEW}), (LOST_DATA, set())],
+    [(TRIMMED, {SKIP_AND_RECORD, COPY_ANEW}), (MADE_ANEW, {KEEP_BOTH, COPY_ANEW}), (LOST_DATA, set())],
 )
 def test_each_kind_of_gap_ends_only_by_what_loses_nothing_in_silence(what: str, allowed: set[str]) -> None:
     found = Gap(what, "own", "")
-    assert {policy for policy in (STOP, SKIP_AND_RECORD, COPY_ANEW) if found.allows(policy)} == allowed
-    asked = {policy for policy in (STOP, SKIP_AND_RECORD, COPY_ANEW) if found.allows(policy, asked=True)}
+    assert {policy for policy in (STOP, *POLICIES) if found.allows(policy)} == allowed
+    asked = {policy for policy in (STOP, *POLICIES) if found.allows(policy, asked=True)}
     assert asked == (allowed or {SKIP_AND_RECORD}), "an operator may go on where the link by itself may not"
 
 

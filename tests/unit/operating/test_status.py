@@ -53,6 +53,25 @@ def test_no_name_and_no_position_is_cut_off(width: int) -> None:
     assert (topic, lac) == (name, f"{LEDGER}:18")
 
 
+def test_the_topics_with_the_largest_backlogs_are_shown_where_somebody_asks_for_so_many() -> None:
+    answer = answer_with("persistent://a/b/one", "persistent://a/b/two", "persistent://a/b/three")
+    answer["topics"][1]["subscriptions"] = [{**answer["topics"][1]["subscriptions"][0], "backlog_messages": 9}]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render({"us-east": answer}, top=1))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "Topics with the largest backlogs: 1 of 3" in shown
+    assert ("a/b/two" in shown, "a/b/one" in shown, "a/b/three" in shown) == (True, False, False)
+
+
+def test_columns_say_that_they_count_only_the_topics_that_match() -> None:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(render({"us-east": answer_with("persistent://a/b/one")}, matching=True))
+    assert isinstance(console.file, io.StringIO)
+    assert "matching topics" in console.file.getvalue()
+    assert "matching topics" not in text_of({"us-east": answer_with("persistent://a/b/one")}, 160)
+
+
 def test_a_worker_that_is_not_there_refuses_the_connection() -> None:
     with socket.socket() as bound:  # and does not listen
         bound.bind(("127.0.0.1", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -599,3 +600,18 @@ def test_a_peer_that_joins_is_told_of_every_subscription() -> None:
     core.on_topology((), (), 2_000)
     core.on_mark_delete("s", at(5), 1, 2_000, local=True)
     assert core.next_deadline(2_000) is None
+
+
+def test_an_answer_of_a_cluster_that_keeps_an_earlier_life_proves_something_only_to_those_that_have_it_too() -> None:
+    core = controller()
+    log = LogState(at(9), {A: at(9), B: at(8)}, {A: at(4), B: at(7)}, earlier_lives={"x/3": at(2)})
+    (action,) = core.on_marker(at(8), B, SnapshotRequest("x", B), log, 0)
+    assert isinstance(action, WriteResponse)
+    assert action.marker.vector == {A: at(4), B: at(7), "x/3": at(2)}
+    lacking = log_state(9, a=9, b=8)
+    for earlier, proved in ((at(1), False), (at(2), True), (None, False)):
+        core = controller()
+        here = replace(lacking, earlier_lives={} if earlier is None else {"x/3": earlier})
+        core.on_append(at(9), origin=B, messages=False, now_ms=0)
+        response = SnapshotResponse("id", B, at(8), {A: at(4), B: at(7), "x/3": at(2)}, A)
+        assert bool(recorded(core.on_marker(at(9), B, response, here, 0))) == proved

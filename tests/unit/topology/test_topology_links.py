@@ -92,7 +92,7 @@ def test_what_is_written_is_read_back_as_it_was(tmp_path: Path) -> None:
         ("  - {from: a, to: b, rate: 10}\n", "links[0].rate: 10 bytes a second is too little; the least is 1024"),
         ("  - {from: a, to: b, rate: fast}\n", "links[0].rate: 'fast' is not a size"),
         ("  - {from: a, to: b, compression: gzip}\n", "'gzip' is not one of none, lz4, zstd"),
-        ("  - {from: a, to: b, on_gap: go}\n", "'go' is not one of stop, skip-and-record, copy-anew"),
+        ("  - {from: a, to: b, on_gap: go}\n", "'go' is not one of stop, keep-both, skip-and-record, copy-anew"),
         ("  - {from: a, to: b, hold: {policy: x}}\n", "links[0].hold.policy: 'x' is not one of hold, release"),
         ("  - {from: a, to: b, hold: {bytes: 1}}\n", "links[0].hold.bytes: unknown key"),
         ("  - {from: a, to: b, forward: 1}\n", "links[0].forward: must be true or false"),

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from engine_support import eventually
 
 from replicator.topology import WatchdogSettings
 from replicator.worker.watchdog import MAX_WINDOW_SECONDS, TICK_SECONDS, LoopLag, Standstill, Watchdog
@@ -39,11 +40,10 @@ def test_a_loop_that_was_blocked_is_measured() -> None:
     async def main() -> None:
         watchdog = Watchdog()
         watchdog.start()
-        await asyncio.sleep(0.15)
+        await eventually(lambda: sum(watchdog.lag.histogram.counts) > 0, "the first beat")
         time.sleep(0.4)  # noqa: ASYNC251 - the loop is to stand still
-        await asyncio.sleep(0.15)
+        await eventually(lambda: watchdog.status()["lag_max_seconds"] >= 0.3, "the late beat is measured")
         watchdog.stop()
-        assert watchdog.status()["lag_max_seconds"] >= 0.3
 
     asyncio.run(main())
 

@@ -23,7 +23,7 @@ from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.requests import AppendedBlock, Committed, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.sequence_index import Pair
+from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import Position
 
 ID_SALTS: Final = 1024
@@ -126,13 +126,33 @@ class LogAppender:
             )
         )
 
+    def insert(
+        self,
+        txn: lmdb.Transaction,
+        tail: Tail,
+        position: Position,
+        header: BlockHeader,
+        block: Buffer,
+        counted: tuple[int, int],
+    ) -> None:
+        """Write a block below the end of the log, at a position where nothing lies. ``counted`` has the entries and the
+        messages before it. Neither the tail nor the event loop is told of it."""
+        key = tables.BLOCK_KEY.pack(tail.topic_id, *position)
+        prefixed = b"".join((tables.LOCAL_PREFIX.pack(*counted), block))
+        value = self._row(txn, tail, key, header, prefixed, prefixed=True)
+        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
+            raise PositionTaken(f"position {position} of topic {tail.name!r} is taken")
+        if header.kind is not BlockKind.MESSAGES:
+            txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+
     def _row(
         self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, block: Buffer, *, prefixed: bool
     ) -> Buffer:
         before = tables.LOCAL_PREFIX.size if prefixed else 0
         if header.parts_bytes or not self._bodies.takes(len(block) - before):
             return block if prefixed else b"".join((self.prefix(tail), block))
-        return self._bodies.put(txn, key, self.prefix(tail), memoryview(block)[before:], header.entries)
+        prefix = memoryview(block)[:before] if prefixed else self.prefix(tail)
+        return self._bodies.put(txn, key, prefix, memoryview(block)[before:], header.entries)
 
     def put_high_water(self, txn: lmdb.Transaction, tail: Tail, origin: str, high_water: HighWater) -> None:
         tail.high_water[origin] = high_water

@@ -7,6 +7,9 @@ link left out is written as a hole in that transaction, so that nobody claims la
 2. A note of what was left out becomes a hole and moves the high-water mark; it has no block.
 3. A block is appended with its hole, if there is one before it, and with those of its messages that are here already.
 4. Its extent is written: where the entries of the origin lie here.
+
+Several lives of one origin (docs/adr/0080): their positions ascend from life to life, so one mark for each origin is
+enough. Another life than that of the mark is refused. Only :meth:`BlockCopies.keep_both` takes up a later one.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from typing import Final
 
 import lmdb
 
+from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
 from replicator.engine.log.commit.block_writing import BlockWriting
 from replicator.engine.log.commit.deduplicating import FoundInBlock
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.commit.new_blocks import select_new
-from replicator.engine.log.requests import CopyRequest, Extent, NewHole, Tail
+from replicator.engine.log.left_out import LeftOutNote
+from replicator.engine.log.requests import CopyRequest, Extent, KeepBothRequest, NewHole, Tail
 from replicator.engine.log.store_tables import HighWater, PartsRow
+from snapshots.position import BEFORE_ALL, Position
 
 _NOTHING_FOUND: Final = FoundInBlock((), ())
 
@@ -63,17 +69,53 @@ class BlockCopies(BlockWriting):
             if partly:
                 row = PartsRow(header.origin, header.origin_first, local_first, partly)
                 txn.put(*tables.parts_row(tail.topic_id, row), db=self._dbs["parts"])
-            appender.put_high_water(txn, tail, header.origin, HighWater(header.incarnation, header.origin_last))
+            self._move(txn, tail, header.origin, header.incarnation, header.origin_last)
             extents.append(Extent(header.origin, header.origin_first, local_first, header.entries))
             self._put_extent(txn, tail, header, extents[-1])
         return extents
+
+    def keep_both(self, txn: lmdb.Transaction, request: KeepBothRequest) -> None:
+        """Raise the incarnations of high-water marks. Positions stay: they lie below all of the later life.
+
+        Raises before anything is written :class:`NotAllowedError` for an origin that is this cluster, and
+        :class:`IncarnationMismatch` where a later life is here, or a position does not lie below the later life.
+        """
+        tail = request.tail
+        raised: dict[str, HighWater] = {}
+        for origin, life in request.lives.items():
+            if origin == self._cluster:
+                raise NotAllowedError(f"only {origin!r} itself begins a life of {tail.name!r} at {origin!r}")
+            here = tail.high_water.get(origin)
+            if here is None or here.incarnation == life.incarnation:
+                continue
+            if here.incarnation > life.incarnation or not _lies_below(here.position, life):
+                raise IncarnationMismatch(
+                    f"topic {tail.name!r}, origin {origin!r}: life {life.incarnation}, which is at {life.position}, is "
+                    f"not later than what is here, life {here.incarnation} up to {here.position}"
+                )
+            raised[origin] = HighWater(life.incarnation, here.position)
+        self._appender.remember(tail)
+        for origin, mark in raised.items():
+            self._appender.put_high_water(txn, tail, origin, mark)
+        for origin, hole in request.holes.items():
+            put_hole(txn, self._dbs, tail, origin, hole)
+        for origin in {*raised, *request.holes} & tail.high_water.keys():
+            mark = tail.high_water[origin]
+            note = LeftOutNote(origin, mark.incarnation, mark.position)
+            self._committed.left_out.setdefault(tail.topic_id, []).append(note)
 
     def _pass_over(self, txn: lmdb.Transaction, tail: Tail, new: NewHole) -> None:
         note = new.note
         self._appender.remember(tail)
         put_hole(txn, self._dbs, tail, note.origin, (new.after, note.upto))
-        self._appender.put_high_water(txn, tail, note.origin, HighWater(note.incarnation, note.upto))
+        self._move(txn, tail, note.origin, note.incarnation, note.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(note)
+
+    def _move(self, txn: lmdb.Transaction, tail: Tail, origin: str, incarnation: int, position: Position) -> None:
+        """Move the high-water mark. The newest life that is known stays."""
+        here = tail.high_water.get(origin)
+        newest = incarnation if here is None else max(here.incarnation, incarnation)
+        self._appender.put_high_water(txn, tail, origin, HighWater(newest, position))
 
     def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
         """Write the extent, or lengthen the one before it where both sides go on without a gap."""
@@ -91,3 +133,12 @@ class BlockCopies(BlockWriting):
             header.incarnation, *extent.origin_first
         )
         txn.put(key, tables.EXTENT.pack(extent.entries, *extent.local_first), db=self._dbs["extents"])
+
+
+def _lies_below(position: Position, life: HighWater) -> bool:
+    """Return whether all entries of ``life`` lie above ``position``, which is of an earlier life.
+
+    A life's incarnation is taken from the counter of its ledgers' ids before the first of them. Brokers number their
+    ledgers apart from that, so the position that the source has reached must be above, too.
+    """
+    return position.ledger < life.incarnation and (life.position == BEFORE_ALL or life.position >= position)

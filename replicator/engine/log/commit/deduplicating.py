@@ -33,8 +33,10 @@ from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.contents import Contents
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
-from replicator.engine.producing.sequence_index import Comparing, Pair, SequenceIndex, numbered_of
+from replicator.engine.producing.numbered_blocks import Comparing, numbered_of
+from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
+from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import Position
 
 

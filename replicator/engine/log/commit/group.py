@@ -27,6 +27,7 @@ from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.putting_back import PutsBack, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
@@ -36,12 +37,15 @@ from replicator.engine.log.requests import (
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
+    KeepBothRequest,
     OpenProducerRequest,
     PublishRequest,
     PublishStagedRequest,
+    PutBackRequest,
     PutManyRequest,
     PutRequest,
     ReclaimRequest,
+    RecountRequest,
     ReplaceBlockRequest,
     Request,
     SweepRequest,
@@ -53,7 +57,16 @@ from replicator.engine.log.trim import trim_log
 from replicator.engine.producing.contents import Contents, ContentsNeeded
 from replicator.engine.topics.topic_deletion import sweep_topic
 
-_OF_A_TOPIC: Final = (CopyRequest, ReclaimRequest, OpenProducerRequest, DropInactiveRequest, TerminateRequest)
+_OF_A_TOPIC: Final = (
+    CopyRequest,
+    KeepBothRequest,
+    ReclaimRequest,
+    PutBackRequest,
+    RecountRequest,
+    OpenProducerRequest,
+    DropInactiveRequest,
+    TerminateRequest,
+)
 
 
 class CommitGroup:
@@ -135,10 +148,12 @@ class CommitGroup:
     def _write_one(self, txn: lmdb.Transaction, request: Request) -> Any:
         if isinstance(request, _OF_A_TOPIC) and request.tail.deleted:
             raise topic_deleted(request.tail)
-        if isinstance(request, CopyRequest):
+        if isinstance(request, CopyRequest | KeepBothRequest):
             if (copies := self._copies) is None:
                 deduplication, appender = self._deduplication, self._appender
                 copies = self._copies = BlockCopies(self._dbs, self._cluster, appender, deduplication, self.committed)
+            if isinstance(request, KeepBothRequest):
+                return copies.keep_both(txn, request)
             extents = copies.copy(txn, request)
             self._put_all(txn, request.writes)
             return extents
@@ -151,12 +166,17 @@ class CommitGroup:
         if isinstance(request, ReclaimRequest):
             reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
             return reclaims.reclaim(txn, request)
+        if isinstance(request, PutBackRequest):
+            puts_back = PutsBack(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            return puts_back.put_back(txn, request)
+        if isinstance(request, RecountRequest):
+            return recount(txn, self._dbs, request, self._appender)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):
             return self._deduplication.drop_inactive(txn, request.tail)
         if isinstance(request, DeleteTopicsRequest):
-            return delete_topics(txn, self._dbs, request, self._appender)
+            return delete_topics(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, TerminateRequest):
             return terminate_topic(txn, self._dbs, request.tail, self._appender)
         if isinstance(request, SweepRequest):

@@ -9,6 +9,8 @@ For each block or note, in the order in which they were sent:
 1. Refuse what cannot be taken: a damaged block, one of this cluster, of another incarnation, or after a gap; and
    markers that only a later version understands, which would be passed over here: they wait at the source.
 2. Drop it if all of it is here. If its first entries are here, cut them off.
+   A block of an earlier life of its topic is taken while nothing of the later life is here: after ``keep-both``, the
+   source may still send the rest of the earlier life (docs/adr/0080).
 3. Where the link left messages out before it, note the hole between the high-water mark and the block.
 4. The high-water mark that the next one is compared with is the end of this one.
 """
@@ -47,7 +49,7 @@ def select_new(
     for copied in blocks:
         if is_note(copied.block):
             if (new := _new_hole(copied, cluster=cluster, topic=topic, high_water=reached)) is not None:
-                reached[new.note.origin] = HighWater(new.note.incarnation, new.note.upto)
+                reached[new.note.origin] = _moved(reached.get(new.note.origin), new.note.incarnation, new.note.upto)
                 selected.append(new)
             continue
         header, block = verify_block(copied.block), copied.block
@@ -63,7 +65,7 @@ def select_new(
             continue
         if not header.is_for(cluster):  # a link would have sent a note; whoever sends it all the same, it is left out
             note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
-            reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+            reached[header.origin] = _moved(have, header.incarnation, header.origin_last)
             selected.append(NewHole(note, have.position))
             continue
         hole: Hole | None = None
@@ -74,7 +76,7 @@ def select_new(
         elif copied.left_out:
             before = Position(header.origin_first.ledger, header.origin_first.entry - 1)
             hole = (have.position, before) if have.position < before else None
-        reached[header.origin] = HighWater(header.incarnation, header.origin_last)
+        reached[header.origin] = _moved(have, header.incarnation, header.origin_last)
         selected.append(NewBlock(header, block, hole))
     return selected
 
@@ -92,11 +94,16 @@ def _check_versions(markers: BlockView, cluster: str) -> None:
             )
 
 
+def _moved(have: HighWater | None, incarnation: int, position: Position) -> HighWater:
+    return HighWater(incarnation if have is None else max(have.incarnation, incarnation), position)
+
+
 def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:
-    if have.incarnation != sent.incarnation:
+    place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
+    is_earlier = sent.incarnation < have.incarnation and place.ledger < have.incarnation
+    if have.incarnation != sent.incarnation and not is_earlier:
         raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
     if previous > have.position:
-        place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
         raise CopyGap(f"{where}: {previous} was sent before {place}, here is {have.position}")
 
 

@@ -14,19 +14,20 @@ claims.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import lmdb
 
 from replicator.engine.errors import NotReclaimed
-from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, build_block
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, build_block
 from replicator.engine.log.commit.block_writing import BlockWriting
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.requests import ReclaimRequest, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.sequence_index import numbered_of
+from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
@@ -95,19 +96,27 @@ class Reclaims(BlockWriting):
         self._fill(txn, tail, at.entry - tail.next_entry, publish_time_ms)
 
     def _fill(self, txn: lmdb.Transaction, tail: Tail, entries: int, publish_time_ms: int) -> None:
-        for done in range(0, entries, FILLED_AT_ONCE):
-            count = min(entries - done, FILLED_AT_ONCE)
-            first = self._appender.next_position(tail)
-            block = build_block(
-                kind=BlockKind.LOCAL_MARKERS,
-                origin=self._cluster,
-                incarnation=tail.incarnation,
-                origin_first=first,
-                publish_time_ms=publish_time_ms,
-                entries=[_FILLER] * count,
-                batch_sizes=[0] * count,
-            )
-            header = BlockHeader(
-                BlockKind.LOCAL_MARKERS, self._cluster, tail.incarnation, first, count, 0, publish_time_ms, 0
-            )
+        if entries <= 0:
+            return
+        first = self._appender.next_position(tail)
+        for header, block in filler_blocks(self._cluster, tail.incarnation, first, entries, publish_time_ms):
             self._appender.append(txn, tail, header, block)
+
+
+def filler_blocks(
+    cluster: str, incarnation: int, first: Position, entries: int, publish_time_ms: int
+) -> Iterator[tuple[BlockHeader, Buffer]]:
+    """Yield blocks of local markers that say nothing, for ``entries`` positions from ``first`` on, in one ledger."""
+    for done in range(0, entries, FILLED_AT_ONCE):
+        count = min(entries - done, FILLED_AT_ONCE)
+        at = Position(first.ledger, first.entry + done)
+        block = build_block(
+            kind=BlockKind.LOCAL_MARKERS,
+            origin=cluster,
+            incarnation=incarnation,
+            origin_first=at,
+            publish_time_ms=publish_time_ms,
+            entries=[_FILLER] * count,
+            batch_sizes=[0] * count,
+        )
+        yield BlockHeader(BlockKind.LOCAL_MARKERS, cluster, incarnation, at, count, 0, publish_time_ms, 0), block

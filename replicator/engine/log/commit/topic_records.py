@@ -12,6 +12,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.errors import TopicNotFound
+from replicator.engine.lineage import Deletion
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.requests import DeleteTopicsRequest, Tail
@@ -46,17 +47,27 @@ def create_topic(
 
 
 def delete_topics(
-    txn: lmdb.Transaction, dbs: dict[str, Any], request: DeleteTopicsRequest, appender: LogAppender
-) -> None:
-    """Move the topics' records from the catalog to the table ``deleted``; their rows are swept later."""
+    txn: lmdb.Transaction, dbs: dict[str, Any], request: DeleteTopicsRequest, appender: LogAppender, cluster: str
+) -> list[Deletion]:
+    """Move the topics' records from the catalog to the table ``deleted``; their rows are swept later.
+
+    Note the deletions if the request says so, and return the notes.
+    """
+    noted: list[Deletion] = []
     for tail in request.tails:
         appender.remember(tail)
         tail.deleted = True
         name = tail.name.encode()
         txn.delete(name, db=dbs["topics"])
         txn.put(tables.TOPIC_KEY.pack(tail.topic_id), name, db=dbs["deleted"])
+        own = tail.high_water.get(cluster)
+        if request.noted_ms is not None and own is not None:
+            deletion = Deletion(tail.name, cluster, tail.incarnation, own.position, request.noted_ms)
+            txn.put(*deletion.row(), db=dbs["deletions"])
+            noted.append(deletion)
     if request.partitioned is not None:
         txn.delete(request.partitioned.encode(), db=dbs["partitioned"])
+    return noted
 
 
 def terminate_topic(txn: lmdb.Transaction, dbs: dict[str, Any], tail: Tail, appender: LogAppender) -> None:

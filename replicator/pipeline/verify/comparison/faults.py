@@ -136,7 +136,7 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
     names = origin.dictionary.to_pylist()
     topics, origins, incarnations, ledgers = (key[firsts] for key in rows)
     of_groups = tuple(names[index] for index in origins.tolist())
-    bounds = list(_bounds(scope, topics, of_groups, incarnations, ledgers))
+    bounds = list(_bounds(scope, topics, of_groups, ledgers))
     edges = np.array(bounds, np.int64).reshape(-1, 2).T
     return _Cells(
         pieces,
@@ -152,17 +152,15 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
     )
 
 
-def _bounds(
-    scope: Scope, topics: Int64s, origins: tuple[str, ...], incarnations: Int64s, ledgers: Int64s
-) -> Iterator[tuple[int, int]]:
+def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int64s) -> Iterator[tuple[int, int]]:
     """Yield each place where the expectation changes, as number of the group and entry within the group's ledger.
 
     Such places are ends of required copies, edges of holes, and starts of subscriptions.
     """
-    groups = zip(topics.tolist(), origins, incarnations.tolist(), ledgers.tolist(), strict=True)
-    for group, (topic, origin, incarnation, ledger) in enumerate(groups):
+    groups = zip(topics.tolist(), origins, ledgers.tolist(), strict=True)
+    for group, (topic, origin, ledger) in enumerate(groups):
         for of_clusters in scope.topics[topic].must.values():
-            ends = (end_before(acked.begins, origin, incarnation) for acked in of_clusters.values())
+            ends = (end_before(acked.begins, origin) for acked in of_clusters.values())
             yield from ((group, end.entry + 1) for end in ends if end.ledger == ledger)
         for number, standing in scope.topics[topic].standings.items():
             positions = [standing.gone_upto(scope.clusters[number], origin)]
@@ -183,8 +181,11 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
     for group in range(groups):
         standing = scope.topics[int(cells.topics[group])].standings.get(cluster, Standing())
         origin, ledger = cells.origins[group], int(cells.ledgers[group])
+        incarnation = int(cells.incarnations[group])
         gone_below[group] = within(ledger, standing.gone_upto(name, origin))
-        reached = standing.reached(name, origin, int(cells.incarnations[group]))
+        if standing.is_without(name, origin, incarnation):
+            gone_below[group] = ENTRY_ABOVE_ALL
+        reached = standing.reached(name, origin, incarnation)
         if reached is not None:
             due_below[group] = within(ledger, reached)
         for after, upto in standing.left_out.get(origin, ()):
@@ -196,9 +197,9 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
 
 def _begins(cells: _Cells, acked: Acked) -> Int64s:
     """Return for each group how many entries of its ledger lie before the subscription's start."""
-    groups = zip(cells.ledgers.tolist(), cells.origins, cells.incarnations.tolist(), strict=True)
+    groups = zip(cells.ledgers.tolist(), cells.origins, strict=True)
     return np.array(
-        [within(ledger, end_before(acked.begins, origin, incarnation)) for ledger, origin, incarnation in groups],
+        [within(ledger, end_before(acked.begins, origin)) for ledger, origin in groups],
         np.int64,
     )
 

@@ -64,6 +64,8 @@ FINDINGS: Final = pa.schema([*DIFFERENCE_COLUMNS, ("shown", pa.bool_())])
 # Kinds of findings that are no differences.
 COMPARED, READ, RUN, DESCENT, PROBE = "#compared", "#read", "#run", "#descent", "#probe"
 DAMAGED: Final = "#damaged"
+GONE: Final = "#gone"
+"""A cluster deleted the topic while it was read."""
 """A block that a cluster cannot read, or that its checksum does not fit: ``ledger`` and ``entry`` are its first."""
 BEHIND: Final = "behind"
 

@@ -56,6 +56,14 @@ class Standing:
             return BEFORE_ALL
         return mark[1] if incarnation == mark[0] else None
 
+    def is_without(self, cluster: str, origin: str, incarnation: int) -> bool:
+        """Return whether ``cluster``, where ``origin`` publishes, need not have that life of the topic.
+
+        It made the topic anew, and others keep the earlier life.
+        """
+        mark = None if self.high_water is None else self.high_water.get(origin)
+        return cluster == home_of(origin) and mark is not None and incarnation < mark[0]
+
     @property
     def entries(self) -> int:
         return sum(last - first + 1 for _, first, last in self.runs)

@@ -1,0 +1,113 @@
+"""The last steps after an earlier life of a topic was put back below its log.
+
+The blocks are there already (:mod:`replicator.engine.log.commit.putting_back`). Until the last step is done the store
+has a note of the topic, and its worker does not start. Each step can be cut off and done again.
+
+1. What lies before each block is counted again.
+2. Other clusters are asked for the states of the topic's subscriptions. Cursors follow them
+   (:mod:`replicator.engine.subscriptions.putting_back`).
+3. One transaction writes the cursors, and up to where the log is trimmed, which is now below what was put back. A
+   compacted view stood for a part of the log that has grown: the topic is compacted anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyroaring import BitMap
+
+from replicator.backup.errors import WorkerNotAsked
+from replicator.engine.compaction.compacted_view import STATE_TABLE, ViewState
+from replicator.engine.engine import Engine
+from replicator.engine.log.commit.putting_back import PUT_BACK, PutBackNote, put_back_note
+from replicator.engine.log.requests import Counted
+from replicator.engine.log.store_tables import TOPIC_KEY, encode_trim
+from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, rewritten
+from replicator.engine.subscriptions.mark_delete import place_before
+from replicator.engine.subscriptions.putting_back import PutBackLog, Told, follow_put_back
+from replicator.engine.topic import Topic
+from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify.plane import NO_ROUTE, VerifyPlane
+from snapshots.ack_vector import OriginAcks
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+from snapshots.starts import FROM_THE_FIRST, from_data
+
+
+def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict[str, Told]:
+    """Ask other clusters for the states of a topic's replicated subscriptions. Return, by name, what they tell."""
+    found: dict[str, Told] = {}
+    for plane in planes:
+        try:
+            answer = plane.call("GET", "/replication/v1/ack-vectors", topic=topic)
+        except UnexpectedAnswer as error:
+            if error.status in NO_ROUTE:  # it has no such topic, or no subscriptions to tell
+                continue
+            raise
+        try:
+            told = {name: _told(row, cluster) for name, row in answer["subscriptions"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WorkerNotAsked(f"worker at {plane.url}: its answer cannot be read: {error!r}") from None
+        for name, each in told.items():
+            found[name] = each if name not in found else found[name].merged(each)
+    return found
+
+
+def _told(row: Mapping[str, Any], cluster: str) -> Told:
+    start = from_data(row.get("starts", {})).get(cluster, FROM_THE_FIRST)
+    acks = OriginAcks(0)
+    if (stated := row["vector"].get(cluster)) is not None:
+        acks.incarnation = int(stated["incarnation"])
+        acks.ranges = [(Position.parse(after), Position.parse(upto)) for after, upto in stated["ranges"]]
+        for first, last in ((Position.parse(a), Position.parse(b)) for a, b in stated["beyond"]):
+            acks.positions.add_range(first.ledger, first.entry, last.entry)
+        acks.batches = {Position.parse(at): BitMap(indexes) for at, indexes in stated["batches"].items()}
+    return Told(int(row["generation"]), acks, start)
+
+
+async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]) -> Topic:
+    """Do the last steps for ``topic``, and return it loaded anew."""
+    store, topic_id = engine.store, topic.topic_id
+    note = put_back_note(store, topic_id)
+    assert note is not None, f"nothing of {topic.name} is being put back"
+    topic = engine.loaded.load_again(topic)
+    await engine.writer.recount(topic.tail, Counted(BEFORE_ALL, note.entries, note.messages))
+    log = _log_of(engine, topic, note)
+    writes: list[RowWrite] = []
+    cleared: list[tuple[str, bytes]] = []
+    for name, (state, _) in load_cursors(store, topic_id).items():
+        follow_put_back(state, log, told.get(name))
+        rows = rewritten(topic_id, name, state)
+        writes += rows.writes
+        cleared += rows.cleared
+    key = TOPIC_KEY.pack(topic_id)
+    trim, first = store.trim(topic_id), topic.log.first
+    if first is not None and trim.through >= first:
+        writes.append(("trims", key, encode_trim(replace(trim, through=place_before(first)))))
+    view = topic.compaction.state
+    if view.horizon > BEFORE_ALL:
+        writes.append((STATE_TABLE, key, ViewState(view.generation).encode()))
+    writes.append(("meta", f"{PUT_BACK} {topic_id}".encode(), None))
+    await engine.writer.put_many(writes, cleared=cleared)
+    return engine.loaded.load_again(topic)
+
+
+def _log_of(engine: Engine, topic: Topic, note: PutBackNote) -> PutBackLog:
+    log = topic.log
+    messages, put_back = PositionSet(), PositionSet()
+    for ledger, first, last in log.runs_between(BEFORE_ALL, log.last):
+        messages.add_range(ledger, first, last)
+    for after, upto in note.ranges:
+        for ledger, first, last in log.runs_between(after, upto):
+            put_back.add_range(ledger, first, last)
+    messages.difference_update(log.markers)
+    put_back.difference_update(log.markers)
+    own = messages.copy()
+    for _, _, _, local_first, entries in engine.store.extents(topic.topic_id):
+        copied = PositionSet()
+        copied.add_range(local_first.ledger, local_first.entry, local_first.entry + entries - 1)
+        own.difference_update(copied)
+    last_put_back = max(upto for _, upto in note.ranges)
+    return PutBackLog(engine.cluster, topic.incarnation, messages, own, put_back, last_put_back)

@@ -1,0 +1,217 @@
+"""Putting back within one transaction: lost blocks of this cluster's own, below the end of the log.
+
+A store that was lost and started again on an empty directory begins new lives of its topics. Other clusters have the
+earlier ones. Ids never repeat and only grow, so all ledgers of an earlier life lie below those of a later one, and its
+blocks have their own positions free. So have ledgers of another copy of a store, which went on by itself.
+
+Invariants (DESIGN §3): 2 and 10, a block is written at its own position or not at all; 5, what nobody has any more is
+written as a hole of this cluster's own; 11, one transaction writes and counts a bounded number of blocks.
+
+1. The whole request is checked first, so a refused one leaves nothing. Nothing may lie between its first and its last
+   position, and nothing above it in the same ledger.
+2. The first request of a topic notes what was counted before the log's first block (:data:`PUT_BACK`). While that row
+   is there, the counts of the blocks above are not right, and cursors may lie too high: the topic must not be served.
+3. Blocks are written; positions between two of them in one ledger are filled with local markers.
+4. :func:`recount` counts again from the log's first block on. It may be cut off and begun again.
+5. Whoever put the topic back changes cursors and deletes the row in one last transaction
+   (:mod:`replicator.backup.putting_back`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import lmdb
+
+from replicator.engine.errors import NotReclaimed
+from replicator.engine.log import store_tables as tables
+from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
+from replicator.engine.log.commit.appending import LogAppender
+from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.holes import put_hole
+from replicator.engine.log.commit.reclaiming import filler_blocks
+from replicator.engine.log.left_out import LeftOutNote
+from replicator.engine.log.requests import Counted, PutBackRequest, RecountRequest
+from replicator.engine.log.segments.places import parse_row
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.producing.numbered_blocks import numbered_of
+from snapshots.ack_vector import Range, merged_ranges
+from snapshots.position import Position
+
+PUT_BACK: Final = "put back"
+"""Under this name and the topic's id in the table ``meta``, until all of a topic is put back: a note in JSON."""
+RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of rows that one transaction writes anew: bodies of small blocks lie in their rows."""
+RECOUNTED_ROWS_MAX: Final = 10_000
+"""Rows that one transaction looks at: some tens of milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackNote:
+    """Note of a topic while lost blocks are put back."""
+
+    entries: int
+    """Entries that were counted before the log's first block: those that retention deleted."""
+    messages: int
+    ranges: Sequence[Range]
+    """Ranges of positions that were put back so far, in order."""
+
+    @classmethod
+    def of_json(cls, row: Mapping[str, Any]) -> Self:
+        ranges = [(Position(*after), Position(*upto)) for after, upto in row["ranges"]]
+        return cls(row["entries"], row["messages"], ranges)
+
+    def as_json(self) -> dict[str, Any]:
+        ranges = [[list(after), list(upto)] for after, upto in self.ranges]
+        return {"entries": self.entries, "messages": self.messages, "ranges": ranges}
+
+
+def put_back_note(store: Store, topic_id: int) -> PutBackNote | None:
+    """Return the note of a topic; None if nothing of it is being put back."""
+    row = store.meta(f"{PUT_BACK} {topic_id}")
+    return None if row is None else PutBackNote.of_json(row)
+
+
+class PutsBack(BlockWriting):
+    """Writes what is put back in one transaction."""
+
+    __slots__ = ()
+
+    def put_back(self, txn: lmdb.Transaction, request: PutBackRequest) -> None:
+        """Write the request. Raises :class:`NotReclaimed` before anything of it is written."""
+        tail = request.tail
+        self._check(request)
+        before, at = self._free_place(txn, request)
+        self._appender.remember(tail)
+        note = self._note(txn, request)
+        counts = (note.entries, note.messages) if before is None else before
+        for hole in request.holes:
+            put_hole(txn, self._dbs, tail, self._cluster, hole)
+        for header, block in request.blocks:
+            first = header.origin_first
+            if at is not None and at.ledger == first.ledger:
+                counts = self._fill(txn, request, at, first.entry - at.entry, header.publish_time_ms, counts)
+            self._appender.insert(txn, tail, first, header, block, counts)
+            counts = counts[0] + header.entries, counts[1] + header.messages
+            at = Position(first.ledger, header.origin_last.entry + 1)
+            if header.kind is BlockKind.MESSAGES and request.numbered:
+                numbered = [numbered_of(entry) for entry in BlockView(block, header).entries()]
+                self._deduplication.reclaimed(txn, tail, first, numbered)
+        if at is None or at <= request.upto:  # nobody has what was there, but others know that there was something
+            start = at if at is not None and at.ledger == request.upto.ledger else request.upto
+            self._fill(txn, request, start, request.upto.entry + 1 - start.entry, 0, counts)
+        if self._cluster not in tail.high_water:
+            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
+        told = LeftOutNote(self._cluster, tail.incarnation, request.upto)
+        self._committed.left_out.setdefault(tail.topic_id, []).append(told)
+
+    def _check(self, request: PutBackRequest) -> None:
+        next_at = request.after
+        for header, _ in request.blocks:
+            same_life = header.origin == self._cluster and header.incarnation == request.incarnation
+            if not same_life or header.parts_bytes or header.origin_first <= next_at:
+                raise NotReclaimed(
+                    f"{request.tail.name}: the block at {header.origin} {header.origin_first} is not of this log's "
+                    f"life {request.incarnation}"
+                )
+            next_at = header.origin_last
+
+    def _free_place(
+        self, txn: lmdb.Transaction, request: PutBackRequest
+    ) -> tuple[tuple[int, int] | None, Position | None]:
+        """Return the counts up to the block before the request's first position, and the position after that block.
+
+        Return None for each if there is no block before. Raises :class:`NotReclaimed` if the place is taken.
+        """
+        topic_id = request.tail.topic_id
+        upto = request.upto
+        first = request.blocks[0][0].origin_first if request.blocks else Position(upto.ledger, upto.entry + 1)
+        cursor = txn.cursor(db=self._dbs["blocks"])
+        found = cursor.set_range(tables.BLOCK_KEY.pack(topic_id, *first))
+        if found:
+            found_topic, ledger, entry = tables.BLOCK_KEY.unpack(cursor.key())
+            if found_topic == topic_id and ledger <= request.upto.ledger:
+                raise NotReclaimed(f"{request.tail.name}: {Position(ledger, entry)} is taken, below {request.upto}")
+        if not (cursor.prev() if found else cursor.last()):
+            return None, None
+        found_topic, ledger, entry = tables.BLOCK_KEY.unpack(cursor.key())
+        if found_topic != topic_id:
+            return None, None
+        value = cursor.value()
+        header = parse_row(value).header
+        at = Position(ledger, entry + header.entries)
+        if at > first:
+            raise NotReclaimed(f"{request.tail.name}: {first} is taken")
+        entries, messages = tables.LOCAL_PREFIX.unpack_from(value)
+        return (entries + header.entries, messages + header.messages), at
+
+    def _note(self, txn: lmdb.Transaction, request: PutBackRequest) -> PutBackNote:
+        """Note what is put back, and what was counted before, unless that is noted."""
+        topic_id = request.tail.topic_id
+        key = f"{PUT_BACK} {topic_id}".encode()
+        stored = txn.get(key, db=self._dbs["meta"])
+        if stored is not None:
+            note = PutBackNote.of_json(json.loads(bytes(stored)))
+        else:
+            cursor = txn.cursor(db=self._dbs["blocks"])
+            prefix = tables.TOPIC_KEY.pack(topic_id)
+            found = cursor.set_range(prefix) and bytes(cursor.key()).startswith(prefix)
+            entries, messages = tables.LOCAL_PREFIX.unpack_from(cursor.value()) if found else (0, 0)
+            note = PutBackNote(entries, messages, ())
+        note = replace(note, ranges=merged_ranges([*note.ranges, (request.after, request.upto)]))
+        txn.put(key, json.dumps(note.as_json()).encode(), db=self._dbs["meta"])
+        return note
+
+    def _fill(
+        self,
+        txn: lmdb.Transaction,
+        request: PutBackRequest,
+        at: Position,
+        entries: int,
+        publish_time_ms: int,
+        counts: tuple[int, int],
+    ) -> tuple[int, int]:
+        for header, block in filler_blocks(self._cluster, request.incarnation, at, entries, publish_time_ms):
+            self._appender.insert(txn, request.tail, header.origin_first, header, block, counts)
+            counts = counts[0] + header.entries, counts[1]
+        return counts
+
+
+def recount(
+    txn: lmdb.Transaction, dbs: dict[str, Any], request: RecountRequest, appender: LogAppender
+) -> Counted | None:
+    """Count again what lies before each of a topic's next blocks. Return where to go on, or None at the end."""
+    tail, counted = request.tail, request.counted
+    entries, messages = counted.entries, counted.messages
+    size = 0
+    cursor = txn.cursor(db=dbs["blocks"])
+    for rows, (last, header) in enumerate(_rows_after(cursor, tail.topic_id, counted.through), 1):
+        value = cursor.value()
+        prefix = tables.LOCAL_PREFIX.pack(entries, messages)
+        if bytes(value[: len(prefix)]) != prefix:
+            cursor.put(bytes(cursor.key()), b"".join((prefix, value[len(prefix) :])))
+            size += len(value)
+        entries += header.entries
+        messages += header.messages
+        if size >= RECOUNTED_BYTES_MAX or rows >= RECOUNTED_ROWS_MAX:
+            return Counted(last, entries, messages)
+    appender.remember(tail)
+    tail.entries, tail.messages = entries, messages
+    return None
+
+
+def _rows_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockHeader]]:
+    """Put the cursor on each block that begins above ``after``; yield its last position and its header."""
+    start = tables.BLOCK_KEY.pack(topic_id, after.ledger, after.entry + 1) if after.ledger >= 0 else None
+    more = cursor.set_range(tables.TOPIC_KEY.pack(topic_id) if start is None else start)
+    while more:
+        found_topic, ledger, first = tables.BLOCK_KEY.unpack(cursor.key())
+        if found_topic != topic_id:
+            return
+        header = parse_row(cursor.value()).header
+        yield Position(ledger, first + header.entries - 1), header
+        more = cursor.next()

@@ -1,0 +1,185 @@
+"""The chains of twins of a topic, as stored: entries of different origins that hold one message.
+
+Table ``twins``: topic id | ledger | entry → earlier twin, later twin (each ledger u64 | entry + 1 u64, 0 for none);
+origin. :mod:`replicator.engine.log.twins` has what follows from a chain for those who read the log.
+
+1. A chain is in the order of the local log, and has at most one entry of each origin.
+2. An entry joins a chain only at its end.
+3. When a block is trimmed, its entries leave their chains.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
+from replicator.engine.log.twins import TWINS_MAX
+from snapshots.position import BEFORE_ALL, Position
+
+_PLACE_BYTES: Final = 16
+
+Pair = tuple[Position, Position]
+"""Two local positions, the earlier one first."""
+
+
+def load_twins(store: Any, topic_id: int) -> list[Pair]:
+    """Return the pairs of neighbours in the chains of twins of a topic, the earlier entry first."""
+    prefix = TOPIC_KEY.pack(topic_id)
+    found: list[Pair] = []
+    with store.env.begin(db=store.tables["twins"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and bytes(cursor.key()).startswith(prefix):
+            _, ledger, entry = BLOCK_KEY.unpack(cursor.key())
+            earlier = decode_place(bytes(cursor.value()[:_PLACE_BYTES]))
+            if earlier != BEFORE_ALL:
+                found.append((earlier, Position(ledger, entry)))
+            more = cursor.next()
+    return found
+
+
+def trim_twins(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
+    """Take the entries of a block that is being deleted out of their chains. Return how many rows that were."""
+    key = BLOCK_KEY.pack(topic_id, *first)
+    rows = 0
+    twins = tables["twins"]
+    cursor = txn.cursor(db=twins)
+    more = cursor.set_range(key)
+    while more and bytes(cursor.key()) <= BLOCK_KEY.pack(topic_id, *last):
+        later = decode_place(bytes(cursor.value()[_PLACE_BYTES : 2 * _PLACE_BYTES]))
+        cursor.delete()
+        rows += 1
+        if later != BEFORE_ALL:
+            _forget_earlier(txn, twins, BLOCK_KEY.pack(topic_id, *later))
+            more = cursor.set_range(key)
+        else:
+            more = bool(cursor.key())
+    return rows
+
+
+class TwinRow(NamedTuple):
+    """Row of the table ``twins`` for one entry: the twins before and after it, and the entry's own origin.
+
+    ``earlier`` and ``later`` are BEFORE_ALL if there is no such twin.
+    """
+
+    earlier: Position
+    later: Position
+    origin: str
+
+
+def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
+    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no twin."""
+    if position == BEFORE_ALL:
+        return None
+    stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
+    if stored is None:
+        return None
+    row = bytes(stored)
+    places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
+    return TwinRow(decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii"))
+
+
+def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
+    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no twin."""
+    key = BLOCK_KEY.pack(topic_id, *position)
+    if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
+        txn.delete(key, db=tables["twins"])
+        return
+    places = encode_place(row.earlier) + encode_place(row.later)
+    txn.put(key, places + row.origin.encode("ascii"), db=tables["twins"])
+
+
+def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
+    stored = txn.get(key, db=twins)
+    assert stored is not None, "the row before it says that it has one"
+    row = bytes(stored)
+    if decode_place(row[_PLACE_BYTES : 2 * _PLACE_BYTES]) == BEFORE_ALL:
+        txn.delete(key, db=twins)  # nobody is left of its chain
+    else:
+        txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=twins)
+
+
+class TwinChains:
+    """The chains of one topic. Only the writer's thread uses it, within a transaction."""
+
+    __slots__ = ("_count", "_topic_id")
+
+    def __init__(self, txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int) -> None:
+        self._topic_id = topic_id
+        self._count = _count(txn, tables["twins"], topic_id)
+
+    def has_room(self, entries: int) -> bool:
+        """Return whether so many more entries may have twins (:data:`TWINS_MAX`)."""
+        return self._count + entries <= TWINS_MAX
+
+    def join(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        found: Position,
+        found_origin: str,
+        local: Position,
+        origin: str,
+    ) -> Pair | None:
+        """Put ``local`` at the end of the chain of ``found``; None if that has one of its origin, or it is too much."""
+        if self._count >= TWINS_MAX or not self.may_join(txn, tables, found, found_origin, local, origin):
+            return None
+        last, row, _ = self._chain_of(txn, tables, found, found_origin)
+
+        def put(position: Position, earlier: Position, later: Position, of: str) -> None:
+            put_twin(txn, tables, self._topic_id, position, TwinRow(earlier, later, of))
+
+        self._count += 1 + (row[:2] == (BEFORE_ALL, BEFORE_ALL))
+        put(last, row.earlier, local, row.origin)
+        put(local, last, BEFORE_ALL, origin)
+        return last, local
+
+    def may_join(
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        found: Position,
+        found_origin: str,
+        local: Position,
+        origin: str,
+    ) -> bool:
+        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of twins that contains
+        ``found``.
+
+        It can if the chain has no entry of ``origin``, and ends before ``local``.
+        """
+        last, _, origins = self._chain_of(txn, tables, found, found_origin)
+        return origin not in origins and last < local
+
+    def _chain_of(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
+    ) -> tuple[Position, TwinRow, set[str]]:
+        """Return the last entry of the chain of twins that contains ``found``, its row, and the origins of all its
+        entries.
+
+        An entry without twins is a chain of its own.
+        """
+        last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
+        origins = {row.origin}
+        at, limit = row.earlier, last
+        while BEFORE_ALL < at < limit and (before := get_twin(txn, tables, self._topic_id, at)) is not None:
+            origins.add(before.origin)  # ever lower, whatever the rows say
+            limit, at = at, before.earlier
+        while row.later > last and (after := get_twin(txn, tables, self._topic_id, row.later)) is not None:
+            last, row = row.later, after
+            origins.add(row.origin)
+        return last, row, origins
+
+
+def _count(txn: lmdb.Transaction, database: Any, topic_id: int) -> int:
+    prefix = TOPIC_KEY.pack(topic_id)
+    cursor = txn.cursor(db=database)
+    more = cursor.set_range(prefix)
+    count = 0
+    while more and bytes(cursor.key()).startswith(prefix):
+        count += 1
+        more = cursor.next()
+    return count

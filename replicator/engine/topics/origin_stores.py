@@ -1,0 +1,282 @@
+"""Notes about copies: the store that wrote each one, and the lives of topics that their origins deleted on purpose.
+
+Invariants (DESIGN §3): 11, each row, the history of deletions and each commit are bounded; 13, a copy of an earlier
+store of its origin stays known as one.
+
+1. A link tells which store of an origin wrote a life of a topic that is here. The first that tells has it. A later
+   store takes its place: one that the origin's own link names, or one that names the other as its predecessor.
+2. A deletion is noted in the transaction that deletes the topic. Links tell it to their destinations, which note it
+   too, and tell it on. One that is known already is not told on, so it does not go round in a ring for ever.
+3. A mark on a copy names the last position that was deleted. A copy that grows past it is of a topic in use again.
+4. The rows of a copy go with the copy. The history of deletions has the newest :data:`DELETIONS_MAX`.
+
+The judgement is in :mod:`replicator.engine.lineage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from replicator.engine.lineage import CopyWriter, Deletion, OwnTopic, StoreLine
+from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.writer import Writer
+from replicator.engine.topic import Topic
+from replicator.engine.topics.loaded_topics import LoadedTopics
+from snapshots.position import BEFORE_ALL, Position
+
+DELETIONS_MAX: Final = 20_000
+"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told. With so many, a store takes a
+topic that it does not have for deleted."""
+LIVES_MAX: Final = 100
+"""Lives of one origin that one copy has rows of; the oldest are forgotten."""
+STORES: Final = "origin stores"
+"""Row of the table ``meta`` with the newest store of each origin that links told of."""
+
+_Writes = list[tuple[str, bytes, bytes | None]]
+
+
+@dataclass(slots=True)
+class _CopyRow:
+    """A row of the table ``lineage``, by incarnation."""
+
+    stores: dict[int, str] = field(default_factory=dict)
+    deleted: dict[int, Position] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, stored: bytes) -> _CopyRow:
+        row = json.loads(stored)
+        return cls(
+            {int(incarnation): store for incarnation, store in row["stores"].items()},
+            {int(incarnation): Position.parse(position) for incarnation, position in row["deleted"].items()},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stores": {str(incarnation): store for incarnation, store in self.stores.items()},
+            "deleted": {str(incarnation): str(position) for incarnation, position in self.deleted.items()},
+        }
+
+    def encode(self) -> bytes:
+        for lives in (self.stores, self.deleted):
+            while len(lives) > LIVES_MAX:
+                del lives[min(lives)]
+        return json.dumps(self.as_json()).encode()
+
+
+class OriginStores:
+    """Rows of one engine. All methods run on its event loop."""
+
+    def __init__(self, store: Store, writer: Writer, loaded: LoadedTopics) -> None:
+        self.line = StoreLine(store.head["store_id"], tuple(store.head.get("predecessors", ())))
+        """Id of this store, and of those it was restored from."""
+        self.lines: dict[str, StoreLine] = {
+            origin: StoreLine.of_json(row) for origin, row in (store.meta(STORES) or {}).items()
+        }
+        """By origin, its newest store that a link told of."""
+        self.deletions: dict[tuple[str, str, int], Deletion] = {}
+        """Deletions by topic, origin and incarnation, the oldest first."""
+        self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
+        """Each is told deletions that were not known before."""
+        self.copy_listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
+        """Each is told copies, by topic and origin, of which another store is known than before."""
+        self._cluster = store.cluster
+        self._writer = writer
+        self._loaded = loaded
+        self._rows: dict[int, dict[str, _CopyRow]] = {}
+        """By topic id and origin."""
+        self._own_deleted: dict[str, dict[int, Position]] = {}
+        """By topic, the lives that this cluster itself deleted."""
+        self._forgotten: _Writes = []
+        """Rows that the store still has, to be deleted by :meth:`save`."""
+        self._writing = asyncio.Lock()
+        self._load(store)
+
+    def _load(self, store: Store) -> None:
+        with store.env.begin() as txn:
+            here = {record.topic_id for record in store.topics_in(txn)}
+            for key, value in txn.cursor(db=store.tables["lineage"]):
+                topic_id, origin = TOPIC_KEY.unpack_from(key)[0], bytes(key[TOPIC_KEY.size :]).decode()
+                if topic_id in here:  # an earlier version leaves the rows of a topic that it deletes
+                    self._rows.setdefault(topic_id, {})[origin] = _CopyRow.decode(bytes(value))
+            rows = [bytes(value) for _, value in txn.cursor(db=store.tables["deletions"])]
+        found = [Deletion.of_json(json.loads(row)) for row in rows]
+        for each in sorted(found, key=lambda each: each.at_ms):
+            self._add(each)
+
+    # What is known.
+
+    @property
+    def store(self) -> str:
+        """Id of this store."""
+        return self.line.store
+
+    def store_of(self, topic: Topic, origin: str, incarnation: int) -> str | None:
+        """Return the store of ``origin`` that wrote that life of ``topic``; None if it is not known.
+
+        This cluster's own lives are of its own store.
+        """
+        if origin == self._cluster:
+            return self.store
+        row = self._rows.get(topic.topic_id, {}).get(origin)
+        return None if row is None else row.stores.get(incarnation)
+
+    def is_deleted(self, topic: Topic, origin: str, incarnation: int, position: Position) -> bool:
+        """Return whether ``origin`` deleted that life of ``topic`` with everything up to ``position``."""
+        row = self._rows.get(topic.topic_id, {}).get(origin)
+        if row is not None and position <= row.deleted.get(incarnation, BEFORE_ALL):
+            return True
+        known = self.deletions.get((topic.name, origin, incarnation))
+        return known is not None and position <= known.position
+
+    def as_json(self, topic: Topic) -> dict[str, Any]:
+        """Return by origin which stores wrote the copies in ``topic``, and which lives were deleted."""
+        return {origin: row.as_json() for origin, row in self._rows.get(topic.topic_id, {}).items()}
+
+    def own_topic(self, name: str) -> OwnTopic:
+        """Return what this cluster itself has of the topic of that full name, to judge copies of it."""
+        deleted = self._own_deleted.get(name, {})
+        topic = self._loaded.by_name.get(name)
+        if topic is None or topic.deleted is not None:
+            remembers = len(self.deletions) < DELETIONS_MAX
+            return OwnTopic(self.store, None, lambda _: False, deleted=deleted, remembers=remembers)
+        return OwnTopic(self.store, topic.incarnation, _has(topic, self._cluster), deleted=deleted)
+
+    # What happens.
+
+    async def save(self) -> None:
+        """Delete the rows of deletions that were forgotten. Raises the store's errors."""
+        async with self._writing:
+            forgotten = list(self._forgotten)
+            if forgotten:
+                await self._writer.put_many(forgotten)
+                del self._forgotten[: len(forgotten)]
+
+    def topics_deleted(self, topic_ids: Sequence[int], noted: Sequence[Deletion]) -> None:
+        """Note that topics were deleted here. The store has forgotten their rows, or will, and has ``noted``."""
+        for topic_id in topic_ids:
+            self._rows.pop(topic_id, None)
+        self._remember(noted)
+
+    async def take(
+        self,
+        source: str,
+        lines: Mapping[str, StoreLine],
+        writers: Sequence[CopyWriter],
+        deletions: Sequence[Deletion],
+    ) -> None:
+        """Note what a link from ``source`` told: the newest stores of origins, who wrote copies, and deletions.
+
+        A life that is not here is passed over. Raises the store's errors; nothing is noted then.
+        """
+        async with self._writing:
+            writes: _Writes = []
+            newer = {origin: line for origin, line in lines.items() if self._is_newer(source, origin, line)}
+            told = {**self.lines, **newer}
+            if told != self.lines:
+                value = json.dumps({origin: line.as_json() for origin, line in told.items()}).encode()
+                writes.append(("meta", STORES.encode(), value))
+            rows: dict[tuple[int, str], _CopyRow] = {}
+            changed = [
+                writer
+                for writer in writers
+                if self._note_writer(rows, source, writer, lines.get(writer.origin) or told.get(writer.origin))
+            ]
+            for deletion in deletions:
+                self._note_deleted(rows, deletion)
+            new = [each for each in deletions if self._is_new(each)]
+            for (topic_id, origin), row in rows.items():
+                writes.append(("lineage", TOPIC_KEY.pack(topic_id) + origin.encode(), row.encode()))
+            writes += [("deletions", *each.row()) for each in new]
+            if writes:
+                await self._writer.put_many(writes)
+            self.lines = told
+            for (topic_id, origin), row in rows.items():
+                if topic_id in self._loaded.by_id:
+                    self._rows.setdefault(topic_id, {})[origin] = row
+            self._remember(new)
+        told_on = list(dict.fromkeys((each.topic, each.origin) for each in changed))
+        for listener in list(self.copy_listeners) if told_on else ():
+            listener(told_on)
+        await self.save()
+
+    def _is_new(self, told: Deletion) -> bool:
+        known = self.deletions.get(told.key)
+        return told.origin != self._cluster and (known is None or known.position < told.position)
+
+    def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
+        """Return whether ``line`` replaces the known one. The origin itself knows best."""
+        before = self.lines.get(origin)
+        return before is None or (source == origin and before != line) or line.is_later(line.store, before.store)
+
+    def _note_writer(
+        self, rows: dict[tuple[int, str], _CopyRow], source: str, told: CopyWriter, line: StoreLine | None
+    ) -> bool:
+        """Note the store that wrote a copy, and return whether it is another one than before."""
+        row = self._row_of(rows, told.topic, told.origin, told.incarnation)
+        if row is None:
+            return False
+        before = row[1].stores.get(told.incarnation)
+        later = before is None or source == told.origin or (line is not None and line.is_later(told.store, before))
+        if before == told.store or not later:
+            return False
+        row[1].stores[told.incarnation] = told.store
+        rows[row[0]] = row[1]
+        return True
+
+    def _note_deleted(self, rows: dict[tuple[int, str], _CopyRow], told: Deletion) -> None:
+        row = self._row_of(rows, told.topic, told.origin, told.incarnation)
+        if row is not None and row[1].deleted.get(told.incarnation, BEFORE_ALL) < told.position:
+            row[1].deleted[told.incarnation] = told.position
+            rows[row[0]] = row[1]
+
+    def _row_of(
+        self, rows: Mapping[tuple[int, str], _CopyRow], name: str, origin: str, incarnation: int
+    ) -> tuple[tuple[int, str], _CopyRow] | None:
+        """Return a row to change, with its key; None if no such life is here."""
+        topic = self._loaded.by_name.get(name)
+        mark = None if topic is None or origin == self._cluster else topic.origins.high_water(origin)
+        if topic is None or mark is None or incarnation > mark.incarnation:
+            return None
+        key = topic.topic_id, origin
+        found = rows.get(key)
+        if found is None:
+            known = self._rows.get(topic.topic_id, {}).get(origin, _CopyRow())
+            found = _CopyRow(dict(known.stores), dict(known.deleted))
+        return key, found
+
+    def _remember(self, new: Sequence[Deletion]) -> None:
+        """Add deletions, which the store has, and tell listeners. Forget the oldest beyond the limit."""
+        for each in new:
+            self._add(each)
+        too_many = [self.deletions[key] for key in islice(self.deletions, max(0, len(self.deletions) - DELETIONS_MAX))]
+        for each in too_many:
+            del self.deletions[each.key]
+            if each.origin == self._cluster:
+                del self._own_deleted[each.topic][each.incarnation]
+        self._forgotten += [("deletions", each.row_key(), None) for each in too_many]
+        if new:
+            for listener in list(self.listeners):
+                listener(new)
+
+    def _add(self, deletion: Deletion) -> None:
+        self.deletions.pop(deletion.key, None)
+        self.deletions[deletion.key] = deletion
+        if deletion.origin == self._cluster:
+            self._own_deleted.setdefault(deletion.topic, {})[deletion.incarnation] = deletion.position
+
+
+def _has(topic: Topic, cluster: str) -> Callable[[Position], bool]:
+    """Return a function that says whether a position of this cluster is accounted for in ``topic``."""
+    holes = topic.origins.left_out(cluster)
+
+    def has(position: Position) -> bool:
+        lost = any(after < position <= upto for after, upto in holes)
+        return lost or topic.log.had(position)
+
+    return has

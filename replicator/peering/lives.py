@@ -1,0 +1,52 @@
+"""Messages by which a link asks its destination to keep an earlier life of a topic, or to delete its copy.
+
+A *life* is a run of ledgers of a topic at its origin, from the making of the topic to its deletion. Its incarnation
+names it.
+
+``POST /replication/v1/keep-both?from=&topic=`` and ``POST /replication/v1/delete-copy?from=&topic=`` carry
+:class:`OriginMarks` in JSON. Each ends the wait of one topic: the first keeps both lives, the second deletes the copy.
+
+``POST /replication/v1/earlier-lives?from=&topic=`` carries :class:`OriginMarks` of earlier lives that the source has,
+each at its newest message. The answer ``{"lacking": [origin, …]}`` names each origin of which the destination lacks
+that message, but has later ones. With ``note=true`` the destination first notes what it lacks as left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from replicator.engine.log.store_tables import HighWater
+from snapshots.position import Position
+
+KEEP_BOTH: Final = "keep-both"
+DELETE_COPY: Final = "delete-copy"
+EARLIER_LIVES: Final = "earlier-lives"
+"""Last part of the route, below ``/replication/v1/``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OriginMarks:
+    """How far the source has each origin of one topic, with the incarnation of the topic there."""
+
+    origins: Mapping[str, HighWater]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the body ``{"origins": {name: {"incarnation", "position"}}}``."""
+        return {
+            "origins": {
+                origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
+                for origin, mark in self.origins.items()
+            }
+        }
+
+    @classmethod
+    def from_json(cls, body: Any) -> Self:
+        """Read what :meth:`as_json` returned; raise ValueError, KeyError, TypeError or AttributeError for others."""
+        return cls(
+            {
+                str(origin): HighWater(int(mark["incarnation"]), Position.parse(mark["position"]))
+                for origin, mark in body["origins"].items()
+            }
+        )

@@ -1,0 +1,240 @@
+"""A topic that was deleted on purpose does not come back: not by a restore, not by a reclaim.
+
+Invariants (DESIGN §3): 12 and 13. The commands are run as a user runs them, on real workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import forked_commands
+import lmdb
+import pytest
+from backup_support import MESH, ORDERS, Mesh, numbered, publish, take
+from failover_support import deployment
+from postgres_support import databases_of
+
+from replicator.engine.log.store_tables import HEAD, TABLES
+
+GOING = "persistent://public/default/going"
+
+
+@pytest.fixture
+def mesh(tmp_path: Path, postgres_server: str) -> Iterator[Mesh]:
+    with (
+        databases_of("ABC", postgres_server, "deleted") as databases,
+        deployment(tmp_path, *databases, links=MESH, databases=databases, kind=Mesh) as deployed,
+    ):
+        yield deployed
+
+
+@pytest.fixture
+def ring(tmp_path: Path, postgres_server: str) -> Iterator[Mesh]:
+    links = "[{from: A, to: B, forward: true}, {from: B, to: C, forward: true}, {from: C, to: A, forward: true}]"
+    with (
+        databases_of("ABC", postgres_server, "ring") as databases,
+        deployment(tmp_path, *databases, links=links, databases=databases, kind=Mesh) as deployed,
+    ):
+        yield deployed
+
+
+def delete(mesh: Mesh, name: str, topic: str) -> None:
+    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}?force=true"
+    urllib.request.urlopen(urllib.request.Request(mesh.url(name, path), method="DELETE"), timeout=20).close()
+
+
+def marked(mesh: Mesh, name: str, topic: str = GOING) -> bool:
+    """Whether a cluster knows that A deleted its messages of a topic."""
+    rows = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"]
+    return topic in rows and bool(rows[topic]["lineage"].get("A", {}).get("deleted"))
+
+
+def head(mesh: Mesh, name: str) -> dict[str, object]:
+    """What the store of a cluster says of itself, whose worker does not run."""
+    with lmdb.open(str(mesh.data(name) / "log"), readonly=True, lock=False, max_dbs=1) as env, env.begin() as txn:
+        row = txn.get(HEAD.encode(), db=env.open_db(b"meta", txn=txn, create=False))
+        assert row is not None
+        found: dict[str, object] = json.loads(bytes(row))
+        return found
+
+
+def published(mesh: Mesh) -> None:
+    """50 messages of two topics each, which all clusters have."""
+    for topic in (ORDERS, GOING):
+        asyncio.run(publish(mesh.client_url("A"), numbered("a", 0, 50), topic))
+    copied(mesh)
+
+
+def copied(mesh: Mesh) -> None:
+    everywhere = [(name, topic) for name in "BC" for topic in (ORDERS, GOING)]
+    mesh.until(lambda: all(mesh.messages(*each) == 50 for each in everywhere), "copies")
+
+
+def test_a_topic_that_was_deleted_does_not_come_back_by_a_restore_or_a_reclaim_of_an_empty_directory(
+    mesh: Mesh,
+) -> None:
+    mesh.create("A")
+    published(mesh)
+    delete(mesh, "A", GOING)
+    mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
+    old = str(mesh.status("A")["cluster"])
+    assert old == "A"
+    before = head_after(mesh)
+    printed = mesh.restore("A")
+    assert f"took back 50 messages of {ORDERS}" in printed
+    assert f"not taken back: {GOING} was deleted on purpose (B, C still has a copy)" in printed
+    restored = head(mesh, "A")
+    assert restored["store_id"] != before["store_id"]
+    assert restored["predecessors"] == [before["store_id"]]
+    mesh.start("A")
+    mesh.until(lambda: mesh.topic("A") is not None and not any(map(mesh.halted, "ABC")), "no link stands still")
+    assert mesh.topic("A", GOING) is None
+    assert mesh.messages("B", GOING) == mesh.messages("C", GOING) == 50, "the copies stay"
+
+    mesh.lose("A")
+    printed = mesh.reclaim("A")
+    assert f"took back 50 messages of {ORDERS}" in printed
+    assert f"not taken back: {GOING} was deleted on purpose" in printed
+    mesh.start("A")
+    assert mesh.topic("A", GOING) is None
+
+
+def head_after(mesh: Mesh) -> dict[str, object]:
+    """Lose A's disk; returns what its store said of itself."""
+    mesh.kill("A")
+    found = head(mesh, "A")
+    shutil.rmtree(mesh.data("A"))
+    return found
+
+
+def test_a_restore_that_brings_a_deleted_topic_itself_names_it(mesh: Mesh) -> None:
+    published(mesh)
+    mesh.create("A")
+    delete(mesh, "A", GOING)
+    mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
+    mesh.lose("A")
+    printed = mesh.restore("A")
+    assert f"{GOING} was deleted on purpose" in printed
+    assert "delete it there again" in printed
+    mesh.start("A")
+    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    assert mesh.messages("A", GOING) == 50
+    asyncio.run(publish(mesh.client_url("A"), numbered("a", 50, 60), GOING))
+    mesh.until(lambda: mesh.messages("B", GOING) == mesh.messages("C", GOING) == 60, "it is in use again")
+    mesh.lose("A")
+    assert f"took back 60 messages of {GOING}" in mesh.reclaim("A"), "what was confirmed since is no deleted topic"
+
+
+def test_a_topic_that_was_deleted_does_not_come_back_in_a_ring(ring: Mesh) -> None:
+    """C hears of it by B, and B alone tells A's reclaim of it where C has not heard yet."""
+    published(ring)
+    ring.pause("B", "C")
+    delete(ring, "A", GOING)
+    ring.until(lambda: marked(ring, "B"), "the mark")
+    assert not marked(ring, "C")
+    ring.lose("A")
+    printed = ring.reclaim("A")
+    assert f"took back 50 messages of {ORDERS}" in printed
+    assert f"not taken back: {GOING} was deleted on purpose" in printed
+    ring.start("A")
+    ring.run_links("resume", "B", "C")
+    ring.until(lambda: marked(ring, "C"), "the mark at C")
+    asyncio.run(publish(ring.client_url("A"), numbered("a", 50, 60)))
+    ring.until(lambda: ring.messages("C") == 60, "what goes on")
+    assert ring.topic("A", GOING) is None
+
+
+def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_store_deleted(mesh: Mesh) -> None:
+    """With retention 0, what is consumed everywhere is trimmed. No copy knew its store before the upgrade."""
+    published(mesh)
+    for topic in (ORDERS, GOING):
+        asyncio.run(take(mesh.client_url("A"), 50, topic=topic))
+    mesh.until(lambda: mesh.agree("sub") and mesh.agree("sub", GOING), "the same state everywhere")
+    for topic in (ORDERS, GOING):
+        mesh.truncate("A", topic)
+    for name in "ABC":
+        mesh.kill(name)
+        forget_stores(mesh, name)
+    mesh.start("B", "C")
+    before = head(mesh, "A")
+    printed = mesh.reclaim("A")
+    assert "the other clusters have nothing of A's messages that it lacks" in printed
+    assert head(mesh, "A") == before
+    mesh.start("A")
+
+    def stores() -> set[object]:
+        rows = [mesh.get(name, "/replication/v1/cuts")["topics"][topic] for name in "BC" for topic in (ORDERS, GOING)]
+        return {store for row in rows for store in row["lineage"].get("A", {"stores": {"": ""}})["stores"].values()}
+
+    mesh.until(lambda: stores() == {before["store_id"]}, "the copies know the store")
+    delete(mesh, "A", GOING)
+    mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
+    mesh.kill("A")
+    printed = mesh.reclaim("A")
+    assert "took back" not in printed
+    assert f"not taken back: {GOING} was deleted on purpose" in printed
+    mesh.start("A")
+    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    assert mesh.topic("A", GOING) is None, "nor do markers of the others make it again"
+    asyncio.run(publish(mesh.client_url("B"), numbered("b", 0, 5), GOING))
+    mesh.until(lambda: mesh.messages("A", GOING) == 5, "what is published elsewhere since comes, as ever")
+
+
+def forget_stores(mesh: Mesh, name: str) -> None:
+    """Leave a store as the version before left it: it knows nothing of stores."""
+    with lmdb.open(str(mesh.data(name) / "log"), map_size=1 << 30, max_dbs=len(TABLES)) as env:
+        for table in ("lineage", "deletions"):
+            database = env.open_db(table.encode(), create=False)
+            with env.begin(write=True) as txn:
+                txn.drop(database)
+        with env.begin(write=True) as txn:
+            txn.delete(b"origin stores", db=env.open_db(b"meta", txn=txn, create=False))
+
+
+def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data_and_not_that_it_was_deleted(
+    mesh: Mesh,
+) -> None:
+    published(mesh)
+    mesh.lose("A")
+    mesh.start("A")
+    asyncio.run(publish(mesh.client_url("A"), numbered("new", 0, 5)))
+    mesh.until(lambda: len(mesh.halted("A")) == 2, "the links stand still")
+    for reason in mesh.halted("A").values():
+        assert "another store of A" in reason
+        assert "`replicator backup reclaim`" in reason
+    for link in mesh.status("A")["links"]:
+        assert list(link["lost_here"]) == [GOING]
+        assert link["deleted_here"] == []
+    shown = " ".join(mesh.command("status").stdout.split())
+    assert "1 topics that were lost here" in shown
+    listed = forked_commands.run("links", "list", "-f", "topology.yaml", "-c", "A", cwd=mesh.path)
+    assert "lost here:" in " ".join(listed.stdout.split())
+
+
+def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_made_since(mesh: Mesh) -> None:
+    """It is the same store: what it does not know because it is older is lost, and not deleted on purpose."""
+    asyncio.run(publish(mesh.client_url("A"), numbered("a", 0, 10)))
+    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 10, "copies")
+    mesh.kill("A")
+    shutil.copytree(mesh.data("A"), mesh.path / "snapshot")
+    mesh.start("A")
+    asyncio.run(publish(mesh.client_url("A"), numbered("a", 10, 50)))
+    later = [f"persistent://public/default/later-{number}" for number in range(3)]
+    for topic in (GOING, *later):
+        asyncio.run(publish(mesh.client_url("A"), numbered("a", 0, 50), topic))
+    copied(mesh)
+    mesh.until(lambda: all(mesh.messages(name, topic) == 50 for name in "BC" for topic in later), "copies")
+    mesh.lose("A")
+    shutil.copytree(mesh.path / "snapshot", mesh.data("A"))
+    printed = mesh.reclaim("A")
+    assert f"took back 40 messages of {ORDERS}" in printed
+    for topic in (GOING, *later):
+        assert f"took back 50 messages of {topic} (the topic was made again)" in printed
+    mesh.start("A")
+    mesh.until(lambda: not any(map(mesh.halted, "ABC")) and mesh.messages("A", GOING) == 50, "no link stands still")
+    mesh.verify()

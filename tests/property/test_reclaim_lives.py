@@ -1,0 +1,228 @@
+"""Reclaims of a store that was started on an empty directory and used, by the command's own code: engines, HTTP and the
+reclaim are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import forked_commands
+import pytest
+from engine_support import TOPIC, eventually, opened
+from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live, own, trims
+
+from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
+from replicator.backup.reclaim_reading import Pace
+from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
+from replicator.engine.errors import StoreUnusable
+from replicator.engine.log.stored_blocks import StoredBlock
+from replicator.engine.restored import check_settled, restored_mark
+from snapshots.position import Position
+
+
+async def lost_and_used(
+    found: Clusters, earlier: Sequence[str], since: Sequence[str], name: str = TOPIC
+) -> tuple[list[StoredBlock], list[StoredBlock]]:
+    """Live a life of which the directory is lost, and another one on an empty directory. Return what us-east published
+    in each."""
+    await live(found.path / f"lost-{name[-4:]}", list(earlier), [0], name)
+    async with opened(found.path / f"lost-{name[-4:]}") as engine:
+        before = own(await engine.topic(name))
+    await live(found.data, list(since), [100], name)
+    async with opened(found.data) as engine:
+        return before, own(await engine.topic(name))
+
+
+async def published(found: Clusters, name: str = TOPIC) -> list[tuple[Position, bytes]]:
+    async with opened(found.data) as engine:
+        return [(each.position, bytes(each.block)) for each in own(await engine.topic(name))]
+
+
+def both(before: Sequence[StoredBlock], since: Sequence[StoredBlock]) -> list[tuple[Position, bytes]]:
+    return [(each.header.origin_first, bytes(each.block)) for each in [*before, *since]]
+
+
+def test_what_was_lost_comes_back_below_what_was_confirmed_since(tmp_path: Path) -> None:
+    """One peer is killed on the way, another trims: the next run goes on, and each loss is named."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            steps = ["publish", "copy", "publish", "marker", "reopen", *["publish"] * 6]
+            before, since = await lost_and_used(found, steps, ["publish", "copy", "publish"])
+            one, two = found.peers
+            await give(one, before, between=2)
+            await give(two, before[:4])
+            one.faults = {3: is_killed}
+            with pytest.raises(WorkerNotAsked, match="replicator backup reclaim"):
+                await found.reclaim()
+            async with opened(found.data) as engine:
+                with pytest.raises(StoreUnusable, match="has not come to its end"):
+                    check_settled(found.data, "us-east", restored_mark(engine.store))
+            one.gone = False
+            done = await found.reclaim()
+            assert done.lost == []
+            assert [(each.name, each.below) for each in done.topics] == [(TOPIC, True)]
+            assert await published(found) == both(before, since)
+            again = await found.reclaim()
+            assert (again.topics, again.lost, again.deleted) == ([], [], [])
+
+    asyncio.run(main())
+
+
+def test_what_peers_trim_meanwhile_is_a_named_loss_in_an_earlier_life_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 8, ["publish"])
+            one, _ = found.peers
+            await give(one, before)
+            one.faults = {2: trims(0.7)}
+            done = await found.reclaim()
+            assert "eu-west trimmed them meanwhile" in str(done.lost)
+            back = await published(found)
+            assert back == [each for each in both(before, since) if each in back], "the same, without what was trimmed"
+            assert back[-1] == both(before, since)[-1]
+            async with opened(found.data) as engine:
+                topic = await engine.topic(TOPIC)
+                (hole,) = topic.origins.left_out("us-east")
+                assert all(hole[0] < each[0] <= hole[1] for each in both(before, since) if each not in back)
+
+    asyncio.run(main())
+
+
+def test_a_dry_run_says_what_would_come_back_from_whom_and_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 4, ["publish"])
+            one, two = found.peers
+            await give(one, before)
+            await give(two, before)
+            assert one.topic is not None
+            assert two.topic is not None
+            await one.topic.trimming.trim(one.stored[1].last)
+            await two.topic.trimming.trim(two.stored[2].last)
+            plan = await plan_reclaim(found.topology, "us-east")
+            (topic,) = plan.topics
+            assert (topic.name, topic.below, topic.upto) == (TOPIC, True, before[-1].last)
+            assert set(topic.sources) == {"eu-west", "ap-south"}
+            ((_, missing),) = topic.holes
+            assert missing == before[1].last
+            assert await published(found) == both([], since), "nothing was changed"
+            asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east", "--dry-run", "--without", "ap-south")
+            said = await asyncio.to_thread(forked_commands.run, *asked, cwd=tmp_path)
+            assert said.returncode == 0, said.stderr
+            assert f"{TOPIC} (an earlier life, below what is here): after " in said.stdout
+            assert f"from eu-west (up to {before[-1].last}); missing after " in said.stdout
+            assert "lost: ap-south was not asked" in said.stdout
+
+    asyncio.run(main())
+
+
+def test_a_dry_run_makes_no_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            await live(found.path / "lost", ["publish"], [0])
+            async with opened(found.path / "lost") as engine:
+                await give(found.peers[0], own(await engine.topic(TOPIC)))
+            plan = await plan_reclaim(found.topology, "us-east")
+            assert [(each.name, each.made_anew) for each in plan.topics] == [(TOPIC, True)]
+            assert not found.data.exists()
+
+    asyncio.run(main())
+
+
+def test_a_reclaim_that_is_paused_leaves_a_store_on_which_no_worker_starts_and_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 8, ["publish"])
+            await give(found.peers[0], before)
+            runs = 0
+            while True:
+                runs, pace = runs + 1, Pace()
+                told: list[Progress] = []
+
+                def progressed(progress: Progress, pace: Pace = pace, told: list[Progress] = told) -> None:
+                    told.append(progress)
+                    pace.pause()
+
+                try:
+                    await reclaim(found.topology, "us-east", pace=pace, on_progress=progressed)
+                except ReclaimPaused:
+                    assert told[0].topic == TOPIC
+                    async with opened(found.data) as engine:
+                        with pytest.raises(StoreUnusable, match="goes on where it was"):
+                            check_settled(found.data, "us-east", restored_mark(engine.store))
+                else:
+                    break
+            assert runs > 1
+            assert await published(found) == both(before, since)
+
+    asyncio.run(main())
+
+
+def test_a_topic_of_the_newest_life_and_one_of_an_earlier_life_come_back_in_one_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            await live(found.path / "lost-other", ["publish"] * 3, [0], OTHER)
+            async with opened(found.path / "lost-other") as engine:
+                other = own(await engine.topic(OTHER))
+            await give(found.peers[0], before)
+            await give(found.peers[0], other, OTHER)
+            done = await found.reclaim()
+            assert {(each.name, each.made_anew, each.below) for each in done.topics} == {
+                (TOPIC, False, True),
+                (OTHER, True, False),
+            }
+            assert await published(found) == both(before, since)
+            assert await published(found, OTHER) == both(other, [])
+
+    asyncio.run(main())
+
+
+def test_ctrl_c_pauses_the_command_with_status_3_and_it_goes_on(tmp_path: Path) -> None:
+    """It reads a byte a second, so that it still waits when it is asked to stop."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 4, ["publish"])
+            await give(found.peers[0], before)
+            asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east")
+            files = {"stdout": tmp_path / "said", "stderr": tmp_path / "told"}
+            slow = forked_commands.start((*asked, "--bytes-per-second", "1"), cwd=tmp_path, **files)
+            await eventually(lambda: found.peers[0].pages > 0, "a page was read", 60)
+            slow.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(slow.wait, 30) == 3
+            told = files["stderr"].read_text()
+            assert "pausing" in told
+            assert "goes on from there" in told
+            assert "Traceback" not in told
+            done = await asyncio.to_thread(forked_commands.run, *asked, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert await published(found) == both(before, since)
+
+    asyncio.run(main())
+
+
+def test_lives_that_different_peers_have_come_back_in_their_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            lives = []
+            for peer, name in zip(found.peers, ("first", "second"), strict=True):
+                await live(found.path / name, ["publish", "reopen", "publish"], [0])
+                async with opened(found.path / name) as engine:
+                    lives.append(own(await engine.topic(TOPIC)))
+                await give(peer, lives[-1])
+            await live(found.data, ["publish"], [100])
+            async with opened(found.data) as engine:
+                since = own(await engine.topic(TOPIC))
+            done = await found.reclaim()
+            assert done.lost == []
+            assert [each.below for each in done.topics] == [True, True]
+            assert await published(found) == both([*lives[0], *lives[1]], since)
+
+    asyncio.run(main())

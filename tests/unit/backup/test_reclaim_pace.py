@@ -1,0 +1,59 @@
+"""How fast a reclaim reads, and how it is paused."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from replicator.backup.errors import ReclaimPaused
+from replicator.backup.reclaim_reading import Pace
+from replicator.links.token_bucket import BURST_SECONDS
+
+
+class Clock:
+    """A clock that goes on only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Waits(threading.Event):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.seconds += timeout
+        return self.is_set()
+
+
+def test_no_more_is_read_in_a_second_than_the_limit() -> None:
+    clock = Clock()
+    pace = Pace(1_000, clock.now)
+    pace._paused = Waits(clock)
+    for _ in range(10):
+        pace.took(500)
+    assert pace.read_bytes == 5_000
+    assert clock.seconds == pytest.approx(5.0 - BURST_SECONDS)
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    clock = Clock()
+    pace = Pace(None, clock.now)
+    pace._paused = Waits(clock)
+    pace.took(1 << 40)
+    assert clock.seconds == 0.0
+
+
+def test_a_pause_ends_the_reading_also_while_it_waits() -> None:
+    pace = Pace(1)
+    threading.Timer(0.05, pace.pause).start()
+    with pytest.raises(ReclaimPaused, match="goes on from there"):
+        pace.took(1_000_000)
+    with pytest.raises(ReclaimPaused):
+        pace.check()
