@@ -30,6 +30,7 @@ from bench.in_process import measure_commits, measure_engine, measure_large_comm
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
 from bench.machine import machine_line, page_cache_line
+from bench.many import measure_many
 from bench.many_topics_tools import measure_many_topics_tools
 from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
@@ -64,6 +65,7 @@ GROUPS: Final = (
     "verify",
     "clients",
     "go",
+    "many",
     "connections",
     "shared-port",
     "security",
@@ -178,6 +180,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
         with _directory("the official Go client, beside a Pulsar broker") as directory:
             directory.chmod(0o755)
             measured += await measure_go(directory, err.print)
+    if "many" in groups:
+        with _directory("many topics, one small message at a time, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_many(directory, err.print)
     if "connections" in groups:
         with _directory("a thousand connections, beside a Pulsar broker") as directory:
             directory.chmod(0o755)

@@ -44,6 +44,11 @@ class Measurement:
         """How many times the peer's; above 1 is better than the peer where the unit is a rate."""
         return significant(median(self.runs) / median(self.peer_runs)) if self.peer_runs else None
 
+    def beside_peer(self) -> str:
+        """Return the figure in a few words, with the peer's."""
+        beside = "" if self.peer_value is None else f", {self.peer} {self.peer_value:g}, ratio {self.ratio:g}"
+        return f"{self.name}: {self.value:g} {self.unit}{beside}"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,

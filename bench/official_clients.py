@@ -93,8 +93,7 @@ async def _measure(program: Program, group: str, directory: Path, say: Say) -> l
         for step in steps:
             found = await step()
             for each in found:
-                beside = "" if each.peer_value is None else f", the broker {each.peer_value:g}, ratio {each.ratio:g}"
-                say(f"{each.name}: {each.value:g} {each.unit}{beside}")
+                say(each.beside_peer())
             measured += found
     return measured
 
@@ -111,6 +110,21 @@ class Clients:
         self._group = group
         self._topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
 
+    def topic(self) -> str:
+        """Return the name of a topic that no run had yet."""
+        return next(self._topics)
+
+    def rounds(self, name: str, taken: Taken) -> list[Measurement]:
+        """Return rate, latencies and CPU times of rounds."""
+        return [
+            self._measurement(name, "rounds/s", taken, lambda run: run.count / run.seconds),
+            *self._latencies(name, taken),
+            self._measurement(
+                f"{name}/broker-cpu", "ms", taken, lambda run: 1000 * run.broker_cores * run.seconds / run.count
+            ),
+            self._measurement(f"{name}/client-cpu", "cores", taken, lambda run: run.client_cores),
+        ]
+
     async def rates(self, case: ClientCase) -> list[Measurement]:
         """Publish, and consume what was published."""
         language = self._program.name
@@ -118,7 +132,7 @@ class Clients:
         consumed: Taken = {broker: [] for broker in self._brokers.both}
 
         async def once(broker: Broker) -> Run:
-            topic = next(self._topics)
+            topic = self.topic()
             published = await self._program.run(
                 broker, work="publish", topic=topic, count=case.published[language], **given
             )
@@ -127,7 +141,7 @@ class Clients:
             )
             return published
 
-        published = await self._in_turn(once)
+        published = await self.in_turn(once)
         return [
             *self._figures(f"publish/{case.name}", published, case.rate, case.unit),
             *self._figures(
@@ -140,10 +154,10 @@ class Clients:
 
         async def once(broker: Broker) -> Run:
             return await self._program.run(
-                broker, work="one-by-one", topic=next(self._topics), size=LAG_BYTES, count=ONE_BY_ONE_MESSAGES
+                broker, work="one-by-one", topic=self.topic(), size=LAG_BYTES, count=ONE_BY_ONE_MESSAGES
             )
 
-        return self._latencies("one-send/100B", await self._in_turn(once))
+        return self._latencies("one-send/100B", await self.in_turn(once))
 
     async def lag(self) -> list[Measurement]:
         """From a send to its arrival at a consumer of the same client."""
@@ -151,16 +165,16 @@ class Clients:
         count = SUSTAINED_MESSAGES[self._program.name]
 
         async def flat_out(broker: Broker) -> Run:
-            return await self._program.run(broker, work="sustained", topic=next(self._topics), count=count, **given)
+            return await self._program.run(broker, work="sustained", topic=self.topic(), count=count, **given)
 
-        sustained = await self._in_turn(flat_out)
+        sustained = await self.in_turn(flat_out)
         rate = min(run.count / run.seconds for runs in sustained.values() for run in runs) / 2
 
         async def once(broker: Broker) -> Run:
             return await self._program.run(
                 broker,
                 work="lag",
-                topic=next(self._topics),
+                topic=self.topic(),
                 count=int(rate * LAG_SECONDS),
                 rate=rate,
                 batch_delay_ms=LAG_BATCH_DELAY_MS,
@@ -169,10 +183,10 @@ class Clients:
 
         return [
             self._measurement("sustained/100B/batched", "msg/s", sustained, lambda run: run.count / run.seconds),
-            *self._latencies("lag/100B/batched", await self._in_turn(once)),
+            *self._latencies("lag/100B/batched", await self.in_turn(once)),
         ]
 
-    async def _in_turn(self, once: Callable[[Broker], Awaitable[Run]]) -> Taken:
+    async def in_turn(self, once: Callable[[Broker], Awaitable[Run]]) -> Taken:
         """Each broker :data:`RUNS` times, in turn, so that both see the machine in the same state."""
         taken: Taken = {broker: [] for broker in self._brokers.both}
         for number in range(RUNS + 1):

@@ -36,13 +36,14 @@ const (
 
 var (
 	url     = flag.String("url", "", "pulsar://HOST:PORT")
-	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, connections")
+	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, many-send, many-receive, many-acknowledge, connections")
 	topic   = flag.String("topic", "", "the topic, or the beginning of the names of some")
 	size    = flag.Int("size", 100, "bytes of a message")
 	batched = flag.Bool("batched", false, "producer batches of up to 1,000 messages or 128 KiB")
 	count   = flag.Int("count", 0, "messages, or connections")
 	rate    = flag.Float64("rate", 0, "messages a second, of lag")
 	delayMs = flag.Int("batch-delay-ms", 10, "how long a producer gathers a batch")
+	topics  = flag.Int("topics", 0, "topics at once, of many-send, many-receive and many-acknowledge")
 )
 
 // result is what is printed; what a kind of work does not measure is left out.
@@ -58,6 +59,7 @@ func main() {
 	flag.Parse()
 	works := map[string]func() result{
 		"publish": publish, "consume": consume, "one-by-one": oneByOne, "sustained": sustained, "lag": lag,
+		"many-send": many, "many-receive": many, "many-acknowledge": many,
 	}
 	if *work == "connections" {
 		connections()
@@ -171,6 +173,51 @@ func lag() result {
 		}
 		arrival.Wait()
 	})
+	return measured.with(took)
+}
+
+// many has each of some topics send a message, wait for its receipt, and, where the work says so, receive and
+// acknowledge it before it sends the next. All topics go at once, over one connection. The time is of one such round.
+func many() result {
+	client := connect()
+	defer client.Close()
+	payload := make([]byte, *size)
+	rounds := max(1, *count / *topics)
+	producers, consumers := make([]pulsar.Producer, *topics), make([]pulsar.Consumer, *topics)
+	for number := range *topics {
+		name := fmt.Sprintf("%s-%d", *topic, number)
+		producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: name, DisableBatching: true})
+		check(err)
+		consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+			Topic: name, SubscriptionName: "many", Type: pulsar.Shared, AckWithResponse: true,
+		})
+		check(err)
+		producers[number], consumers[number] = producer, consumer
+	}
+	took := make([]time.Duration, rounds**topics)
+	measured := timed(func() {
+		var all sync.WaitGroup
+		for number := range *topics {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for round := range rounds {
+					began := time.Now()
+					_, err := producers[number].Send(context.Background(), &pulsar.ProducerMessage{Payload: payload})
+					check(err)
+					if *work != "many-send" {
+						message := receive(consumers[number])
+						if *work == "many-acknowledge" {
+							check(consumers[number].Ack(message))
+						}
+					}
+					took[number*rounds+round] = time.Since(began)
+				}
+			}()
+		}
+		all.Wait()
+	})
+	measured.Count = len(took)
 	return measured.with(took)
 }
 

@@ -202,6 +202,8 @@ class Topic:
             log.append(appended.position, header.entries, marker=is_marker)
             log.messages += header.messages
             twins += appended.twins
+            if appended.block is not None:
+                self.reading.keep(appended)
         self.origins.committed(blocks)
         if twins and (pairs := log.link_twins(twins)):
             self.subscriptions.on_twins(pairs)

@@ -34,6 +34,7 @@ from replicator.engine.types import ClientInfo
 from replicator.gateway.counted import host_of
 from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.refusals import server_error
+from replicator.gateway.wire import Unanswered
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
 from replicator.protocol.data_commands import Sends
@@ -139,6 +140,7 @@ class Connection(asyncio.Protocol):
         self._calls: set[asyncio.Task[None]] = set()
         self.answering: set[asyncio.Task[None]] = set()
         """Calls that go on when the client is gone: answers to what a producer sent, one for each at most."""
+        self.unanswered: set[Unanswered] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0

@@ -55,15 +55,15 @@ def _has_something_first(connection: Connection) -> bool:
     if fence is None or moved_to_of(fence) is not None:
         return False
     finishing = connection.admission.finishing is not None and len(connection.state.consumers) > 0
-    return finishing or bool(connection.answering)
+    return finishing or bool(connection.unanswered)
 
 
 async def _answer_last(connection: Connection) -> None:
     finishing = connection.admission.finishing
     if finishing is not None:
         await finishing.wait()
-    if connection.answering:
-        await asyncio.wait(connection.answering, timeout=CLOSE_SECONDS_MAX)
+    if connection.unanswered:
+        await asyncio.wait([session.answered() for session in connection.unanswered], timeout=CLOSE_SECONDS_MAX)
     waiting, connection.lookups_waiting = connection.lookups_waiting, []
     for frame in waiting:
         _answer(connection, frame)

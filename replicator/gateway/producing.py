@@ -43,14 +43,14 @@ CLOSE_SECONDS_MAX: Final = 2.0
 
 
 class _Call:
-    """Entries that go to the engine together; ``task`` is None while they wait for what was sent before them."""
+    """Entries that go to the engine together; ``result`` is None while they wait for what was sent before them."""
 
-    __slots__ = ("sends", "size_bytes", "task")
+    __slots__ = ("result", "sends", "size_bytes")
 
-    def __init__(self, sends: Sends, size_bytes: int, task: asyncio.Task[list[Position]] | None) -> None:
+    def __init__(self, sends: Sends, size_bytes: int, result: asyncio.Future[list[Position]] | None) -> None:
         self.sends = sends
         self.size_bytes = size_bytes
-        self.task = task
+        self.result = result
 
 
 class ProducerSession:
@@ -81,6 +81,8 @@ class ProducerSession:
         self._settling: asyncio.Task[list[Position]] | None = None
         """What is published again now, of a call that was refused."""
         self._answering = False
+        """A task answers, since a call was refused."""
+        self._waiting: list[asyncio.Future[None]] = []
         self._over = False
         self._farewell: CommandCloseProducer | None = None
         """What the client is told when everything before it is answered."""
@@ -134,41 +136,83 @@ class ProducerSession:
         if sends is None:
             return
         self._gathered, self._gathered_bytes = None, 0
-        self._calls.append(_Call(sends, size_bytes, None if self._refused else self._begun(sends)))
+        result = None if self._refused else self._begun(sends)
+        self._calls.append(_Call(sends, size_bytes, result))
+        self._wire.unanswered.add(self)
+        if result is None:
+            self._answer_apart()
+        else:
+            result.add_done_callback(self._confirm)
+
+    def _begun(self, sends: Sends) -> asyncio.Future[list[Position]]:
+        return self.producer.begin_publish(sends.entries, self._order.turn())
+
+    def _confirm(self, _: asyncio.Future[list[Position]]) -> None:
+        """Answer the calls that are confirmed, in their order; what is not confirmed is answered by a task."""
+        if self._answering:
+            return
+        while self._calls:
+            call = self._calls[0]
+            result = call.result
+            if result is not None and not result.done():
+                return
+            if result is None or result.cancelled() or result.exception() is not None:
+                self._answer_apart()
+                return
+            self._calls.popleft()
+            self._wire.write(self._receipts.write(call.sends, result.result()))
+            self._wire.held(-call.size_bytes)
+        self._all_answered()
+
+    def _answer_apart(self) -> None:
         if not self._answering:
             self._answering = True
             # What was sent is published and its bytes counted back, also when the client has gone.
             self._wire.work(self._answer(), "answers of a producer", to_the_end=True)
 
-    def _begun(self, sends: Sends) -> asyncio.Task[list[Position]]:
-        return awaited(self.producer.publish(sends.entries, self._order.turn()))
-
     async def _answer(self) -> None:
         while self._calls:
             call = self._calls[0]
-            if call.task is None:
+            if call.result is None:
                 self._go_on()
                 continue
             try:
-                await asyncio.wait([call.task])
-                if not call.task.cancelled():
-                    self._wire.write(await self._answers(call.sends, call.task))
+                await asyncio.wait([call.result])
+                if not call.result.cancelled():
+                    self._wire.write(await self._answers(call.sends, call.result))
             finally:
                 self._calls.popleft()
                 self._wire.held(-call.size_bytes)
-        self._refused, self._order = False, PublishOrder()
         self._answering = False
+        self._all_answered()
+
+    def _all_answered(self) -> None:
+        self._refused, self._order = False, PublishOrder()
+        self._wire.unanswered.discard(self)
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
         self._say_farewell()
+
+    def answered(self) -> asyncio.Future[None]:
+        """Return a future that is done when all that was sent has been answered."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._calls:
+            self._waiting.append(waiting)
+        else:
+            waiting.set_result(None)
+        return waiting
 
     def _go_on(self) -> None:
         """All that was refused with an earlier call is settled: what waits behind it goes to the engine."""
         self._refused, self._order = False, PublishOrder()
         for call in self._calls:
-            call.task = self._begun(call.sends)
+            call.result = self._begun(call.sends)
 
-    async def _answers(self, sends: Sends, task: asyncio.Task[list[Position]]) -> bytes:
+    async def _answers(self, sends: Sends, result: asyncio.Future[list[Position]]) -> bytes:
         try:
-            return self._receipts.write(sends, task.result())
+            return self._receipts.write(sends, result.result())
         except EngineError as error:
             first, self._refused = not self._refused, True
             if self._to_be_told(error) or (first and len(sends.entries) == 1):
@@ -228,7 +272,7 @@ class ProducerSession:
                 if moved_to.tls_url is not None:
                     self._farewell.assignedBrokerServiceUrlTls = moved_to.tls_url
             self._publish()
-            if self._answering:
+            if self._calls:
                 asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._say_farewell)
             else:
                 self._say_farewell()
@@ -246,5 +290,5 @@ class ProducerSession:
         if self._settling is not None:
             self._settling.cancel()
         for call in self._calls:
-            if call.task is not None:
-                call.task.cancel()
+            if call.result is not None:
+                call.result.cancel()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from replicator.engine.admission import Admission
 from replicator.protocol.commands_pb2 import BaseCommand
 from snapshots.position import Position
+
+
+class Unanswered(Protocol):
+    """A producer whose client waits for receipts."""
+
+    def answered(self) -> asyncio.Future[None]:
+        """Return a future that is done when all that the client sent has been answered."""
 
 
 class Wire(Protocol):
@@ -17,6 +25,8 @@ class Wire(Protocol):
     """Whether the cluster takes clients."""
     writable: bool
     """Whether the socket takes more; the sessions are told when it does again."""
+    unanswered: set[Unanswered]
+    """Producers, connected or gone, whose client waits for receipts."""
 
     def send(self, command: BaseCommand) -> None:
         """Send a command that has nothing behind it."""

@@ -139,7 +139,9 @@ class FrameSender:
         if topic is None:  # it is being deleted
             return 0
         try:
-            blocks, reached = topic.reading.blocks(read.after, bytes_max=read.bytes_max, origins=read.origins)
+            blocks, reached = topic.reading.blocks(
+                read.after, bytes_max=read.bytes_max, origins=read.origins, from_memory=True
+            )
         except EngineError as error:
             transfer.topics.halt(read.topic, str(error))
             return 0

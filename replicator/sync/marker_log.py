@@ -59,7 +59,9 @@ class MarkerLog:
 
     def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
         """The blocks of a run of markers."""
-        found, _ = self._topic.reading.blocks(Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES)
+        found, _ = self._topic.reading.blocks(
+            Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES, from_memory=True
+        )
         return found
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from engine_support import message
 from gateway_support import DEADLINE_SECONDS, BareClient, ServedEngine
 
 from replicator.engine.gate import Closed, Gate
+from replicator.engine.producing.publish_order import Turn
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.failover.engine_clients import EngineClients
@@ -201,15 +201,20 @@ def test_a_receipt_that_comes_late_is_there_before_the_consumer_hears_that_it_is
     stored, receipt = asyncio.Event(), asyncio.Event()
     with LikeGo(gateway.port, topic) as client:
         (producer,) = gateway.ask(lambda: topic_of(gateway, topic).producers.publishers())
-        publish_now = producer._publish
+        begin_now = producer.begin_publish
 
-        async def publish_late(entries: Sequence[bytes], *more: Any) -> list[Position]:
-            positions = await publish_now(entries, *more)
-            stored.set()
-            await receipt.wait()
-            return positions
+        def begin_late(entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
+            begun = begin_now(entries, turn)
 
-        producer._publish = publish_late  # type: ignore[assignment]
+            async def confirmed_late() -> list[Position]:
+                positions = await begun
+                stored.set()
+                await receipt.wait()
+                return positions
+
+            return asyncio.ensure_future(confirmed_late())
+
+        producer.begin_publish = begin_late  # type: ignore[method-assign]
         client.publish(message(b"m"))
         gateway.run(stored.wait())  # type: ignore[arg-type]
         client.acknowledge(client.received())

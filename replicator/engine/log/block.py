@@ -33,6 +33,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,8 @@ BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
 BLOCK_ENTRIES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 4096
 """Entries of that size, on average, are not copied together for the checksum alone."""
+FEW_ENTRIES_MAX: Final = 16
+"""The columns of so few entries are packed and read without numpy, whose calls cost more than the work in them."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
 CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
@@ -141,19 +144,30 @@ def build_block(
     the other clusters that may have it, if not all may. ``before`` is put before the block, for who would else copy it
     to do so.
     """
-    assert 0 < len(entries) == len(batch_sizes)
-    ends = np.cumsum([len(entry) for entry in entries], dtype="<u8")
-    sizes = np.asarray(batch_sizes, dtype="<u4")
+    count = len(entries)
+    assert 0 < count == len(batch_sizes)
+    if count <= FEW_ENTRIES_MAX:
+        ends = list(accumulate(map(len, entries)))
+        payload_bytes, messages = ends[-1], sum(batch_sizes)
+        _check_limits(count, payload_bytes)
+        columns = struct.pack(f"<{2 * count}I", *ends, *batch_sizes)
+    else:
+        many = np.cumsum([len(entry) for entry in entries], dtype="<u8")
+        sizes = np.asarray(batch_sizes, dtype="<u4")
+        payload_bytes, messages = int(many[-1]), int(sizes.sum())
+        _check_limits(count, payload_bytes)
+        columns = many.astype("<u4").tobytes() + sizes.tobytes()
     return _assemble(
         kind,
         origin,
         incarnation,
         origin_first,
         publish_time_ms,
-        ends,
-        sizes,
+        columns,
+        messages,
+        payload_bytes,
         entries,
-        encode_parts(absent or {}, sizes),
+        encode_parts(absent, np.asarray(batch_sizes, dtype="<u4")) if absent else b"",
         only,
         before,
     )
@@ -165,6 +179,11 @@ def read_header(block: Buffer) -> BlockHeader:
     Raises :class:`BlockCorrupt`. The body's checksum is left to :func:`verify_block`.
     """
     return read_head(block, len(block))
+
+
+def columns_begin(origin: str, only: frozenset[str] | None) -> int:
+    """Return where the columns start in a block of ``origin`` that is for the clusters ``only``."""
+    return _ORIGIN_AT + len(origin) + len(encode_only(only))
 
 
 def head_bytes(block: Buffer, entries: int) -> int:
@@ -264,19 +283,29 @@ def verify_block(block: Buffer) -> BlockHeader:
 def _check_columns(block: Buffer, header: BlockHeader) -> None:
     """A right checksum says that the block is as it was written, not that its writer was sane."""
     count, at = header.entries, header.columns_at
-    ends = np.frombuffer(block, "<u4", count, at)
-    batch_sizes = np.frombuffer(block, "<u4", count, at + 4 * count)
     is_marker = header.kind is not BlockKind.MESSAGES
-    if (
-        bool((ends[1:] < ends[:-1]).any())
-        or int(batch_sizes.sum(dtype=np.uint64)) != header.messages
-        or (batch_sizes.any() if is_marker else not batch_sizes.all())
-    ):
+    if count <= FEW_ENTRIES_MAX:
+        columns = struct.unpack_from(f"<{2 * count}I", block, at)
+        ends, sizes = columns[:count], columns[count:]
+        wrong = (
+            any(end > following for end, following in pairwise(ends))
+            or sum(sizes) != header.messages
+            or (any(sizes) if is_marker else not all(sizes))
+        )
+    else:
+        many_ends = np.frombuffer(block, "<u4", count, at)
+        many_sizes = np.frombuffer(block, "<u4", count, at + 4 * count)
+        wrong = (
+            bool((many_ends[1:] < many_ends[:-1]).any())
+            or int(many_sizes.sum(dtype=np.uint64)) != header.messages
+            or bool(many_sizes.any() if is_marker else not many_sizes.all())
+        )
+    if wrong:
         raise BlockCorrupt(f"columns of the block at {header.origin} {header.origin_first} contradict each other")
     if header.parts_bytes:
         if is_marker:
             raise BlockCorrupt(f"the markers at {header.origin} {header.origin_first} say that parts were left out")
-        decode_parts(_parts(block, header), batch_sizes)
+        decode_parts(_parts(block, header), np.frombuffer(block, "<u4", count, at + 4 * count))
 
 
 def _parts(block: Buffer, header: BlockHeader) -> Buffer:
@@ -286,22 +315,41 @@ def _parts(block: Buffer, header: BlockHeader) -> Buffer:
 class BlockView:
     """The entries of a block, by index, without copying them. The block must have been verified."""
 
-    __slots__ = ("_absent", "_block", "_ends", "_payload_at", "batch_sizes", "header")
+    __slots__ = ("_absent", "_ends", "_payload_at", "block", "header")
 
     def __init__(self, block: Buffer, header: BlockHeader | None = None) -> None:
         self.header = header or read_header(block)
-        self._block = memoryview(block)
+        self.block = memoryview(block)
+        """The bytes of the whole block."""
         count, at = self.header.entries, self.header.columns_at
-        self._ends: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at)
-        self.batch_sizes: npt.NDArray[np.uint32] = np.frombuffer(block, "<u4", count, at + 4 * count)
+        self._ends: Sequence[int] | npt.NDArray[np.uint32] = (
+            struct.unpack_from(f"<{count}I", block, at)
+            if count <= FEW_ENTRIES_MAX
+            else np.frombuffer(block, "<u4", count, at)
+        )
         self._payload_at = at + 8 * count
         self._absent: dict[int, BitMap] | None = None if self.header.parts_bytes else {}
+
+    @property
+    def batch_sizes(self) -> npt.NDArray[np.uint32]:
+        """The number of messages in each entry, 0 for markers."""
+        count = self.header.entries
+        return np.frombuffer(self.block, "<u4", count, self._payload_at - 4 * count)
+
+    def sizes(self, start: int, stop: int) -> Sequence[int]:
+        """Return the numbers of messages in the entries ``start`` to ``stop``, without numpy for few entries."""
+        count = stop - start
+        at = self._payload_at - 4 * (self.header.entries - start)
+        if count <= FEW_ENTRIES_MAX:
+            return struct.unpack_from(f"<{count}I", self.block, at)
+        sizes: list[int] = np.frombuffer(self.block, "<u4", count, at).tolist()
+        return sizes
 
     @property
     def absent(self) -> Mapping[int, BitMap]:
         """By entry, the indexes of the messages that a link left out of its batch; only of entries that lack some."""
         if self._absent is None:
-            self._absent = decode_parts(_parts(self._block, self.header), self.batch_sizes)
+            self._absent = decode_parts(_parts(self.block, self.header), self.batch_sizes)
         return self._absent
 
     def __len__(self) -> int:
@@ -309,37 +357,41 @@ class BlockView:
 
     def entry(self, index: int) -> memoryview:
         start = int(self._ends[index - 1]) if index else 0
-        return self._block[self._payload_at + start : self._payload_at + int(self._ends[index])]
+        return self.block[self._payload_at + start : self._payload_at + int(self._ends[index])]
 
     def entries(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Entries ``start`` to ``stop`` in order; cheaper than asking for each."""
-        ends = self._ends[start:stop].tolist()
+        ends = self._ends[start:stop]
         previous = int(self._ends[start - 1]) if start else 0
-        for end in ends:
-            yield self._block[self._payload_at + previous : self._payload_at + end]
+        for end in ends.tolist() if isinstance(ends, np.ndarray) else ends:
+            yield self.block[self._payload_at + previous : self._payload_at + end]
             previous = end
 
     def slice(self, start: int, stop: int) -> bytes:
         """A block of its own of entries ``start`` to ``stop``, at their origin positions."""
         assert 0 <= start < stop <= len(self)
         base = int(self._ends[start - 1]) if start else 0
-        payload = self._block[self._payload_at + base : self._payload_at + int(self._ends[stop - 1])]
-        header = self.header
+        payload = self.block[self._payload_at + base : self._payload_at + int(self._ends[stop - 1])]
+        header, sizes = self.header, self.batch_sizes[start:stop]
+        ends = np.asarray(self._ends[start:stop], dtype="<u4") - np.uint32(base)
         return _assemble(
             header.kind,
             header.origin,
             header.incarnation,
             Position(header.origin_first.ledger, header.origin_first.entry + start),
             header.publish_time_ms,
-            self._ends[start:stop].astype("<u8") - base,
-            self.batch_sizes[start:stop],
+            ends.astype("<u4").tobytes() + sizes.tobytes(),
+            int(sizes.sum()),
+            len(payload),
             [payload],
-            encode_parts(
-                {index - start: each for index, each in self.absent.items() if start <= index < stop},
-                self.batch_sizes[start:stop],
-            ),
+            encode_parts({index - start: each for index, each in self.absent.items() if start <= index < stop}, sizes),
             header.only,
         )
+
+
+def _check_limits(entries: int, payload_bytes: int) -> None:
+    if entries > BLOCK_ENTRIES_MAX or payload_bytes > BLOCK_BYTES_MAX:
+        raise BlockCorrupt(f"a block of {entries} entries and {payload_bytes} bytes is over the limit")
 
 
 def _assemble(
@@ -348,29 +400,28 @@ def _assemble(
     incarnation: int,
     origin_first: Position,
     publish_time_ms: int,
-    ends: npt.NDArray[np.uint64],
-    batch_sizes: npt.NDArray[np.uint32],
+    columns: bytes,
+    messages: int,
+    payload_bytes: int,
     payload: Sequence[Buffer],
     parts: bytes,
     only: frozenset[str] | None = None,
     before: bytes = b"",
 ) -> bytes:
-    if len(ends) > BLOCK_ENTRIES_MAX or ends[-1] > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"a block of {len(ends)} entries and {ends[-1]} bytes is over the limit")
     name = origin.encode("ascii")
     header = _HEADER.pack(
         kind | (_HAS_PARTS if parts else 0) | (0 if only is None else _HAS_ONLY),
         len(name),
-        len(ends),
-        int(batch_sizes.sum()),
+        len(columns) // 8,
+        messages,
         incarnation,
         origin_first.ledger,
         origin_first.entry,
         publish_time_ms,
     )
     tail = (parts, _PARTS_SIZE.pack(len(parts))) if parts else ()
-    pieces = [ends.astype("<u4").tobytes(), batch_sizes.tobytes(), *payload, *tail]
-    if int(ends[-1]) < PIECE_BYTES_MIN * len(payload):
+    pieces = [columns, *payload, *tail]
+    if payload_bytes < PIECE_BYTES_MIN * len(payload):
         pieces = [b"".join(pieces)]
     checksum = 0
     for piece in pieces:

@@ -36,6 +36,8 @@ class AppendedBlock:
     """The indexes of its entries of which only a part is here."""
     connected: tuple[str, ...] = ()
     """Producers of a copied block that are connected to this cluster, too. Empty if deduplication is off."""
+    block: Buffer | None = None
+    """The block's bytes, for those who read the tail of the log; None for a block that is read from the store."""
 
     @property
     def last(self) -> Position:

@@ -17,7 +17,8 @@ from replicator.engine.errors import BlockCorrupt, InvalidAck, InvalidSeek
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.block_cache import BlockCache
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.store import Store
+from replicator.engine.log.requests import AppendedBlock
+from replicator.engine.log.store import PASS_OVER_BLOCKS_MAX, Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.log.stored_blocks import StoredBlock, StoredHeader
 from replicator.engine.types import END_LEDGER, LoggedEntry
@@ -31,7 +32,7 @@ SEARCH_BLOCKS: Final = 1_000
 class TopicReading:
     """Reads one topic's log. ``find_compacted`` gives the entry of the compacted view at a position, if it has one."""
 
-    __slots__ = ("_cache", "_find_compacted", "_log", "_name", "_store", "_topic_id")
+    __slots__ = ("_cache", "_cluster", "_find_compacted", "_log", "_name", "_store", "_topic_id")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class TopicReading:
         self._topic_id = record.topic_id
         self._log = log
         self._store = store
+        self._cluster = store.cluster
         self._cache = cache
         self._find_compacted = find_compacted
 
@@ -56,13 +58,41 @@ class TopicReading:
         bytes_max: int,
         origins: Collection[str] | None = None,
         verify: bool = True,
+        from_memory: bool = False,
     ) -> tuple[list[StoredBlock], Position]:
-        """See :meth:`Store.read_blocks`."""
+        """See :meth:`Store.read_blocks`. With ``from_memory``, blocks in the cache, which were verified, are not read
+        from the disk."""
         last = self._log.last
         limit = last if upto is None else min(upto, last)
+        if from_memory and (kept := self._kept_blocks(after, limit, bytes_max, origins)) is not None:
+            return kept
         return self._store.read_blocks(
             self._topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify
         )
+
+    def _kept_blocks(
+        self, after: Position, limit: Position, bytes_max: int, origins: Collection[str] | None
+    ) -> tuple[list[StoredBlock], Position] | None:
+        """Return a page from the cache alone; None if the cache does not have its first block."""
+        found: list[StoredBlock] = []
+        taken, passed_over, reached = 0, 0, after
+        position = self._log.next_after(after)
+        while position is not None and position <= limit and passed_over < PASS_OVER_BLOCKS_MAX:
+            cached = self._cache.get(self._topic_id, position)
+            if cached is None:
+                break
+            first, view = cached
+            header = view.header
+            if origins is None or (header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS):
+                if found and taken + len(view.block) > bytes_max:
+                    break
+                found.append(StoredBlock(first, header, view.block))
+                taken += len(view.block)
+            else:
+                passed_over += 1
+            reached = min(Position(first.ledger, first.entry + header.entries - 1), limit)
+            position = self._log.next_after(reached)
+        return (found, reached) if reached > after else None
 
     def pages(
         self,
@@ -108,7 +138,7 @@ class TopicReading:
             if limit.ledger == first.ledger:
                 stop = min(stop, limit.entry - first.entry + 1)
             marker = header.kind is not BlockKind.MESSAGES
-            sizes = view.batch_sizes[start:stop].tolist()
+            sizes = view.sizes(start, stop)
             for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
                 found.append(
                     LoggedEntry(
@@ -137,7 +167,8 @@ class TopicReading:
                 return compacted.batch_size
             raise InvalidAck(f"position {position} does not exist in {self._name} (its last entry is {self._log.last})")
         first, view = self._block_at(position)
-        return int(view.batch_sizes[position.entry - first.entry])
+        index = position.entry - first.entry
+        return view.sizes(index, index + 1)[0]
 
     def absent(self, position: Position) -> BitMap:
         """The indexes of the batch at ``position`` that a link left out; only of one of which a part is here."""
@@ -183,6 +214,13 @@ class TopicReading:
         """What lies at or below ``position`` is gone: nothing of it stays in the cache."""
         self._cache.discard_through(self._topic_id, position)
 
+    def keep(self, appended: AppendedBlock) -> None:
+        """Keep a block that was just committed, for those who read the tail of the log."""
+        assert appended.block is not None
+        # A copied block is a slice of a frame with many blocks, which would stay in memory with it.
+        block = appended.block if appended.header.origin == self._cluster else bytes(appended.block)
+        self._cache.put(self._topic_id, appended.position, BlockView(block, appended.header))
+
     def _block_at(self, position: Position) -> tuple[Position, BlockView]:
         cached = self._cache.get(self._topic_id, position)
         if cached is not None:
@@ -192,5 +230,5 @@ class TopicReading:
             raise BlockCorrupt(f"{self._name}: the block that holds {position} is missing from the store")
         # A copy: a slice would keep a buffer of many blocks in memory for as long as this one is in the cache.
         view = BlockView(bytes(stored.block), stored.header)
-        self._cache.put(self._topic_id, stored.position, view, len(stored.block))
+        self._cache.put(self._topic_id, stored.position, view)
         return stored.position, view

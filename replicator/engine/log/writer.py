@@ -30,10 +30,11 @@ import lmdb
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.engine.latencies import Latencies
 from replicator.engine.lineage import Deletion
-from replicator.engine.log.block import BlockHeader, BlockKind
+from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
 from replicator.engine.log.commit.group import CommitGroup
+from replicator.engine.log.gathered_puts import GatheredPuts
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
     AppendedBlock,
@@ -115,12 +116,15 @@ class Writer:
         self._room = asyncio.Event()
         self._room.set()
         self._entrance = asyncio.Lock()
+        self._entering = 0
+        """How many callers wait for room: whoever comes later must wait behind them."""
         self._last_id = int(store.meta("last_id") or 0)
         self.failed: str | None = None
         """Why no request is taken any more; None while requests are taken."""
         self._broken = False
         self._contents = Contents()
         self.commits = 0
+        self.gathered = GatheredPuts(lambda writes, cleared: self.put_many(writes, cleared=cleared))
         self.latencies = Latencies()
         """Histograms of the whole worker. The writer has them because every part of the worker has the writer at
         hand."""
@@ -387,17 +391,61 @@ class Writer:
             await asyncio.sleep(COMPACTION_PAUSE_SECONDS * max(1.0, moved / MOVED_BYTES_MAX))
             moved = await self._submit(CompactSegmentsRequest(self._loop.create_future()))
 
+    def begin_publish(
+        self,
+        tail: Tail,
+        kind: BlockKind,
+        entries: Sequence[Buffer],
+        batch_sizes: Sequence[int],
+        size_bytes: int,
+        numbered: Sequence[Numbered] | None,
+        turn: Turn | None,
+        only: frozenset[str] | None,
+    ) -> asyncio.Future[list[Position]] | None:
+        """Begin what :meth:`publish` does, and return the future of its result; None if the caller would have to wait,
+        or the writer has failed."""
+        if self._entering or self._queued_bytes > QUEUE_BYTES_MAX or self.failed is not None:
+            return None
+        request = PublishRequest(
+            self._loop.create_future(),
+            size_bytes,
+            tail=tail,
+            kind=kind,
+            entries=entries,
+            batch_sizes=batch_sizes,
+            numbered=numbered,
+            turn=turn,
+            only=only,
+        )
+        self._put(request)
+        return request.future
+
     async def _submit(self, request: Request) -> Any:
-        request.submitted = time.perf_counter()
-        async with self._entrance:  # first come, first served: a publish must not overtake one that waits for room
-            while self._queued_bytes > QUEUE_BYTES_MAX:
-                self._room.clear()
-                await self._room.wait()
-            if self.failed is not None:
-                raise StoreFailed(self.failed)
-            self._queued_bytes += request.bytes
-            self._queue.put(request)
+        if self._entering or self._queued_bytes > QUEUE_BYTES_MAX:
+            await self._enter(request)
+        else:
+            self._put(request)
         return await request.future
+
+    async def _enter(self, request: Request) -> None:
+        """Put a request into the queue when there is room: first come, first served, so that no publish overtakes one
+        that waits."""
+        self._entering += 1
+        try:
+            async with self._entrance:
+                while self._queued_bytes > QUEUE_BYTES_MAX:
+                    self._room.clear()
+                    await self._room.wait()
+                self._put(request)
+        finally:
+            self._entering -= 1
+
+    def _put(self, request: Request) -> None:
+        if self.failed is not None:
+            raise StoreFailed(self.failed)
+        request.submitted = time.perf_counter()
+        self._queued_bytes += request.bytes
+        self._queue.put(request)
 
     # From here on: the writer thread.
 

@@ -25,6 +25,7 @@ from replicator.engine.producing.producer_registry import Admitted, Decision, Pr
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import ProducerOptions
+from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 
 FORGET_EVERY_MS: Final = 15 * 60 * 1000
@@ -69,7 +70,7 @@ class EngineProducer:
         self.connected_at_ms = producers.topic.writer.wall_clock_ms()
         self.admission: asyncio.Future[Admitted] = producers.topic.loop.create_future()
         self._producers = producers
-        self._publish = producers.topic.writing.publish
+        self._writing = producers.topic.writing
         self._out: EngineError | None = None
         self.figures = ClientFigures(time.monotonic())
 
@@ -89,7 +90,13 @@ class EngineProducer:
         Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and as :meth:`TopicWriting.publish`.
         """
         self.check_open()
-        return await self._publish(entries, self, turn)
+        return await self._writing.publish(entries, self, turn)
+
+    def begin_publish(self, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
+        """Begin what :meth:`publish` does, and return the future of its result. No task is made for it if it need not
+        wait."""
+        begun = None if self._out is not None else self._writing.begin_publish(entries, self, turn)
+        return awaited(self.publish(entries, turn)) if begun is None else begun
 
     def check_open(self) -> None:
         """Raises why the producer may not publish any more."""

@@ -6,6 +6,7 @@ pass the fence of a failover and the gate of the backlog's quota: links and work
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -79,6 +80,41 @@ class TopicWriting:
         except EngineError as error:
             turn.refused(error)
             raise
+
+    def begin_publish(
+        self, entries: Sequence[bytes], producer: PublishingProducer, turn: Turn
+    ) -> asyncio.Future[list[Position]] | None:
+        """Begin what :meth:`publish` does, and return the future of its result; None where :meth:`publish` must do it.
+
+        It must where the call would have to wait or is refused, and where one of the messages is traced.
+        """
+        if turn.refusal is not None or not self.gate.open:
+            return None
+        try:
+            checked = check_entries(entries, self._policies.effective, producer.name)
+            self._admission.check_producer()
+        except EngineError:
+            return None
+        if (
+            checked.only is not None
+            or checked.size_bytes > self._admission.entry_bytes_max
+            or self._tracing is not None
+        ):
+            return None
+        begun = self._writer.begin_publish(
+            self.tail,
+            BlockKind.MESSAGES,
+            entries,
+            checked.batch_sizes,
+            checked.size_bytes,
+            checked.numbered,
+            turn,
+            None,
+        )
+        if begun is not None:
+            producer.figures.messages += sum(checked.batch_sizes)
+            producer.figures.bytes += checked.size_bytes
+        return begun
 
     async def _publish(
         self, entries: Sequence[bytes], producer: PublishingProducer | None, turn: Turn | None

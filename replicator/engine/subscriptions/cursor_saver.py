@@ -1,4 +1,7 @@
-"""Writing a cursor's changes to the store: concurrent ones share a write, and one that fails leaves them to be made."""
+"""Writing a cursor's changes to the store: concurrent ones share a write, and one that fails leaves them to be made.
+
+What many subscriptions have to write in one turn of the event loop goes to the writer as one request.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.running.short_tasks import in_background
 
 
 class CursorSaver:
@@ -33,7 +35,12 @@ class CursorSaver:
         self._waiting: list[asyncio.Future[None]] = []
         self._waiting_since = 0.0
         """When the first of them began to wait."""
-        self._running: asyncio.Task[None] | None = None
+        self._since = 0.0
+        """When the first of those whose state is being written began to wait."""
+        self._begun = False
+        """Whether rows were taken that are not known to be written."""
+        self._being_saved: list[asyncio.Future[None]] | None = None
+        """Those whose state is being written; None while nothing is."""
         self._deleting: EngineError | None = None
         self._with_first_save = with_first_save
         self.stored = stored
@@ -45,8 +52,8 @@ class CursorSaver:
         if not self._waiting:
             self._waiting_since = time.perf_counter()
         self._waiting.append(future)
-        if self._running is None:
-            self._running = in_background(self._run(), "saving of a cursor")
+        if len(self._waiting) == 1 and self._being_saved is None:
+            self._writer.gathered.join(self)
         return future
 
     async def delete(self, refusal: EngineError, writes: Sequence[RowWrite]) -> None:
@@ -65,41 +72,39 @@ class CursorSaver:
         None it is allowed again."""
         self._deleting = refusal
 
-    async def _run(self) -> None:
-        try:
-            await self._save_all()
-        finally:  # a bug, or a loop that ends, must not leave those waiting who come after
-            self._running = None
-
-    async def _save_all(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            since = self._waiting_since
-            try:
-                await self._write()
-            except EngineError as error:
-                if not self.stored:  # it was not made, so what was asked of it meanwhile must not make it
-                    waiting += self._waiting
-                    self._waiting = []
-                for future in waiting:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            self.stored = True
-            self._writer.latencies.acknowledge.observe(time.perf_counter() - since, len(waiting))
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
-
-    async def _write(self) -> None:
+    def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
+        """Return the rows that make the state durable as it is now; raises why it may not be saved any more."""
+        self._being_saved, self._waiting = self._waiting, []
+        self._since = self._waiting_since
         if self._deleting is not None:
             raise self._deleting.with_traceback(None)
         changes = self._rows.changes(self._state())
-        try:
-            if changes:
-                writes = changes.writes if self.stored else [*changes.writes, *self._with_first_save]
-                await self._writer.put_many(writes, cleared=changes.cleared)
-        except BaseException:
-            self._rows.failed()
-            raise
-        self._rows.saved()
+        self._begun = True
+        if changes and not self.stored:
+            return [*changes.writes, *self._with_first_save], changes.cleared
+        return changes.writes, changes.cleared
+
+    def ended(self, error: EngineError | None) -> None:
+        """Tell those who wait that the rows are durable, or why they are not. Save again for those who came since."""
+        told, self._being_saved = self._being_saved or [], None
+        if self._begun:
+            self._begun = False
+            if error is None:
+                self._rows.saved()
+            else:
+                self._rows.failed()
+        if error is None:
+            self.stored = True
+            self._writer.latencies.acknowledge.observe(time.perf_counter() - self._since, len(told))
+        elif not self.stored:  # it was not made, so what was asked of it meanwhile must not make it
+            told += self._waiting
+            self._waiting = []
+        for future in told:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        if self._waiting:
+            self._writer.gathered.join(self)

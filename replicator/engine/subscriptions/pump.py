@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from math import ceil
 from typing import Final
 
 import structlog
@@ -68,6 +69,10 @@ class Pump:
         """Whether entries came back before this worker started: what clients acknowledged by then is not known."""
         self._known: set[int] = set()
         """Ids of consumers that are in :attr:`may_drop`, or were taken out of it, for that reason."""
+        self._batch_size = 1.0
+        """The mean number of messages in the entries that were read last."""
+        self._reached_end = False
+        """Whether the last read of the tail ended with the log."""
         self.traces: SubscriptionTraces | None = None
         """Told what was delivered; None where there are no traces."""
 
@@ -119,9 +124,23 @@ class Pump:
                 self._deliver(consumer, batch)
                 if self._cursor.has_uncovered and not self._may_drop(consumer_id, consumer):
                     self._cursor.delivered([delivery.position for delivery in batch])
-        if deliveries and isinstance(plan, ReadTail):
-            self.handed_out(next(entry for entry in entries if not entry.marker))
+        if isinstance(plan, ReadTail):
+            if deliveries:
+                self.handed_out(next(entry for entry in entries if not entry.marker))
+            self._note_batch_size(entries)
+            if self._reached_end:
+                following = dispatcher.next_read(now_ms)
+                self._set_alarm(dispatcher.wake_at_ms, now_ms)
+                if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
+                    return  # the next append, permit or acknowledgement schedules it
         self.schedule()
+
+    def _note_batch_size(self, entries: Sequence[LoggedEntry]) -> None:
+        """Note how many messages an entry has on average, by which the next read is measured."""
+        messages = sum(entry.batch_size for entry in entries if not entry.marker)
+        found = sum(not entry.marker for entry in entries)
+        if found:
+            self._batch_size = max(1.0, messages / found)
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
         """Return whether the client may drop entries that came back, because it acknowledged later ones."""
@@ -142,10 +161,14 @@ class Pump:
 
     def _read(self, plan: ReadPlan, permits: int) -> list[LoggedEntry]:
         assert self.read is not None
-        # An entry has at least one message: more entries than permits could not be sent.
-        entries_max = min(permits, DISPATCH_ENTRIES_MAX)
         if isinstance(plan, ReadTail):
-            return self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
+            # So many could be sent if entries are like those read last; one more read finds out if they are smaller.
+            entries_max = min(max(1, ceil(permits / self._batch_size)), DISPATCH_ENTRIES_MAX)
+            entries = self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
+            self._reached_end = (
+                len(entries) < entries_max and sum(len(each.entry) for each in entries) < DISPATCH_BYTES_MAX
+            )
+            return entries
         found: list[LoggedEntry] = []
         bytes_left = DISPATCH_BYTES_MAX
         until = self._loop.time() + DISPATCH_SECONDS_MAX

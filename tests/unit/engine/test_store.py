@@ -23,6 +23,8 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
 
+READ_FROM_DISK = EngineSettings(cache_bytes_max=0)
+
 
 def corrupt(engine: Engine, topic_id: int, block_index: int, change: Callable[[bytearray], None]) -> Position:
     """Change the stored bytes of one block of a topic behind the engine's back; returns the block's position."""
@@ -244,7 +246,7 @@ def test_a_link_reads_only_what_its_source_originated_and_no_local_markers(tmp_p
 @pytest.mark.parametrize("change", [flip_last_byte, flip_magic])
 def test_a_rotten_block_is_never_served_nor_handed_to_a_link(tmp_path: Path, change: Callable[..., None]) -> None:
     async def main() -> None:
-        async with opened(tmp_path) as engine:
+        async with opened(tmp_path, settings=READ_FROM_DISK) as engine:
             topic, other = await engine.topic(TOPIC), await engine.topic("other")
             for number in range(3):
                 await topic.publish([message(b"%d" % number)])
@@ -264,7 +266,7 @@ def test_a_rotten_block_is_never_served_nor_handed_to_a_link(tmp_path: Path, cha
 
 def test_a_subscription_stands_still_at_a_rotten_block_and_says_why(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path) as engine:
+        async with opened(tmp_path, settings=READ_FROM_DISK) as engine:
             topic = await engine.topic(TOPIC)
             for number in range(3):
                 await topic.publish([message(b"%d" % number)])
@@ -372,3 +374,31 @@ def test_a_new_stores_tables_are_made_in_one_transaction(tmp_path: Path) -> None
     open_tables(env, tmp_path, TABLES)
     assert env.info()["last_txnid"] == 1
     env.close()
+
+
+def test_what_was_just_committed_is_read_without_the_disk_and_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message(b"one"), batch([b"two", b"three"])])
+            block = make_block(Position(3, 0), [message(b"four")], origin="eu-west")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await topic.writing.marker(marker())
+            for origins in (None, {"us-east"}, {"eu-west"}):
+                for bytes_max in (1, 10**6):
+                    pages = []
+                    for from_memory in (True, False):
+                        after, page = BEFORE_ALL, []
+                        while after < topic.log.last:
+                            found, after = topic.reading.blocks(
+                                after, bytes_max=bytes_max, origins=origins, from_memory=from_memory
+                            )
+                            page += [(each.position, each.header, bytes(each.block)) for each in found]
+                        pages.append(page)
+                    assert pages[0] == pages[1]
+            for index in range(3):
+                corrupt(engine, topic.topic_id, index, flip_last_byte)
+            assert len(topic.reading.entries(BEFORE_ALL, None, 10, 10**6)) == 4
+            assert len(topic.reading.blocks(BEFORE_ALL, bytes_max=10**6, from_memory=True)[0]) == 3
+
+    asyncio.run(main())

@@ -30,6 +30,8 @@ ID_SALTS: Final = 1024
 """Ids are milliseconds times this, so they stay below 2**53 for any reader in JSON until the year 2248."""
 LEDGER_ENTRIES_MAX: Final = 2**31
 """A ledger with this many entries is followed by another one."""
+KEPT_BYTES_MAX: Final = 64 * 1024
+"""Larger blocks are read back from the store, which costs little against their size."""
 _TAIL_FIELDS: Final = attrgetter(*Tail.__slots__)
 """All fields in their order. Each commit copies a tail, and ``dataclasses.replace`` takes four times as long."""
 
@@ -110,9 +112,18 @@ class LogAppender:
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        size_bytes = len(block) - (tables.LOCAL_PREFIX.size if prefixed else 0)
+        content = memoryview(block)[tables.LOCAL_PREFIX.size if prefixed else 0 :]
         self._committed.appended.setdefault(tail.topic_id, []).append(
-            AppendedBlock(first, header, size_bytes, hole, twins, partly, connected)
+            AppendedBlock(
+                first,
+                header,
+                len(content),
+                hole,
+                twins,
+                partly,
+                connected,
+                content if len(content) <= KEPT_BYTES_MAX and header.columns_at else None,
+            )
         )
 
     def insert(

@@ -21,7 +21,7 @@ from typing import Final
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TopicNotFound, TopicTerminated
-from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block
+from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block, columns_begin
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.requests import Committed, PublishRequest, PublishStagedRequest, StagedPart, Tail
@@ -140,7 +140,15 @@ class PublishRun:
         last = Position(first.ledger, first.entry + len(entries) - 1)
         messages = sum(sizes)
         header = BlockHeader(
-            kind, self._cluster, tail.incarnation, first, len(entries), messages, self._now_ms, 0, only=only
+            kind,
+            self._cluster,
+            tail.incarnation,
+            first,
+            len(entries),
+            messages,
+            self._now_ms,
+            columns_begin(self._cluster, only),
+            only=only,
         )
         self._appender.append(txn, tail, header, block, prefixed=True)
         if kind is BlockKind.MESSAGES and run[0].numbered is not None:
