@@ -84,6 +84,8 @@ class ProducerSession:
         """A task answers, since a call was refused."""
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
+        self._given_up = False
+        """Nobody waits for what is not answered yet."""
         self._farewell: CommandCloseProducer | None = None
         """What the client is told when everything before it is answered."""
         producer.on_closed = self._let_go
@@ -173,13 +175,17 @@ class ProducerSession:
     async def _answer(self) -> None:
         while self._calls:
             call = self._calls[0]
-            if call.result is None:
+            if call.result is None and not self._given_up:
                 self._go_on()
                 continue
             try:
-                await asyncio.wait([call.result])
-                if not call.result.cancelled():
-                    self._wire.write(await self._answers(call.sends, call.result))
+                if call.result is not None:
+                    await asyncio.wait([call.result])
+                    if not call.result.cancelled():
+                        self._wire.write(await self._answers(call.sends, call.result))
+            except asyncio.CancelledError:
+                if not self._given_up:
+                    raise
             finally:
                 self._calls.popleft()
                 self._wire.held(-call.size_bytes)
@@ -287,6 +293,7 @@ class ProducerSession:
             self._wire.fail(farewell.reason)
 
     def _give_up(self) -> None:
+        self._given_up = True
         if self._settling is not None:
             self._settling.cancel()
         for call in self._calls:

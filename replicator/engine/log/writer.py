@@ -417,7 +417,10 @@ class Writer:
             turn=turn,
             only=only,
         )
-        self._put(request)
+        try:
+            self._put(request)
+        except StoreFailed:  # the writer's thread found that out just now
+            return None
         return request.future
 
     async def _submit(self, request: Request) -> Any:

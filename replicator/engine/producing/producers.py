@@ -72,6 +72,8 @@ class EngineProducer:
         self._producers = producers
         self._writing = producers.topic.writing
         self._out: EngineError | None = None
+        self._not_begun: set[Turn] = set()
+        """Calls whose tasks have not run yet: what comes behind them must wait for them."""
         self.figures = ClientFigures(time.monotonic())
 
     @property
@@ -94,9 +96,19 @@ class EngineProducer:
 
     def begin_publish(self, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
         """Begin what :meth:`publish` does, and return the future of its result. No task is made for it if it need not
-        wait."""
-        begun = None if self._out is not None else self._writing.begin_publish(entries, self, turn)
-        return awaited(self.publish(entries, turn)) if begun is None else begun
+        wait, neither itself nor behind an earlier call."""
+        if self._out is None and not self._not_begun:
+            begun = self._writing.begin_publish(entries, self, turn)
+            if begun is not None:
+                return begun
+        self._not_begun.add(turn)
+        task = awaited(self._publish_by_task(entries, turn))
+        task.add_done_callback(lambda _: self._not_begun.discard(turn))  # it may be cancelled before it runs
+        return task
+
+    async def _publish_by_task(self, entries: Sequence[bytes], turn: Turn) -> list[Position]:
+        self._not_begun.discard(turn)  # from here on, what it waits for holds up the later calls as well
+        return await self.publish(entries, turn)
 
     def check_open(self) -> None:
         """Raises why the producer may not publish any more."""

@@ -1,0 +1,57 @@
+"""Publishes that begin without a task keep their order with those that need one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, message, opened
+
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.publish_order import PublishOrder
+from replicator.engine.topic import Topic
+from replicator.engine.types import ProducerOptions
+from snapshots.position import BEFORE_ALL
+
+
+def stored(topic: Topic) -> list[int]:
+    """Return the sequence ids of what is in the log, in its order."""
+    entries = topic.reading.entries(BEFORE_ALL, None, 10_000, 1 << 30)
+    return [decode_entry(bytes(each.entry))[0].sequence_id for each in entries]
+
+
+@pytest.mark.parametrize("deduplication", [False, True])
+def test_behind_a_refused_call_of_the_same_turn_nothing_is_stored(tmp_path: Path, deduplication: bool) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.policies.set(TopicPolicies(deduplication=deduplication))
+            producer = await topic.producers.create(ProducerOptions())
+            order = PublishOrder()
+            for_some, for_all = message(sequence_id=1, clusters=["us-east"]), message(sequence_id=2)
+            first = producer.begin_publish([for_some, for_all], order.turn())  # they cannot be published at once
+            second = producer.begin_publish([message(sequence_id=3)], order.turn())
+            for call in (first, second):
+                with pytest.raises(NotAllowedError):
+                    await call
+            assert stored(topic) == []
+
+    asyncio.run(main())
+
+
+def test_a_small_call_does_not_overtake_a_large_one_of_the_same_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            producer = await topic.producers.create(ProducerOptions())
+            order = PublishOrder()
+            large = [message(bytes(3 << 20), sequence_id=number) for number in (1, 2)]
+            calls = [producer.begin_publish(large, order.turn())]
+            calls += [producer.begin_publish([message(sequence_id=number)], order.turn()) for number in (3, 4)]
+            await asyncio.gather(*calls)
+            assert stored(topic) == [1, 2, 3, 4]
+
+    asyncio.run(main())
