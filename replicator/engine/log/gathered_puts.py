@@ -1,18 +1,29 @@
 """Rows of many owners that are to be written in the same turn of the event loop: one request to the writer.
 
-Invariant (DESIGN §3): 1, an owner is told that its rows are written only after the commit that holds them.
+Invariants (DESIGN §3): 1, an owner is told that its rows are written only after the commit that holds them; 11, a
+request is bounded by its owners and its bytes; 12, an owner always hears the outcome, whatever becomes of the others.
+
+Where the store has no room for all rows of a request, its owners are asked again, for two requests of half of them. So
+only an owner whose own rows do not fit is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from replicator.engine.errors import EngineError, StoreFailed
+import structlog
+
+from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.running.short_tasks import in_background
 
 GATHERED_MAX: Final = 1_000
 """Owners in one request, so that neither a turn of the event loop nor a transaction gets long."""
+GATHERED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Past this, no further owner's rows join the request."""
+
+log = structlog.get_logger(__name__)
 
 Row = tuple[str, bytes, bytes | None]
 """A table, a key, and the new value; None deletes the row."""
@@ -27,35 +38,44 @@ class RowOwner(Protocol):
         """Return the rows to write and the prefixes to delete first, both empty for none; raises
         :class:`EngineError` where nothing may be written."""
 
+    def undo(self) -> None:
+        """Take back what :meth:`begin` did: the rows were not written, and it will be called again."""
+
     def ended(self, error: EngineError | None) -> None:
         """Take the outcome: the rows are durable, or why they are not."""
+
+
+_Begun = tuple[RowOwner, Sequence[Row], Sequence[Prefix]]
 
 
 class GatheredPuts:
     """Gathers rows until the next turn of the event loop, and writes them by ``put_many``."""
 
-    __slots__ = ("_owners", "_put_many")
+    __slots__ = ("_owners", "_put_many", "_scheduled")
 
     def __init__(self, put_many: Callable[[Sequence[Row], Sequence[Prefix]], Awaitable[None]]) -> None:
         self._put_many = put_many
         self._owners: list[RowOwner] = []
+        self._scheduled = False
 
     def join(self, owner: RowOwner) -> None:
         """Have the rows of ``owner`` written. It must not join again before it was told the outcome."""
         self._owners.append(owner)
-        if len(self._owners) == 1:
-            in_background(self._write(), "writing of gathered rows")
+        self._schedule()
 
-    async def _write(self) -> None:
-        owners, self._owners = self._owners[:GATHERED_MAX], self._owners[GATHERED_MAX:]
-        if self._owners:
-            in_background(self._write(), "writing of gathered rows")
-        begun: list[tuple[RowOwner, Sequence[Row], Sequence[Prefix]]] = []
-        for owner in owners:
-            try:
-                begun.append((owner, *owner.begin()))
-            except EngineError as error:
-                owner.ended(error)
+    def _schedule(self) -> None:
+        if self._owners and not self._scheduled:
+            self._scheduled = True
+            in_background(self._write_next(), "writing of gathered rows")
+
+    async def _write_next(self) -> None:
+        owners, self._owners, self._scheduled = self._owners, [], False
+        begun, taken = _begin(owners)
+        self._owners[:0] = owners[taken:]
+        self._schedule()
+        await self._write(begun)
+
+    async def _write(self, begun: Sequence[_Begun]) -> None:
         writes = [row for _, rows, _ in begun for row in rows]
         cleared = [prefix for _, _, prefixes in begun for prefix in prefixes]
         outcome: EngineError | None = StoreFailed("the rows were not written")  # it stays only if a bug ends this
@@ -66,5 +86,47 @@ class GatheredPuts:
         except EngineError as error:
             outcome = error
         finally:
-            for owner, _, _ in begun:
-                owner.ended(outcome)
+            halved = isinstance(outcome, StoreFull) and len(begun) > 1
+            if not halved:
+                for owner, _, _ in begun:
+                    _tell(owner, outcome)
+        if halved:
+            owners = [owner for owner, _, _ in begun]
+            for owner in owners:
+                owner.undo()
+            half = len(owners) // 2
+            await asyncio.gather(self._write_again(owners[:half]), self._write_again(owners[half:]))
+
+    async def _write_again(self, owners: Sequence[RowOwner]) -> None:
+        """Write the rows as the owners have them now: a deletion may have come meanwhile."""
+        while owners:
+            begun, taken = _begin(owners)
+            owners = owners[taken:]
+            await self._write(begun)
+
+
+def _begin(owners: Sequence[RowOwner]) -> tuple[list[_Begun], int]:
+    """Begin as many of the ``owners`` as one request takes. Return those that have begun, and how many were asked."""
+    begun: list[_Begun] = []
+    size_bytes = 0
+    for asked, owner in enumerate(owners):
+        if asked >= GATHERED_MAX or size_bytes >= GATHERED_BYTES_MAX:
+            return begun, asked
+        try:
+            rows, prefixes = owner.begin()
+        except EngineError as error:
+            _tell(owner, error)
+        except Exception:  # a bug of this owner, of which the others must not hear
+            log.exception("the rows of an owner cannot be written")
+            _tell(owner, StoreFailed("the rows were not written"))
+        else:
+            begun.append((owner, rows, prefixes))
+            size_bytes += sum(len(value or b"") for _, _, value in rows)
+    return begun, len(owners)
+
+
+def _tell(owner: RowOwner, outcome: EngineError | None) -> None:
+    try:
+        owner.ended(outcome)
+    except Exception:  # a bug; the others must hear of theirs
+        log.exception("an owner of rows failed to take the outcome")

@@ -84,6 +84,14 @@ class CursorSaver:
             return [*changes.writes, *self._with_first_save], changes.cleared
         return changes.writes, changes.cleared
 
+    def undo(self) -> None:
+        """What was to be written is to be written anew, with what has changed since."""
+        if self._begun:
+            self._begun = False
+            self._rows.failed()
+        self._waiting = [*(self._being_saved or ()), *self._waiting]
+        self._waiting_since, self._being_saved = self._since, None
+
     def ended(self, error: EngineError | None) -> None:
         """Tell those who wait that the rows are durable, or why they are not. Save again for those who came since."""
         told, self._being_saved = self._being_saved or [], None

@@ -70,7 +70,7 @@ class Pump:
         self._known: set[int] = set()
         """Ids of consumers that are in :attr:`may_drop`, or were taken out of it, for that reason."""
         self._batch_size = 1.0
-        """The mean number of messages in the entries that were read last."""
+        """The mean number of messages that the entries read last had for consumers."""
         self._reached_end = False
         """Whether the last read of the tail ended with the log."""
         self.traces: SubscriptionTraces | None = None
@@ -127,20 +127,14 @@ class Pump:
         if isinstance(plan, ReadTail):
             if deliveries:
                 self.handed_out(next(entry for entry in entries if not entry.marker))
-            self._note_batch_size(entries)
+            wanted = sum(candidate.messages for candidate in candidates if candidate.wanted)
+            self._batch_size = max(1.0, wanted / len(candidates))
             if self._reached_end:
                 following = dispatcher.next_read(now_ms)
                 self._set_alarm(dispatcher.wake_at_ms, now_ms)
                 if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
                     return  # the next append, permit or acknowledgement schedules it
         self.schedule()
-
-    def _note_batch_size(self, entries: Sequence[LoggedEntry]) -> None:
-        """Note how many messages an entry has on average, by which the next read is measured."""
-        messages = sum(entry.batch_size for entry in entries if not entry.marker)
-        found = sum(not entry.marker for entry in entries)
-        if found:
-            self._batch_size = max(1.0, messages / found)
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
         """Return whether the client may drop entries that came back, because it acknowledged later ones."""

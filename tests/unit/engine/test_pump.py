@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from engine_support import PUBLISH_TIME_MS, TOPIC, eventually, make_block, message, opened, subscribed
+from engine_support import PUBLISH_TIME_MS, TOPIC, batch, eventually, make_block, message, opened, subscribed
 
 from replicator.engine.log.entry import ENTRY_BYTES_MAX, encode_entry
+from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions import pump
-from replicator.engine.types import Delivery, SubscribeOptions, SubscriptionType
+from replicator.engine.types import Ack, Delivery, LoggedEntry, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
@@ -100,5 +101,39 @@ def test_an_entry_of_a_peer_that_is_too_large_is_for_the_consumer_to_refuse(
             await topic.publish([message()])
             _, inbox = await subscribed(topic, "sub", kind)
             await inbox.holds(2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_consumed_batches_are_passed_over_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
+) -> None:
+    read: list[int] = []
+    entries = TopicReading.entries
+
+    def counted(
+        reading: TopicReading, after: Position, upto: Position | None, entries_max: int, bytes_max: int
+    ) -> list[LoggedEntry]:
+        read.append(entries_max)
+        return entries(reading, after, upto, entries_max, bytes_max)
+
+    monkeypatch.setattr(TopicReading, "entries", counted)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", kind, permits=100_000)
+            positions = await topic.publish([batch([b"m"] * 100)] * 300)
+            await inbox.holds(300)
+            await topic.subscriptions["sub"].acknowledge([Ack(position) for position in positions[1:]])
+            consumer.close()
+            consumer, inbox = await subscribed(topic, "sub", kind, permits=100)
+            await inbox.holds(1)
+            read.clear()
+            consumer.flow(100)
+            await topic.publish([message()])
+            await inbox.holds(2)
+            assert len(read) < 20
 
     asyncio.run(main())
