@@ -86,20 +86,16 @@ class TopicWriting:
     ) -> asyncio.Future[list[Position]] | None:
         """Begin what :meth:`publish` does, and return the future of its result; None where :meth:`publish` must do it.
 
-        It must where the call would have to wait or is refused, and where one of the messages is traced.
+        It must where the call would have to wait or is refused, and where publishes are traced.
         """
-        if turn.refusal is not None or not self.gate.open:
+        if turn.refusal is not None or not self.gate.open or self._tracing is not None:
             return None
         try:
             checked = check_entries(entries, self._policies.effective, producer.name)
             self._admission.check_producer()
         except EngineError:
             return None
-        if (
-            checked.only is not None
-            or checked.size_bytes > self._admission.entry_bytes_max
-            or self._tracing is not None
-        ):
+        if checked.only is not None or checked.size_bytes > self._admission.entry_bytes_max:
             return None
         begun = self._writer.begin_publish(
             self.tail,
