@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from engine_support import eventually
+from engine_support import TOPIC, eventually, message, opened, subscribed
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound
 from replicator.engine.log import gathered_puts
 from replicator.engine.log.gathered_puts import GatheredPuts, Prefix, Row
+from replicator.engine.log.writer import Writer
+from replicator.engine.subscriptions.cursor_rows import CURSORS
+from replicator.engine.types import Ack
 
 
 class Owner:
@@ -84,3 +88,44 @@ def test_a_request_is_bounded_by_its_owners_and_its_bytes(monkeypatch: pytest.Mo
     monkeypatch.setattr(gathered_puts, "GATHERED_BYTES_MAX", 10)
     owners = [Owner(str(number), size) for number, size in enumerate([1, 1, 1, 1, 9, 1, 20, 1])]
     assert asyncio.run(written(*owners)) == [["0", "1", "2"], ["3", "4"], ["5", "6"], ["7"]]
+
+
+def test_cursors_that_are_written_again_are_stored_and_a_deleted_one_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_many = Writer.put_many
+    refused: list[int] = []
+    deletions: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            names = ["a", "b", "c", "d"]
+            consumers = [(await subscribed(topic, name))[0] for name in names]
+            (position,) = await topic.publish([message()])
+            consumers[1].close()
+
+            async def has_room_for_one(
+                writer: Writer, writes: Sequence[Row], *, cleared: Sequence[Prefix] = ()
+            ) -> None:
+                if sum(table == CURSORS and value is not None for table, _, value in writes) > 1:
+                    if not refused:  # its deletion comes while the request is on its way
+                        deletions.append(asyncio.create_task(topic.subscriptions["b"].deleting.delete()))
+                        await asyncio.sleep(0.01)
+                    refused.append(len(writes))
+                    raise StoreFull("there is no room for so much")
+                await put_many(writer, writes, cleared=cleared)
+
+            monkeypatch.setattr(Writer, "put_many", has_room_for_one)
+            acks = [topic.subscriptions[name].begin_acknowledge([Ack(position)]) for name in names]
+            outcomes = await asyncio.gather(*acks, return_exceptions=True)
+            await deletions[0]
+            assert [type(each) for each in outcomes if each is not None] == [SubscriptionNotFound]
+            assert outcomes[1] is not None
+            assert refused
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            assert sorted(each.name for each in topic.subscriptions.values()) == ["a", "c", "d"]
+            assert [each.mark_delete for each in topic.subscriptions.values()] == [position] * 3
+
+    asyncio.run(main())
