@@ -50,7 +50,7 @@ class Destination:
                 raise BackupError(f"--at {self.url}: {reason}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
         link = dangling_link(Path(str(self._root))) if self._local else None
-        if link is not None:  # an unmounted volume must not look as if it had no backups
+        if link is not None:  # a directory whose volume is not mounted must not look like one without backups
             raise DestinationUnavailable(
                 f"{self.url}: {link} is a symbolic link to {link.readlink()}, which is not there: mount its volume"
             )
