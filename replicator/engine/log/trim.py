@@ -107,7 +107,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
 
 
 def put_holes(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, more: list[Hole]) -> None:
-    """Write holes of an origin that lie below its mark."""
+    """Add holes of an origin that lie below its high-water mark."""
     before = read_holes(txn, tables["left_out"], topic_id, origin)
     after = with_holes_below(before, more)
     prefix = extent_key_prefix(topic_id, origin)
