@@ -52,7 +52,7 @@ class OriginAcks:
         return bool(self.ranges or self.positions or self.batches)
 
     def merge(self, other: OriginAcks) -> None:
-        """Take over what ``other`` says, also about other lives of the topic at the origin."""
+        """Add the acknowledgements of ``other``, also those in other lives of the topic at the origin."""
         self.incarnation = max(self.incarnation, other.incarnation)
         self.ranges = merged_ranges([*self.ranges, *other.ranges])
         self.positions.update(other.positions)

@@ -462,8 +462,11 @@ class SnapshotController:
 
 
 def _said(log: LogState) -> dict[str, Position]:
-    """Return how far the messages of each origin are here, its earlier lives apart. Whoever lacks one of these has no
-    such origin and never gets it, so that our answer proves nothing to it."""
+    """Return, by origin, how far its messages are here, with a name of its own for each earlier life.
+
+    A cluster that lacks an earlier life has no origin of that name and never gets one. So an answer from here proves
+    nothing to that cluster.
+    """
     return {**_messages(log), **log.earlier_lives}
 
 

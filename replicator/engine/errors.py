@@ -201,7 +201,7 @@ class NotAllowedError(EngineError):
 
 
 class SubscriptionBusy(NotAllowedError):
-    """An unforced deletion of a subscription that has consumers, in this cluster or in another one."""
+    """An unforced deletion was refused, because the subscription has consumers in this cluster or in another one."""
 
     status = 412
 
@@ -251,7 +251,7 @@ class StoreUnusable(EngineError):
 
 
 class NoRoomToOpen(StoreUnusable):
-    """The disk of the data directory is full, so the store in it cannot be opened or made."""
+    """The disk of the data directory is full, so that the store in it cannot be opened or made."""
 
     status = 507
 

@@ -83,7 +83,7 @@ class SequenceIndex:
         return self._rows.on
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Turn deduplication on or off from this place of the log on."""
+        """Turn deduplication on or off for the entries from this position of the log on."""
         self._rows.switch(txn, tables, on=on)
 
     def record(
@@ -177,7 +177,7 @@ class SequenceIndex:
                 if contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
                     return Copied(whole=True)
                 if sent.first == sent.last:
-                    continue  # nothing of it is here
+                    continue  # no message of the entry is here
             cut_otherwise.append(place)
         equal, count = 0, 1 + sent.last - sent.first
         if cut_otherwise:

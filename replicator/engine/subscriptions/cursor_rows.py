@@ -50,7 +50,7 @@ CURSOR_ROWS: Final = "cursor_rows"
 FORMAT: Final = 2
 _FORMAT_WHOLE: Final = 1
 NO_GENERATION: Final = -1
-"""No subscription is in this generation."""
+"""Generation that no subscription has."""
 _TOPIC = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">cQI")
@@ -204,9 +204,9 @@ def load_cursors(store: CursorTables, topic_id: int) -> dict[str, tuple[CursorSt
 
 
 def rewritten(topic_id: int, name: str, state: CursorState) -> RowChanges:
-    """Return what puts ``state`` in the place of all that is stored of a subscription, whatever that is."""
+    """Return the changes that replace all stored rows of a subscription by ``state``."""
     rows = CursorRows(topic_id, name)
-    rows._generation = NO_GENERATION  # so that all rows are deleted first
+    rows._generation = NO_GENERATION  # another generation than the state's, so that all rows are deleted first
     state.dirty = DirtyChunks(
         dict.fromkeys(state.individually_deleted.chunk_ids()), dict.fromkeys(state.batch_acks.chunk_ids())
     )

@@ -35,8 +35,10 @@ _UNLESS_IN_USE: Final = 1 << 63
 
 
 class Tombstones(Mapping[str, int]):
-    """The generations of deleted subscriptions by name, the oldest deletion first. Store the rows before
-    :meth:`note`."""
+    """Generations of deleted subscriptions by name, the oldest deletion first.
+
+    Store the rows of :meth:`writes` before :meth:`note`.
+    """
 
     __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 

@@ -57,10 +57,11 @@ LOOK_SHARE: Final = 8
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
 """A topic that keeps little is looked at no more often than after these."""
 HELD_BACK_SECONDS: Final = 60.0
-"""For so long after a reclaim's last request retention deletes nothing: longer than the pauses between its requests."""
+"""Time after a reclaim's last request in which retention deletes nothing. It is longer than the pauses between
+requests."""
 HOLD_ROOM_MIN: Final = 0.1
-"""The share of the store that must be free while retention is held back: a reclaim must not fill a store that serves.
-What is deleted after all, the reclaim names as lost."""
+"""Share of the store that must be free while retention is held back, because a reclaim must not fill a store that
+serves clients. If retention deletes messages because of that, the reclaim reports them as lost."""
 TOPICS_AT_ONCE: Final = 100
 """A topic without policies takes some microseconds; after so many of them others get their turn."""
 PAGE_BLOCKS: Final = 1_000
@@ -125,9 +126,10 @@ class Maintenance:
             log.warning("segments were not compacted", reason=str(error))
 
     async def hold_back(self, whose: str) -> None:
-        """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`: cluster ``whose`` takes back messages.
+        """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`, while the cluster ``whose`` takes back
+        messages.
 
-        Return when a deletion that had begun is over. A store that is nearly full is not held back.
+        Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
         """
         if not self._has_room():
             return
@@ -341,7 +343,7 @@ class Maintenance:
         async for block in self._blocks(topic, topic.log.trimmed):
             if not going.drop(block):
                 break
-        if self.held_back:  # since the pass began
+        if self.held_back:  # retention was held back after the pass began
             return
         trimming = going.trimming
         await topic.trimming.trim(
