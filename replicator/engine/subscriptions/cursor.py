@@ -7,14 +7,14 @@ associative and idempotent; 7, markers are stepped over and never become part of
 The state is a mark-delete position (MDP: all up to it is consumed), the positions individually deleted beyond
 it, and for batches in which some messages are acknowledged the bitmap of their indexes. Each change takes three steps:
 
-1. The state takes it, and notes what is to be saved and told (:mod:`.cursor_state`).
-2. Other entries of the same messages follow (:mod:`.twins`).
+1. The state changes, and notes what must be saved and announced (:mod:`.cursor_state`).
+2. Twins of the changed entries change as well (:mod:`.twins`).
 3. The MDP goes as far as it can (:mod:`.mark_delete`). When the topic is compacted anew, or trimmed, this step is done
    by itself, with :meth:`Cursor.advance`.
 
-Of a batch of which a link left out a part (:mod:`replicator.engine.log.parts`) the messages that are not here count
-with those that are acknowledged, so that the entry completes. They never become part of the state: what the state has
-of such a batch somebody acknowledged, here or elsewhere, and that is what may be told (invariant 5).
+A link may leave out some messages of a batch (:mod:`replicator.engine.log.parts`). They count like acknowledged ones
+when the cursor decides whether the batch is complete. They never become part of the state: it has only messages that
+somebody acknowledged, here or elsewhere, and only these may be announced (invariant 5).
 
 A start that moves back (:meth:`Cursor.uncover`) makes entries unconsumed that nobody acknowledged. Consumers may hold
 later ones by then. So until they are delivered, a cumulative acknowledgement does not cover them.

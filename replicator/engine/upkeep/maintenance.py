@@ -8,15 +8,15 @@ topic, in this order, so that what expires can go in the same pass:
    that moves on brings the topic's next check at once.
 3. Holds: a link that holds back more than its quota allows is released or makes publishes be refused, or is only
    reported. When it moves on, the topic's next check follows at once.
-4. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted. It waits while another
-   cluster takes back its messages from here, as long as the store has room.
+4. Retention: the oldest blocks that no subscription or link needs and the policy does not keep are deleted. It waits
+   while another cluster takes back its messages from here, unless the store is nearly full.
 5. Deduplication: producers that were not seen for long are forgotten.
 6. Compaction: a pass is started where one is due, if none that was started here is running.
 
-After all topics, segments of the store in which little lives are made free.
+After all topics, sparse segments of the store are compacted.
 
-Between two passes much can come: retention by size (4) looks at a topic again as soon as an eighth of what it may keep
-has been appended, so that the disk holds little more than that, however fast it grows.
+Between two passes a topic can grow fast. So retention by size (4) checks a topic again as soon as an eighth of its
+limit was appended. The disk then never holds much more than the limit.
 
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
