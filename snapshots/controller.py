@@ -21,7 +21,7 @@ Algorithm, in cluster A with peer B:
    requests are only counted, and nothing depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
 5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
-   announced to its peer, unless that was announced already, together with the exact state (:mod:`snapshots.announcing`).
+   announced to its peer, unless that was done before, together with the exact state (:mod:`snapshots.announcing`).
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
    until, for each peer, an answer *covers* all messages that B has, which is when its vector is not below B's, or asks
    in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
