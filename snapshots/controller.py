@@ -8,8 +8,8 @@ is the field's (seed 004).
 
 Algorithm, in cluster A with peer B:
 
-1. After messages were appended here, or came from a cluster that cannot ask, at most one ``SnapshotRequest`` in
-   ``snapshot_interval_ms`` is written, and one after the last message, so that the last messages are covered too. A
+1. After messages were appended here, or came from a cluster that cannot ask, a ``SnapshotRequest`` is written, at most
+   one in ``snapshot_interval_ms``. One is written after the last message, so that the last messages are covered too. A
    request also contains its writer's own answer. Markers cause no request, so clusters do not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
@@ -20,11 +20,11 @@ Algorithm, in cluster A with peer B:
    answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
    requests are only counted, and nothing depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
-5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
-   announced to its peer, unless that was done before, together with the exact state (:mod:`snapshots.announcing`).
+5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
+   is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
-   until, for each peer, an answer *covers* all messages that B has, which is when its vector is not below B's, or asks
-   in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
+   until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
+   comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
    asking each makes N * N.
 7. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
    the topic is idle in A, and B would never cover it. So when B gets messages of others after its last answer, and

@@ -222,7 +222,7 @@ def _settings(topology: Topology, name: str) -> EngineSettings:
 
 
 class _Run:
-    """One call of :func:`reclaim`: all topics, from the epoch to the settled mark."""
+    """Work of one call of :func:`reclaim`, topic by topic."""
 
     def __init__(
         self,

@@ -30,7 +30,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def has_more(of: Manifest, other: Manifest) -> bool:
-    """Return whether the backup ``other`` has messages of the cluster of the backup ``of`` that ``of`` itself lacks."""
+    """Return whether the backup ``other`` has messages that the cluster of the backup ``of`` published and ``of``
+    lacks."""
     cluster = of.cluster
     if not all(any(mark.marks for mark in each.topics.values()) for each in (of, other)):
         return other.made_at_ms > of.made_at_ms

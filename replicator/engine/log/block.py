@@ -182,7 +182,7 @@ def read_header(block: Buffer) -> BlockHeader:
 
 
 def columns_begin(origin: str, only: frozenset[str] | None) -> int:
-    """Return where the columns start in a block of ``origin`` that is for the clusters ``only``."""
+    """Return the offset of the columns in a block of ``origin`` that is restricted to the clusters ``only``."""
     return _ORIGIN_AT + len(origin) + len(encode_only(only))
 
 

@@ -5,8 +5,8 @@ with it what was ever counted and which positions were used; 11, one transaction
 
 1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
 2. Delete the block, its row of markers, and the rows of deduplication about its entries. Then record what these rows
-   can no longer answer: the newest message of the block's origin, the last deleted entry of each ledger, both of the
-   origin and of this log, and, as holes, the batches of which only a part was here.
+   can no longer answer: the newest message of the block's origin, and the last deleted entry of each ledger, both at
+   the origin and here. Batches of which only a part was here become holes.
 3. Delete the extents (the exact mapping of copied entries) whose entries are all deleted.
 4. Record the last deleted position, and how many entries and messages are deleted. The first block that stays must
    count as many before itself.

@@ -80,9 +80,8 @@ class BlockCopies(BlockWriting):
         """Set the incarnations of high-water marks to those of the later lives. The marks' positions stay: every
         position of a later life lies above them.
 
-        Raises, before anything is written, :class:`NotAllowedError` if an origin is this cluster, and
-        :class:`IncarnationMismatch` if a life is not later than the life here, or if the mark's position does not lie
-        below that life.
+        Raises :class:`NotAllowedError` if an origin is this cluster. Raises :class:`IncarnationMismatch` if a life is
+        not later than the life here, or if the mark's position does not lie below that life. Then nothing is written.
         """
         tail = request.tail
         raised: dict[str, HighWater] = {}
