@@ -24,8 +24,8 @@ Algorithm, in cluster A with peer B:
    is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
    until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
-   comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
-   asking each makes N * N.
+   comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them.
+   If each asked each, they would write N * N.
 7. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
    the topic is idle in A, and B would never cover it. So when B gets messages of others after its last answer, and
    nobody asks soon, B answers unasked (the *follow-up*). It does so once, so idle stays idle.

@@ -251,7 +251,7 @@ class StoreUnusable(EngineError):
 
 
 class NoRoomToOpen(StoreUnusable):
-    """The disk of the data directory is full, so that the store in it cannot be opened or made."""
+    """The disk of the data directory is full, so the store in it cannot be opened or made."""
 
     status = 507
 
