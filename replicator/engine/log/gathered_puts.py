@@ -1,6 +1,6 @@
-"""Rows of many owners that are to be written in the same turn of the event loop: one request to the writer.
+"""Rows of many owners that are written in one turn of the event loop, as one request to the writer.
 
-Invariant (DESIGN §3): 1, an owner is told that its rows are written only after the commit that holds them.
+Invariant (DESIGN §3): 1, an owner learns that its rows are durable only after the commit that contains them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from replicator.engine.errors import EngineError, StoreFailed
 from replicator.running.short_tasks import in_background
 
 GATHERED_MAX: Final = 1_000
-"""Owners in one request, so that neither a turn of the event loop nor a transaction gets long."""
+"""Limit of owners in one request, so that a turn of the event loop and a transaction stay short."""
 
 Row = tuple[str, bytes, bytes | None]
 """A table, a key, and the new value; None deletes the row."""
@@ -21,18 +21,20 @@ Prefix = tuple[str, bytes]
 
 
 class RowOwner(Protocol):
-    """Interface of whoever has rows written."""
+    """Interface of an object whose rows are written, such as the saver of a cursor."""
 
     def begin(self) -> tuple[Sequence[Row], Sequence[Prefix]]:
-        """Return the rows to write and the prefixes to delete first, both empty for none; raises
-        :class:`EngineError` where nothing may be written."""
+        """Return the rows to write, and the prefixes whose rows are deleted before that.
+
+        Both are empty if there is nothing to write. Raises :class:`EngineError` if nothing may be written any more.
+        """
 
     def ended(self, error: EngineError | None) -> None:
-        """Take the outcome: the rows are durable, or why they are not."""
+        """Receive the outcome: None if the rows are durable, otherwise the error."""
 
 
 class GatheredPuts:
-    """Gathers rows until the next turn of the event loop, and writes them by ``put_many``."""
+    """Collects owners until the next turn of the event loop, and then writes their rows with ``put_many``."""
 
     __slots__ = ("_owners", "_put_many")
 
@@ -41,7 +43,8 @@ class GatheredPuts:
         self._owners: list[RowOwner] = []
 
     def join(self, owner: RowOwner) -> None:
-        """Have the rows of ``owner`` written. It must not join again before it was told the outcome."""
+        """Write the rows of ``owner`` with the next request. The owner must not join again before
+        :meth:`RowOwner.ended`."""
         self._owners.append(owner)
         if len(self._owners) == 1:
             in_background(self._write(), "writing of gathered rows")
@@ -58,7 +61,7 @@ class GatheredPuts:
                 owner.ended(error)
         writes = [row for _, rows, _ in begun for row in rows]
         cleared = [prefix for _, _, prefixes in begun for prefix in prefixes]
-        outcome: EngineError | None = StoreFailed("the rows were not written")  # it stays only if a bug ends this
+        outcome: EngineError | None = StoreFailed("the rows were not written")  # stays only after a bug
         try:
             if writes or cleared:
                 await self._put_many(writes, cleared)

@@ -93,8 +93,7 @@ class EngineProducer:
         return await self._writing.publish(entries, self, turn)
 
     def begin_publish(self, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
-        """Begin what :meth:`publish` does, and return the future of its result. No task is made for it if it need not
-        wait."""
+        """Begin :meth:`publish`, and return the future of its result. No task is made if the call need not wait."""
         begun = None if self._out is not None else self._writing.begin_publish(entries, self, turn)
         return awaited(self.publish(entries, turn)) if begun is None else begun
 
