@@ -1,9 +1,9 @@
-"""How both sides of each subscription were when they were last compared: the rows of table ``broker_cursors``.
+"""Rows of table ``broker_cursors``: the state of each subscription, on both sides, at its last comparison.
 
-They tell a subscription that was deleted from one that was never made, a cursor that was put back from one that is only
-behind, and where a subscription starts from what is acknowledged. So they are kept over a restart. A row may be older
-than what is so: then the next comparison merges again. Rows of earlier versions name no start: all below their cursors
-counts as acknowledged.
+A comparison needs these states to tell three things apart: a deleted subscription from one that was never created; a
+cursor that was moved back from one that lags; a position that a subscription started at from one that is acknowledged.
+So they are kept over a restart. If a row is older than the present state, the next comparison merges again. Rows of
+earlier versions have no start: everything below their cursors counts as acknowledged.
 """
 
 from __future__ import annotations
