@@ -56,7 +56,8 @@ class DifferenceFiles:
         self._replaced.clear()
 
     def finish(self, came_not: Collection[Pair], more: Iterable[Found], gone: Collection[str] = ()) -> None:
-        """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings.
+        """Write the result: rows of entries that are late, missing if their pair is in ``came_not``, and the findings
+        ``more``.
 
         Rows of the topics in ``gone`` are left out.
         """

@@ -1,7 +1,7 @@
-"""Reachability: between which clusters a topic's messages and acknowledgements are compared. Pure.
+"""Reachability: clusters between which a topic's messages and acknowledgements are compared. Pure.
 
-It follows from the links of a topology: their patterns, which one of a pair carries a topic, what they forward, and the
-clusters to which each namespace is copied.
+Reachability follows from the links of a topology: their patterns, which link of a pair carries a topic, what links
+forward, and the clusters to which each namespace is copied.
 """
 
 from __future__ import annotations
