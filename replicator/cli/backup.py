@@ -41,7 +41,7 @@ NAMED_MAX: Final = 10
 """Damaged blocks that a warning names; the manifest has all."""
 
 PROGRESS_SECONDS: Final = 5.0
-"""Between two lines of progress of a reclaim."""
+"""Pause between two lines about the progress of a reclaim."""
 
 GONE: Final = (
     "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
@@ -269,12 +269,14 @@ def reclaim(
         ),
     ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
-    """Take back what a cluster lost of its own messages, from the clusters that have copies.
+    """Take back messages that a cluster lost of its own, from the clusters that have copies. `restore` does it by
+    itself.
 
-    `restore` does it by itself. The worker must not run, and the others must. Ctrl-C pauses it, with exit status 3; run
-    it again if it was paused or cut off. With --from-directory also what only a second live copy of the store has;
-    its worker must not run either. Exit status 4 if something is lost because a block is damaged at the only
-    cluster that has it.
+    The worker of the cluster must not run, and the other workers must. With --from-directory, also take back what only
+    another copy of the store has; the worker of that copy must not run either.
+
+    Ctrl-C pauses it, with exit status 3. Run it again if it was paused or cut off. Exit status 4 if messages are lost
+    because the only cluster that has them has a damaged block.
     """
     if dry_run:
         from replicator.backup.reclaiming import plan_reclaim
@@ -328,7 +330,7 @@ def _reclaimed(
             tell("pausing after what is read now; Ctrl-C again ends it at once, which loses nothing either")
             pace.pause()
 
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not on this platform
             loop.add_signal_handler(signal.SIGINT, interrupted)
         return await take_back(
             topology,
@@ -345,7 +347,7 @@ def _reclaimed(
 
 
 def _reclaim_progress() -> Callable[[Progress], None]:
-    """Tell at a terminal, every few seconds, how far a reclaim is."""
+    """Return a function that shows at a terminal, every few seconds, how far a reclaim is."""
     shown = time.monotonic()
 
     def told(progress: Progress) -> None:
@@ -364,7 +366,7 @@ def _reclaim_progress() -> Callable[[Progress], None]:
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     lines: list[str] = []
     for topic in done.topics:
-        if not topic.messages:  # only markers came back, which nobody published
+        if not topic.messages:  # only markers came back; nobody published them
             if topic.made_anew:
                 lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
             continue
@@ -375,7 +377,7 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
             f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
         )
     if not lines:
-        # Only where each was asked, and nothing is named as lost, is nothing missing.
+        # Nothing is missing only if every cluster was asked, and nothing is named as lost.
         lines.append(
             "nothing came back"
             if done.lost or done.deleted

@@ -89,10 +89,10 @@ def repair(
         ),
     ] = False,
 ) -> Shown[RepairAnswer]:
-    """Mend damaged blocks of a cluster's store, and blocks whose rows are gone, by the copies that other clusters have.
-    Exit status 1 if some are left.
+    """Repair damaged blocks of a cluster's store, and blocks without rows, from the copies in other clusters.
 
-    The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
+    The worker must not run, and the other workers must. A worker that does not answer is waited for once, for some
+    seconds. Exit status 1 if some blocks stay damaged.
     """
     from replicator.backup.repairing import repair as mend
 
