@@ -39,7 +39,7 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start
 
 NOT_TOLD: Final = 0
-"""Stands for the generation of a subscription whose start at the broker is not merged into the engine yet."""
+"""Value of :attr:`Seen.generation` until the start at the broker is merged into the engine's subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class InEngine:
 
     generation: int
     acknowledged: PositionSet
-    """The entries that are acknowledged or lie before the start."""
+    """Entries that are acknowledged, or that lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
     """Open entries that lay before :attr:`Seen.starts`. The broker's cursor may have passed them without an
@@ -202,8 +202,8 @@ def reconcile(
 
 
 def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
-    """Return the entries that are open in the engine and that the broker's cursor may have passed over
-    unacknowledged."""
+    """Return the entries that are open in the engine, and that the broker's cursor may have passed without an
+    acknowledgement."""
     found = engine.open.copy()
     found.discard_after(seen.start)
     found.update(engine.uncovered)

@@ -64,8 +64,8 @@ async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
 async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[str, HighWater]) -> None:
     """Keep the earlier lives of ``topic`` as closed history, and accept the ``later`` lives after them.
 
-    Raises :class:`NotAllowedError` and :class:`IncarnationMismatch` if that would break the topic's order; then nothing
-    was changed.
+    Raises :class:`NotAllowedError` for a life of this cluster itself, and :class:`IncarnationMismatch` for a life that
+    is not later than the life here. Then nothing was changed.
     """
     before = topic.origins.high_waters()
     kept = {origin: before[origin].incarnation for origin in later if origin in before}

@@ -41,7 +41,7 @@ class RunNotServed(EngineError):
 
 
 class NoSuchRun(EngineError):
-    """Error for the id of a run that an operator wants to keep, if this worker does not know that run."""
+    """Error for the id of a run that an operator wants to keep, if this worker knows no such run with a twin."""
 
     status = 404
 
@@ -147,8 +147,8 @@ class SourceRuns:
         """Record an operator's decision to keep the run ``run_id``, and cut the streams of the run that was served
         before.
 
-        Raises :class:`NoSuchRun` if this worker does not know ``run_id`` as served, as a twin, or from an earlier
-        decision.
+        Raises :class:`NoSuchRun` if this worker does not know ``run_id`` as one of several runs of a store of
+        ``source``.
         """
         for (each, role), runs in self._runs.items():
             if each != source:

@@ -128,7 +128,8 @@ async def topic_digests(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Copy of one topic's state on the event loop, for the thread that makes its digest."""
+    """Topic whose digest is to be made: a copy of its state, taken on the event loop, for the thread that makes
+    digests."""
 
     name: str
     topic_id: int
@@ -200,7 +201,7 @@ def _check_count(names: Sequence[str]) -> None:
 
 
 def _found(request: web.Request, names: Sequence[str] | Mapping[str, Any]) -> list[Topic]:
-    """Return those of ``names`` that are topics of this cluster and that the request's role may read, each once."""
+    """Return, each once, the topics in ``names`` that this cluster has and that the request's role may read."""
     engine = request.app[ENGINE]
     found = {topic.name: topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None}
     return [topic for name, topic in found.items() if may(request, READING, name)]

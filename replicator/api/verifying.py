@@ -27,12 +27,12 @@ from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of blocks in one answer. A larger block is sent alone."""
+"""Most bytes of blocks in one answer. A larger block is sent alone."""
 HEADS_MAX: Final = 5_000
-"""Heads in one answer: they take the worker a few hundredths of a second."""
+"""Most heads in one answer. They take the worker a few hundredths of a second."""
 
 TWINS_MAX: Final = 5_000
-"""Pairs of twins in one answer."""
+"""Most pairs of positions in one answer of ``twins``."""
 
 
 class Mends(Protocol):

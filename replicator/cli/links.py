@@ -96,7 +96,7 @@ def resolve(
 
 @app.command("twins")
 def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
-    """List the runs of each worker, and the live copies of one store.
+    """List the runs of each worker that the other clusters know, and live copies of one store.
 
     A run is one start of a worker on its store. Two live runs of one store are twins: somebody copied the directory.
     Exit status 1 if there are twins, 3 if a worker does not answer.
@@ -128,13 +128,15 @@ def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
 @app.command("stays")
 def stays(
     file: TopologyFile,
-    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store has two live copies.")],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that stays, as `links twins` names it.")],
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster whose store was copied.")
+    ],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The id of the run to keep, from `links twins`.")],
 ) -> Shown[StaysAnswer]:
-    """Decide which of two live copies of a store stays. It may be either copy.
+    """Decide which of two live copies of a cluster's store stays. It may be either copy.
 
-    The cluster's peers then copy from that run only, and refuse the other run. Run the command again if a worker did
-    not answer. To change the decision, run it again with the other run.
+    The clusters to which its links lead then accept data from that run only, and refuse the other run. Run the command
+    again if a worker did not answer. To change the decision, run the command with the id of the other run.
     """
     from replicator.operating.errors import RequestRefused, WorkerUnavailable
 

@@ -86,7 +86,7 @@ def escaped(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console that escapes every text (:func:`escaped`). Styles work as ever: they are not in the text."""
+    """Console that escapes every text (:func:`escaped`). Styles still work, because they are not part of a text."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape text before columns are measured, so that tables stay straight."""

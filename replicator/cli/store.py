@@ -52,9 +52,10 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
 
 @app.command()
 def check(file: TopologyFile, cluster: Of) -> Shown[StoreChecked]:
-    """Check every block of a cluster's store, and look for rows that are gone. Exit status 1 if something is wrong.
+    """Check every block of a cluster's store, and look for rows that are missing.
 
-    The worker must not run. `replicator verify` compares what running clusters have.
+    Exit status 1 if a problem is found. The worker must not run. `replicator verify` compares
+    running clusters.
     """
     from replicator.engine.log.store import Store
     from replicator.engine.log.store_check import check_store

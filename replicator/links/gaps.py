@@ -11,15 +11,15 @@ For every origin that a link carries of a topic, the source's log is compared wi
 2. ``lost-data``: the destination has messages of the source itself that the source lost, or a later life of the
    source's topic.
 3. ``trimmed``: messages above the destination's high-water mark are missing here, because they were trimmed, or because
-   the link that brought the topic here left them out. A destination without a copy starts with what the source has. It
-   waits only if another link also brings the origin's messages.
+   the link that brought the topic here left them out. A destination that never had a copy starts with what the source
+   has. But if another link also brings the origin's messages, this link waits until they have come.
 4. ``earlier-life``: the source has messages of an earlier life, as after a reclaim, and the destination has only a
    later life. The destination is asked what it lacks below its mark; this is done only for the few topics with earlier
    lives.
 
-Positions of later lives are greater. So one mark for each origin tells how far the destination has all lives
-(docs/adr/0080). Markers are no messages and prove no life. The life at the destination is raised without a question in
-two cases: its copy has only markers of the earlier life, or the source's log has the earlier life, too
+Positions of later lives are greater. So one mark for each origin says how far the destination has all lives
+(docs/adr/0080). Markers are no messages and prove no life. The destination takes up the later life without a decision
+in two cases: its copy has only markers of the earlier life, or the source's log has the earlier life, too
 (:func:`lives_to_raise`).
 
 ``keep-both`` ends gap 1: the destination keeps the earlier life as closed history, and the link goes on with the later
@@ -49,7 +49,7 @@ KEEP_BOTH: Final = "keep-both"
 SKIP_AND_RECORD: Final = "skip-and-record"
 COPY_ANEW: Final = "copy-anew"
 POLICIES: Final = (KEEP_BOTH, SKIP_AND_RECORD, COPY_ANEW)
-"""Ways to end a gap, the one that loses nothing first."""
+"""Policies that end a gap; the policy that loses nothing comes first."""
 
 _ENDED_BY: Final = {
     TRIMMED: (SKIP_AND_RECORD, COPY_ANEW),
@@ -99,8 +99,8 @@ class Gap:
         )
 
     def allows(self, policy: str, *, asked: bool = False) -> bool:
-        """Return whether ``policy`` can end the gap. ``asked`` tells that an operator chose it; otherwise it is the
-        link's own."""
+        """Return whether ``policy`` can end the gap. ``asked`` is True if an operator chose the policy, and False if it
+        is the setting of the link."""
         if self.reclaim_only:
             return False
         if self.kind == LOST_DATA:

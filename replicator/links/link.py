@@ -211,9 +211,10 @@ class Link:
         self._nudged.set()
 
     async def resolve(self, topic_name: str, policy: str) -> None:
-        """Go on with a topic that has a gap, by ``keep-both``, ``skip-and-record`` or ``copy-anew``.
+        """End the gap of a topic by ``keep-both``, ``skip-and-record`` or ``copy-anew``, and go on copying the topic.
 
-        Raises :class:`NotResolved`.
+        Raises :class:`NotResolved` if the topic has no gap, if the policy cannot end it, or if the link is not
+        connected.
         """
         gap = self._topics.gap_of(topic_name)
         if gap is None:
@@ -469,7 +470,8 @@ class Link:
         return self._topics.backlog_entries()
 
     async def backlog_by_topic(self) -> dict[str, int]:
-        """Return the backlog in entries of each topic that has one."""
+        """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
+        out."""
         return await self._topics.backlog_by_topic()
 
     async def behind(self, limit: int) -> list[Behind]:

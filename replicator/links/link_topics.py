@@ -547,7 +547,8 @@ class LinkTopics:
             await asyncio.sleep(0)
 
     async def backlog_by_topic(self) -> dict[str, int]:
-        """Return the backlog in entries of each topic that has one."""
+        """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
+        out."""
         await self.count_backlogs()
         return self._backlogs.figures()
 

@@ -13,8 +13,8 @@ worker that was restarted is served in the end (DESIGN §3, 12).
 3. If the connected run answers, and the waiting run announces itself again, both are alive: they are twins. The
    connected run stays served, and the waiting run is refused.
 4. While a served run has twins, its place is kept for :data:`TWIN_SECONDS` after it was last heard of. Within that time
-   only a later start of the same store gets the place. Otherwise a restart of its worker would hand the place to the
-   twin.
+   only a later start of its worker takes the place: a run that names the served run as an earlier run, and no twin
+   after it. Otherwise a restart of the worker would hand the place to the twin.
 5. A run that was not heard of for :data:`TWIN_SECONDS` is no twin any more.
 6. An operator decides which run stays. The other run, and every later start on its store, is refused until the operator
    decides otherwise. A run names the earlier runs of its store. A copied store also names the runs of its original, so
@@ -41,7 +41,7 @@ FRESH_SECONDS: Final = 10.0
 OTHERS_MAX: Final = 8
 """Most twins of one store that are remembered; the twin that was silent for longest is forgotten first."""
 DECIDED_MAX: Final = 64
-"""Most runs of one store that operators' decisions keep in mind; the oldest are forgotten first."""
+"""Most runs of one store that operators' decisions name; the oldest are forgotten first."""
 
 OLDER: Final = Run("")
 """Run that stands for a worker of an earlier version, which announces no run."""
@@ -107,8 +107,7 @@ class Kept:
 
 
 class RunUnknown(Exception):
-    """Error for a run that an operator wants to keep, and that is neither served, nor a twin, nor named by a
-    decision."""
+    """Error for a run that an operator wants to keep, if it is not one of several known runs of its store."""
 
 
 @dataclass(slots=True)
@@ -200,7 +199,8 @@ class ServedRuns:
     def stays(self, run_id: str, now: float) -> str | None:
         """Keep ``run_id``, as an operator decided; return the id of the run whose streams must be cut, or None.
 
-        Raises :class:`RunUnknown` if ``run_id`` is neither served, nor a twin, nor named by an earlier decision.
+        Raises :class:`RunUnknown` if ``run_id`` is neither served, nor a twin, nor named by an earlier decision, or if
+        it is the only known run of its store.
         """
         self._forget(now)
         served = [] if self._served is None else [self._served]

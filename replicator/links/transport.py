@@ -50,8 +50,8 @@ READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
 
 NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
-"""Error codes of a destination that takes no announcements of runs: its version is earlier, or the address is wrong.
-The link's next request tells which."""
+"""Error codes of a destination that takes no announcements of runs. Its version is earlier, or the address is wrong:
+the link's next request shows which."""
 NO_SUCH_ROUTE: Final = "NotFound"
 """Error code of a destination whose version lacks the route."""
 NO_TOPIC: Final = "none"

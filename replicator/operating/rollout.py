@@ -300,7 +300,7 @@ def problems_of(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def worst_status(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit status: 3 if a worker did not answer, else 2 if one refuses, else 0."""
+    """Return the exit status: 3 if a worker did not answer, else 2 if a worker refuses, else 0."""
     if any(outcome.unavailable for outcome in outcomes):
         return 3
     return 2 if any(outcome.problems for outcome in outcomes) else 0

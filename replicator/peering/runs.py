@@ -101,7 +101,7 @@ class RunAnswer:
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return the answer in a JSON body. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """Return the answer in a JSON body. Raises KeyError, TypeError or ValueError if the body is malformed."""
         return cls(
             Standing(body["standing"]),
             None if body["served"] is None else Run.of_json(body["served"]),

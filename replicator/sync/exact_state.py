@@ -122,8 +122,8 @@ class ExactState:
         return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """Return all known acknowledgements of a subscription, including those of messages that the log does not
-        have."""
+        """Return all known acknowledgements of a subscription as identities, also those of messages that the log
+        lacks."""
         state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
         vector.merge(self.pending.of(name, state.generation))

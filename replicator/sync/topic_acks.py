@@ -61,11 +61,10 @@ class Placed:
 
 
 class TopicAcks:
-    """Translates one topic's acknowledgements between local positions in ``cluster`` and identities, by the topic's
-    extents.
+    """Translation of one topic's acknowledgements between local positions in ``cluster`` and identities, by extents.
 
-    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its
-    link left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
+    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its link
+    left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
     """
 
     def __init__(
@@ -263,8 +262,8 @@ class TopicAcks:
     def before(self, ends: Mapping[str, Position], above: Position) -> PositionSet:
         """Return the local positions above ``above`` of entries before a start.
 
-        ``ends`` has, by origin, the last entry before the start. An entry is left out if it has a twin after the
-        start.
+        ``ends`` has, by origin, the last entry before the start. An entry is left out if another entry of the same
+        message lies after the start.
         """
         found = PositionSet()
         for origin, end in ends.items():

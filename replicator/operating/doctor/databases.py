@@ -1,4 +1,4 @@
-"""The doctor's findings on a cluster's Postgres: whether it answers, its version, and the schema's revision."""
+"""Findings of the doctor on a cluster's Postgres: whether it answers, its version, and the schema's revision."""
 
 from __future__ import annotations
 

@@ -127,9 +127,9 @@ def read_picture(
 
 
 def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
-    """Return those of ``topics`` that a cluster has deleted, or deleted and made anew, since ``picture`` was read.
+    """Return those of ``topics`` that a cluster has deleted, or deleted and made again, since ``picture`` was read.
 
-    Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer`.
+    Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer` if an answer is wrong.
     """
     found: set[str] = set()
     for state in picture.clusters if topics else ():
@@ -159,7 +159,8 @@ def read_again(picture: Picture, topics: Collection[str]) -> Picture:
 
 
 def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState]) -> list[SubscriptionState]:
-    """Return the states ``told``, but the state in ``now`` for subscriptions whose generation has changed since."""
+    """Return the states in ``told``, except for subscriptions whose generation has changed since: their states in
+    ``now``."""
     first = {state.name: state for state in told}
     return [
         first[state.name] if state.name in first and first[state.name].generation == state.generation else state
@@ -200,8 +201,8 @@ def _read_states(
 ) -> None:
     """Read subscriptions of many topics into ``state``; also snapshot mappings if ``mappings`` is true.
 
-    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` and
-    :class:`UnexpectedAnswer`.
+    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` if the worker does not
+    answer, and :class:`UnexpectedAnswer` if its answer is wrong.
     """
     state.subscriptions = dict(state.subscriptions)
     left = list(names)
@@ -262,7 +263,7 @@ def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
 def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
     """Return the digests of all topics, by cluster and topic; clusters whose workers make no digests are left out.
 
-    Raises :class:`PeerUnavailable` and :class:`UnexpectedAnswer`.
+    Raises :class:`PeerUnavailable` if a worker does not answer, and :class:`UnexpectedAnswer` if its answer is wrong.
     """
     spoken_of: dict[str, dict[str, list[SnapshotMapping]]] = {}
     for state in picture.clusters:

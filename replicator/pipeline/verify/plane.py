@@ -149,9 +149,9 @@ class VerifyPlane(DataPlane):
             return read(answer)
 
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
-        """Yield the blocks after ``after`` up to ``upto``, included, corrupt ones too.
+        """Yield the blocks after ``after`` and up to ``upto``, included; corrupt blocks too.
 
-        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("raw-blocks", topic, after, upto):
             with _promised(self.url, f"raw-blocks of {topic}"):
@@ -167,18 +167,19 @@ class VerifyPlane(DataPlane):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
-        """Yield the heads of the blocks after ``after`` up to ``upto``, included.
+        """Yield the heads of the blocks after ``after`` and up to ``upto``, included.
 
-        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("block-heads", topic, after, upto):
             with _promised(self.url, f"block-heads of {topic}"):
                 yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
-        """Return the head of the first block with entries after ``after``; None if there is none up to ``upto``.
+        """Return the head of the first block with entries after ``after`` and up to ``upto``, included; None if there
+        is none.
 
-        ``upto`` is included. Raises :class:`BlockUnreadable`.
+        Raises :class:`BlockUnreadable` if the header of that block is wrong.
         """
         following = min(Position(after.ledger, after.entry + 1), upto)  # one head, where there is one in that ledger
         found = next(self.heads(topic, after, following), None)

@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Clusters that get the messages and acknowledgements of one topic, by their names."""
+    """Pairs of clusters between which the messages and the acknowledgements of one topic are copied, by their names."""
 
     messages: frozenset[Pair]
     """Pairs of an origin and a cluster that gets its messages, directly or forwarded."""
