@@ -1,8 +1,8 @@
 """Rows of table ``broker_cursors``: the state of each subscription, on both sides, at its last comparison.
 
-A comparison needs these states to tell three things apart: a deleted subscription from one that was never created; a
-cursor that was moved back from one that lags; a position that a subscription started at from one that is acknowledged.
-So they are kept over a restart. If a row is older than the present state, the next comparison merges again. Rows of
+A comparison with the present state answers three questions. Was a missing subscription deleted, or never created? Was a
+cursor moved back, or is it only late? Which entries lie before the start, and so are not acknowledged? The rows are
+therefore kept over a restart. If a row is older than the last comparison, the next comparison merges again. Rows of
 earlier versions have no start: everything below their cursors counts as acknowledged.
 """
 

@@ -173,7 +173,7 @@ class SubscriptionStates:
             name = each.subscription.name
             if self._seen[name].passes_over() != each.seen.passes_over():
                 self._seen[name] = each.seen
-        noted = await self._note(noted)  # before any acknowledgement at a broker: it may pass entries over
+        noted = await self._note(noted)  # first, else passed entries would look acknowledged at a broker
         worked |= await self._finish_merges(merges, internals)
         for name in self._idle.keys() - names:
             del self._idle[name]

@@ -53,7 +53,7 @@ class StatusSource(Protocol):
         """Return why the worker serves no clients; None while it serves them."""
 
     def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
-        """Return the long-lived tasks that keep ending with errors. Each is restarted, and does nothing until then."""
+        """Return the long-lived tasks that keep ending with errors. Each does nothing until it is restarted."""
 
     def full(self) -> str | None:
         """Return why the worker takes no messages, if the disk or the store is full; None while it takes them."""

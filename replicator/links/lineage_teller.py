@@ -171,8 +171,8 @@ class LineageTeller:
         return deletion.origin in self._topics.origins and self._topics.carries_name(deletion.topic)
 
     def _lacks(self, there: Mapping[str, Mapping[str, Mark]], deletion: Deletion) -> bool:
-        """Return whether the deletion must be reported: it was not, or the destination's copy is not marked as
-        deleted."""
+        """Return whether the destination may not know a deletion: it was not reported yet, or the copy has no mark of
+        it."""
         if deletion.key not in self._told:
             return True
         mark = there.get(deletion.topic, {}).get(deletion.origin)

@@ -186,7 +186,7 @@ class LinkTopics:
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
-        self.lost_here.pop(topic.name, None)  # the topic has a gap from here on
+        self.lost_here.pop(topic.name, None)  # from now on the topic's gap reports the loss
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)

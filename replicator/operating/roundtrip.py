@@ -135,7 +135,7 @@ async def run_roundtrip(
     try:
         lines = await _watched(home, away, topic, payloads, deadline - removal_seconds, made)
         quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else blocks may be on their way
-    except NotArrived:  # a worker that went away is the better reason
+    except NotArrived:  # perhaps because a worker went away: then raise that reason
         await _need(topology, [home, *away], removal_seconds)
         raise
     finally:

@@ -291,7 +291,7 @@ class TopicAcks:
         """Return those of ``entries`` that lie after a start although every other entry of the same message lies before
         it.
 
-        A message counts as acknowledged if ``heard`` has one of its entries; its entries are left out.
+        An entry is left out if ``heard`` has another entry of its message: then somebody acknowledged the message.
         """
         found = PositionSet()
         if (twins := self._log.twins) is None:

@@ -56,10 +56,10 @@ class DifferenceFiles:
         self._replaced.clear()
 
     def finish(self, came_not: Collection[Pair], more: Iterable[Found], gone: Collection[str] = ()) -> None:
-        """Write the result: rows of entries that are late, missing if their pair is in ``came_not``, and the findings
-        ``more``.
+        """Write the result file: the rows that were added, and the findings ``more``.
 
-        Rows of the topics in ``gone`` are left out.
+        Late entries between the clusters of a pair in ``came_not`` become missing ones. Rows of the topics in ``gone``
+        are left out.
         """
         with pq.ParquetWriter(self._directory / "differences.parquet", DIFFERENCE_COLUMNS) as writer:
             for batch in self._rows(gone):
