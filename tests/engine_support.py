@@ -245,7 +245,7 @@ IDLE_TURNS = 3
 
 
 async def all_sent(consumer: EngineConsumer) -> None:
-    """Return when the subscription has delivered all that it may: it did nothing for some turns of the event loop."""
+    """Wait until the subscription has delivered all that it may: it was idle for some turns of the event loop."""
     idle = 0
     while idle < IDLE_TURNS:
         await asyncio.sleep(0)
@@ -277,7 +277,7 @@ class DataPlaneServer:
         self.also: Callable[[web.Application], None] = lambda app: None
         """Adds what else it is to serve."""
         self.takes_runs = True
-        """Whether it tells one run of a store from another, which a worker of an earlier version does not."""
+        """Whether it answers announcements of runs; a worker of an earlier version does not."""
 
     @property
     def address(self) -> str:
