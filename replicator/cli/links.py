@@ -89,7 +89,12 @@ def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "")
 def resolve(
     file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
 ) -> Shown[LinkStatus]:
-    """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
+    """Go on with a topic that has a gap, as the policy says.
+
+    `keep-both` keeps the copy as closed history and loses nothing. `skip-and-record` goes on without what is missing,
+    and records that. `copy-anew` deletes the destination's copy first, if nothing is lost by it.
+    `replicator links list` says which of them end the gap.
+    """
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     return Shown(link, f"{link['key']} goes on with {topic} ({policy})")
 
