@@ -1,8 +1,9 @@
-"""Group ``many``: topics at once over one connection, each with one small message at a time, beside a real broker.
+"""Group ``many``: many topics at once over one connection, each with one small message at a time, beside a real broker.
 
-Each topic sends a message and waits for its receipt, with a consumer connected (``send``); receives it before it sends
-the next (``receive``); and acknowledges it, too, and waits for the answer (``acknowledge``). The CPU time of a round is
-that of all threads of the worker or the broker. It is what counts: the client takes a good part of two cores.
+Each topic sends a message and waits for its receipt, with a consumer connected (``send``). In ``receive`` it also
+receives the message before it sends the next. In ``acknowledge`` it also acknowledges the message and waits for the
+answer. The CPU time of a round is that of all threads of the worker or the broker. Compare that time: the client takes
+a good part of two cores.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from bench.programs import ProgramMissing, Run, go_program
 TOPICS: Final = (1, 10, 50, 200, 1_000)
 WORKS: Final = ("send", "receive", "acknowledge")
 ROUNDS: Final = {1: 500, 10: 3_000}
-"""Rounds of all topics together; of more topics :data:`ROUNDS_OF_MANY`."""
+"""Number of rounds of all topics together, by number of topics; :data:`ROUNDS_OF_MANY` for other numbers."""
 ROUNDS_OF_MANY: Final = 20_000
 MESSAGE_BYTES: Final = 100
 
 
 async def measure_many(directory: Path, say: Say) -> list[Measurement]:
-    """Return rates, latencies and CPU times; nothing but a line that says why without the Go client."""
+    """Return rates, latencies and CPU times. Without the Go client, return only a line that says why."""
     try:
         program = await go_program()
     except ProgramMissing as why:

@@ -1,8 +1,8 @@
-"""Group ``many-topics-tools``: what ``status`` and ``verify`` take over ten thousand topics of two workers.
+"""Group ``many-topics-tools``: time that ``status`` and ``verify`` take for ten thousand topics of two workers.
 
 The workers are those of group ``topics``: linked both ways, with a message and a replicated subscription in each topic.
-Each command is a process of its own, as it is typed: Python's start is in its figures. ``cpu`` is its own processor
-time and that of both workers meanwhile, so it counts on a machine that others use too.
+Each command is a process of its own, as a user starts it, so its figures include Python's start. ``cpu`` is the
+processor time of the command and of both workers. It does not depend on other work of the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS: Final = {
 
 
 async def measure_many_topics_tools(directory: Path) -> list[Measurement]:
-    """Seconds and processor time of each command."""
+    """Return seconds and processor time of each command."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         await clusters.stop(SOURCE)
@@ -60,7 +60,7 @@ async def _run(file: Path, command: tuple[str, ...], workers: list[psutil.Proces
 
 
 def _cpu_seconds(workers: list[psutil.Process]) -> float:
-    """Processor time of the workers, and of all commands that ended."""
+    """Return the processor time of the workers, and of all commands that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     times = [worker.cpu_times() for worker in workers]
     return children.ru_utime + children.ru_stime + sum(each.user + each.system for each in times)

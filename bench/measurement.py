@@ -45,7 +45,7 @@ class Measurement:
         return significant(median(self.runs) / median(self.peer_runs)) if self.peer_runs else None
 
     def beside_peer(self) -> str:
-        """Return the figure in a few words, with the peer's."""
+        """Return the figure as text, with the peer's figure if there is one."""
         beside = "" if self.peer_value is None else f", {self.peer} {self.peer_value:g}, ratio {self.ratio:g}"
         return f"{self.name}: {self.value:g} {self.unit}{beside}"
 

@@ -111,11 +111,11 @@ class Clients:
         self._topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
 
     def topic(self) -> str:
-        """Return the name of a topic that no run had yet."""
+        """Return a name for a topic that no earlier measurement used."""
         return next(self._topics)
 
     def rounds(self, name: str, taken: Taken) -> list[Measurement]:
-        """Return rate, latencies and CPU times of rounds."""
+        """Return rate, latencies and CPU times of rounds of one work."""
         return [
             self._measurement(name, "rounds/s", taken, lambda run: run.count / run.seconds),
             *self._latencies(name, taken),

@@ -124,7 +124,7 @@ async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> flo
 
 @asynccontextmanager
 async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
-    """Open an engine over a store that no worker has, and close it."""
+    """Open an engine over a store that no running worker uses, and close it."""
     engine = await Engine.open(path, cluster=cluster)
     try:
         yield engine

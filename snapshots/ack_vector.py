@@ -2,8 +2,8 @@
 
 A message's identity is (origin, origin position, batch index). For each origin a vector holds
 
-- *ranges* ``(after, upto]``: everything of the origin in between. Whoever says so has all of it, or knows that the rest
-  is no message of that origin. Ranges are how the prefix travels;
+- *ranges* ``(after, upto]``: all messages of the origin in between. The claimant has all of them, or knows that other
+  positions hold no message of that origin. The part up to mark-delete is announced as ranges;
 - *positions* beyond: whole entries, in compressed bitmaps;
 - *batches*: entries of which some messages are acknowledged, each with the bitmap of their indexes.
 
@@ -12,7 +12,7 @@ and made anew at its origin has several lives. Positions of a later life are gre
 vector holds the acknowledgements of all lives side by side, and the newest incarnation that its claimant knows. No
 range spans two lives, because claims are made ledger by ledger.
 
-The order in which a vector says things has no meaning, so it can be split into parts that are merged one by one.
+The order inside a vector has no meaning, so a vector can be split into parts that are merged one by one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OriginAcks:
         return bool(self.ranges or self.positions or self.batches)
 
     def merge(self, other: OriginAcks) -> None:
-        """Take over what ``other`` says, also about other lives of the topic at the origin."""
+        """Add the acknowledgements of ``other``, also those in other lives of the topic at the origin."""
         self.incarnation = max(self.incarnation, other.incarnation)
         self.ranges = merged_ranges([*self.ranges, *other.ranges])
         self.positions.update(other.positions)

@@ -42,7 +42,7 @@ class LogState:
     messages: Mapping[str, Position] | None = None
     holds: Callable[[str, Position], bool] = _holds_all
     earlier_lives: Mapping[str, Position] = field(default_factory=dict)
-    """The last position of each earlier life of an origin that is here, by a name that no origin has."""
+    """Last position of each earlier life of an origin that is here. The keys are names that no origin has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +82,18 @@ class WriteUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """What ``source`` tells of a subscription; idempotent.
+    """Apply what the cluster ``source`` announced about a subscription. Applying it twice changes nothing.
 
-    1. With ``deleted``: delete it, unless it has a higher generation, and keep ``generation`` as its tombstone. With
-       ``unless_in_use`` too: if consumers here use it, it stays as it is, in the generation after that one.
-    2. Create it if it does not exist, from the earliest message on.
-    3. If the generation is new here: what is acknowledged of the origins that ``acks`` names starts anew; without
-       ``whole`` everything does.
-    4. Merge ``starts``: the earlier one of each origin counts. The mark-delete position moves back by that.
-    5. Merge ``acks``. If there is a position, move the mark-delete position up to it, unless ``starts`` are later than
-       those that count: what lies between was not consumed.
+    1. If ``deleted``, delete the subscription, unless its generation here is higher, and keep ``generation`` as its
+       tombstone. If ``unless_in_use`` as well, and consumers here use the subscription, keep it as it is, in the next
+       generation after ``generation``.
+    2. If the subscription does not exist, create it from the earliest message on.
+    3. If ``generation`` is higher than the one here, forget what is acknowledged. If ``whole``, forget only the
+       acknowledgements of the origins that ``acks`` names.
+    4. Merge ``starts``: the earlier start of each origin counts. If that is earlier than before, the mark-delete
+       position moves back.
+    5. Merge ``acks``. If there is a ``position``, move the mark-delete position up to it, unless ``starts`` are later
+       than the starts that count. In that case nobody consumed the messages between the two starts.
     """
 
     subscription: str

@@ -1,27 +1,30 @@
-"""What is announced of a topic's subscriptions to peers, and what is made of what they announce (DESIGN 4.3 and 4.4).
-Pure.
+"""Announcements of a topic's subscriptions: what this cluster announces to peers, and how it handles what they announce
+(DESIGN 4.3 and 4.4). Pure.
 
-It serves invariants 5 (a coarse position is announced only through a mapping that proves it; an exact claim is made by
-who has the acknowledgements), 6 (the generation decides, and within one everything is merged) and 7 (nothing is
-announced twice, so an idle topic gets no markers; what is announced in full now and then goes with what is to be
-announced anyway).
+It serves three invariants. 5: a coarse position is announced only through a mapping that proves it, and an exact claim
+only by a cluster that has the acknowledgements. 6: the generation decides, and within one generation everything is
+merged. 7: nothing is announced twice, so an idle topic gets no markers. The exception is a whole state, which is
+announced now and then, together with a change.
 
-1. A change is noted: the mark-delete position moved, something was acknowledged, a mapping came, a subscription was
-   made or deleted. :mod:`snapshots.pacing` says when it goes; one marker carries all subscriptions of the topic.
-2. A subscription's update has the coarse state for each peer that a mapping at or below the claim is new to, and the
-   exact state: what was acknowledged since the last update, or the whole of it when that is due: in the first update of
-   a generation, when somebody asked, after a restart that does not know what was announced, and once in
-   ``whole_interval_ms`` together with a change (then a cluster learns from the others what only they heard
-   of a dead one).
-3. An update of an older generation than ours is answered with our whole state, and one for a subscription that we
-   buried with its deletion: whoever sent it had not heard. At an equal generation a deletion wins.
-4. An update of a newer generation replaces what is here; one of the same generation is merged.
-5. Who learns of a subscription by a change, and not by its whole state, asks for that.
-6. A whole state says where the subscription begins (:mod:`snapshots.starts`). So does a coarse state that travels
-   alone: the mark-delete position may include what lies before the start.
+1. A change is recorded: the mark-delete position moved, something was acknowledged, a mapping came, or a subscription
+   was made or deleted. :mod:`snapshots.pacing` decides when it is announced. One marker carries all subscriptions of
+   the topic.
+2. A subscription's update has two parts. The coarse state names each peer for which a mapping at or below the claim is
+   new. The exact state has the acknowledgements since the last update. It has the whole state instead in these cases:
+   in the first update of a generation, when another cluster asked, after a restart that does not know what was
+   announced, and once in ``whole_interval_ms`` together with a change. By that a cluster learns from the others what
+   only they heard of a dead one.
+3. An update with an older generation than the one here is answered with the whole state. An update for a subscription
+   that was buried here is answered with its deletion. In both cases the sender did not know. In an equal generation a
+   deletion wins.
+4. An update with a newer generation replaces the state here. An update with the same generation is merged.
+5. A cluster that learns of a subscription by a change, and not by a whole state, asks for the whole state.
+6. A whole state has the subscription's start (:mod:`snapshots.starts`). So has a coarse state that is announced without
+   an exact one, because its mark-delete position may include messages before the start.
 
-What only an update from elsewhere changed is not announced again, unless the shell relays it: then the engine notes it
-as a change here. A cluster relays where some peer is not reached by the one that announced.
+A change that came only by an update from another cluster is not announced again, unless this cluster relays it. Then
+the engine records it as a change here. A cluster relays updates if it has a peer that the announcing cluster does not
+reach.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from snapshots.starts import Starts
 UPDATES_PER_MARKER_MAX: Final = 1000
 """Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
 PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
-"""Larger properties of a subscription are not announced. Clusters that create the subscription do so without them."""
+"""Limit of a subscription's properties in bytes. Larger ones are not announced, so other clusters create the
+subscription without them."""
 _PROPERTY_BYTES: Final = 12
 
 
@@ -167,7 +171,7 @@ class UpdateAnnouncer:
         if generation > subscription.generation:
             subscription = self._subscriptions[name] = _Subscription(generation, whole_due=local)
         if mark_delete < subscription.mark_delete:
-            # Its start is earlier now: what was told before may have been told with a start that did not count.
+            # Its start is earlier now, so earlier announcements may have had a start that does not count any more.
             subscription.claim = min(subscription.claim, mark_delete)
             subscription.announced.clear()
         subscription.mark_delete = mark_delete
@@ -185,7 +189,7 @@ class UpdateAnnouncer:
     def on_subscription_deleted(
         self, name: str, generation: int | None, now_ms: int, *, announced: bool, unless_in_use: bool = False
     ) -> None:
-        """Note that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
+        """Record that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
         if generation is not None:
@@ -250,7 +254,8 @@ class UpdateAnnouncer:
         return markers
 
     def on_written(self, now_ms: int) -> None:
-        """Note that a marker was written to the log, or was refused."""
+        """Record that a marker is out of the way: it is in the log, or the writer refused it, such as in a full
+        store."""
         self._pace.ended(now_ms)
 
     def _updates(self, name: str, now_ms: int) -> Iterable[tuple[SubscriptionUpdate, int]]:
@@ -307,7 +312,7 @@ class UpdateAnnouncer:
         return vector, whole
 
     def _news(self, subscription: _Subscription) -> dict[str, Position]:
-        """Return, by peer, the position to which its copy of the subscription may move, if the peer was not told so
+        """Return, by peer, the position to which its copy of the subscription may move, if that was not announced
         before."""
         news: dict[str, Position] = {}
         for peer in self._peers:
@@ -332,7 +337,8 @@ class UpdateAnnouncer:
     # ---- hearing ----------------------------------------------------------------------------------------
 
     def on_updates(self, marker: SubscriptionsUpdate, origin: str, lac: Position, now_ms: int) -> list[ApplyUpdate]:
-        """Return what ``origin`` announces, as actions. ``lac`` is the LAC of the local log."""
+        """Return the actions that follow from a marker of ``origin`` with updates. ``lac`` is the LAC of the local
+        log."""
         return [
             action for update in marker.updates if (action := self._on_update(update, origin, lac, now_ms)) is not None
         ]
@@ -376,11 +382,12 @@ class UpdateAnnouncer:
         )
 
     def owe_whole(self, name: str, now_ms: int) -> None:
-        """Note that the whole state of subscription ``name`` is to be announced."""
+        """Announce the whole state of the subscription ``name`` with the next marker."""
         self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
-        """Announce the whole state, because another cluster's announcement shows that the cluster does not know it."""
+        """Announce the whole state of a subscription, because a cluster announced something that shows that it lacks
+        this state."""
         subscription = self._subscriptions.get(name)
         if subscription is not None:
             if self._acks is None:

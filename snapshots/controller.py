@@ -8,9 +8,9 @@ is the field's (seed 004).
 
 Algorithm, in cluster A with peer B:
 
-1. Once messages were appended here, or came from who cannot ask, at most one ``SnapshotRequest`` in
-   ``snapshot_interval_ms`` is written, and one after the last message, so that the last messages are covered too. It
-   says of its writer what an answer would. Markers ask for nothing, so clusters do not keep each other awake.
+1. After messages were appended here, or came from a cluster that cannot ask, a ``SnapshotRequest`` is written, at most
+   one in ``snapshot_interval_ms``. One is written after the last message, so that the last messages are covered too. A
+   request also contains its writer's own answer. Markers cause no request, so clusters do not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
    an earlier life of a topic (docs/adr/0080), the answer names that life as an origin of its own, which A lacks.
@@ -20,16 +20,15 @@ Algorithm, in cluster A with peer B:
    answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
    requests are only counted, and nothing depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
-5. When a subscription's mark-delete position has moved here, or a mapping has come, the best mapping at or below it is
-   told to its peer, unless the peer was told as much already; with it goes the exact state
-   (:mod:`snapshots.announcing`).
+5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
+   is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
-   until, for each peer, an answer *covers* all messages that B has, which is when its vector is not below B's, or asks
-   in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them, where each
-   asking each makes N * N.
+   until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
+   comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them.
+   If each asked each, they would write N * N.
 7. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
-   the topic is idle in A, and B would never cover it. So when B gets messages of others after it last said how far it
-   is, and nobody asks soon, B says so unasked (the *follow-up*): once, so idle stays idle.
+   the topic is idle in A, and B would never cover it. So when B gets messages of others after its last answer, and
+   nobody asks soon, B answers unasked (the *follow-up*). It does so once, so idle stays idle.
 
 What the shell owes: carry out actions in order, or stop; call ``on_append`` for a block before ``on_marker`` for its
 markers; hand over each marker at least once (everything is idempotent). After a restart: ``on_subscription`` for each
@@ -85,7 +84,8 @@ class SnapshotController:
 
     ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
     makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of
-    all topics of the worker; without one the topic has its own. ``starts`` says where a subscription begins.
+    all topics of the worker; without one the topic has its own. ``starts`` returns the start of a subscription by
+    origin.
     """
 
     def __init__(
@@ -211,9 +211,9 @@ class SnapshotController:
     ) -> None:
         """Note that a subscription is gone, or is no longer replicated.
 
-        ``generation`` is that of its tombstone, or None. With a tombstone, other clusters are told to delete the
-        subscription, unless ``announced`` says that they were told. With ``unless_in_use``, a cluster with consumers
-        keeps the subscription.
+        ``generation`` is that of its tombstone, or None. With a tombstone, the deletion is announced to other clusters,
+        unless ``announced``: then they know it. With ``unless_in_use``, a cluster with consumers keeps the
+        subscription.
         """
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
 
@@ -462,8 +462,11 @@ class SnapshotController:
 
 
 def _said(log: LogState) -> dict[str, Position]:
-    """Return how far the messages of each origin are here, its earlier lives apart. Whoever lacks one of these has no
-    such origin and never gets it, so that our answer proves nothing to it."""
+    """Return, by origin, how far its messages are here, with a name of its own for each earlier life.
+
+    A cluster that lacks an earlier life has no origin of that name and never gets one. So an answer from here proves
+    nothing to that cluster.
+    """
     return {**_messages(log), **log.earlier_lives}
 
 

@@ -91,14 +91,17 @@ class LocalSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUpdate:
-    """How far one subscription is.
+    """State of one subscription in an update marker.
 
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
-    ``acks`` is the exact state: what changed, or with ``whole`` (a part of) all of it. Without either it says only that
-    the subscription exists, in this generation; with ``deleted`` that it does not, and with ``unless_in_use`` that a
-    cluster with consumers keeps it. ``asks``: whoever has more says so.
-    ``properties`` and ``read_compacted`` are those of the subscription, for who has to make it. ``starts`` say where it
-    begins; a whole state has them, and a coarse state that may include what lies before them.
+    ``acks`` is the exact state: what changed, or, with ``whole``, a part or all of the whole state. An update without
+    both only announces that the subscription exists in this generation. With ``deleted`` it announces that the
+    subscription was deleted; with ``unless_in_use`` as well, a cluster with consumers keeps it. With ``asks``, the
+    sender asks every cluster that has more to announce it.
+
+    ``properties`` and ``read_compacted`` are settings for a cluster that must create the subscription. ``starts`` is
+    the subscription's start by origin. A whole state has it, and so has a coarse state that may include messages before
+    the start.
     """
 
     subscription: str

@@ -1,15 +1,17 @@
 """Starts of subscriptions, by origin, kept apart from acknowledgements (DESIGN 4.7). Pure.
 
-Invariant (DESIGN §3): 5. Nobody consumed a message that lies before the start, so no cluster may tell the message as
-acknowledged.
+A subscription's start for an origin is the last entry before the messages that the subscription receives. Nobody
+consumed the messages before the start.
 
-1. The cluster where a subscription is made names each origin that it has or receives, with the last entry before the
+Invariant (DESIGN §3): 5. No cluster may announce a message before the start as acknowledged.
+
+1. The cluster in which a subscription is made names each origin that it has or receives, with the last entry before the
    start. It names no other origin: a spoke says nothing about another spoke's messages.
 2. If several clusters made the subscription, the earlier start counts, origin by origin. If only one cluster names an
    origin, its start counts. If no cluster names an origin, all messages of the origin lie after the start.
-3. A start in an older incarnation is earlier than every start in a newer incarnation. It was made before the newer
-   incarnation had a message, so all messages of the newer incarnation lie after it. Before a start in a newer
-   incarnation lie all messages of older ones.
+3. A start in an older incarnation of the topic is earlier than every start in a newer incarnation. It was made before
+   the newer incarnation had a message, so all messages of the newer incarnation lie after it. All messages of older
+   incarnations lie before a start in a newer incarnation.
 
 Merging takes the lesser of two values, so it is commutative, associative and idempotent (invariant 6).
 """
@@ -32,10 +34,10 @@ class Start(NamedTuple):
 
 
 FROM_THE_FIRST: Final = Start(0, BEFORE_ALL)
-"""A start before which no message lies."""
+"""Start before the first message: no message lies before it."""
 
 Starts = Mapping[str, Start]
-"""Start of a subscription by origin. About an origin that is not named nothing is known."""
+"""Start of one subscription, by origin. Nothing is known about an origin that is not named."""
 
 
 class Reached(Protocol):
@@ -46,8 +48,10 @@ class Reached(Protocol):
 
 
 def merged(one: Starts, other: Starts) -> dict[str, Start]:
-    """Return, by origin, the earlier start of ``one`` and ``other``. An origin that only one of them names keeps its
-    start."""
+    """Return, by origin, the earlier start of ``one`` and ``other``.
+
+    If only one of them names an origin, the result has that start.
+    """
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)
@@ -56,31 +60,38 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
 
 
 def _by_position(start: Start) -> tuple[Position, int]:
-    """Return the order of starts. Positions ascend from life to life, so only a start before which nothing lies can be
-    of a later life and yet earlier."""
+    """Return the key that sorts starts from the earliest to the latest.
+
+    Positions ascend from life to life. The only start with a newer incarnation and yet an earlier position is one
+    before which no message lies, and that start is the earlier one.
+    """
     return start.position, start.incarnation
 
 
 def end_before(starts: Starts, origin: str) -> Position:
-    """Return the last position of ``origin`` before the start; BEFORE_ALL if no message lies before it.
+    """Return the position of the last entry of ``origin`` before the start; BEFORE_ALL if no message lies before the
+    start.
 
-    Positions of a later life of the topic are greater, so the position alone says what lies before it in any life.
+    Positions of a later life of the topic are greater, so the position alone decides what lies before it, in any life.
     """
     return starts.get(origin, FROM_THE_FIRST).position
 
 
 def ends_before(starts: Starts, origins: Iterable[str]) -> dict[str, Position]:
-    """Return, for each of ``origins``, the last position before the start. An origin is left out if nothing of it lies
-    before the start."""
+    """Return, by origin, the position of the last entry before the subscription's start.
+
+    Origins of which no message lies before the start are left out.
+    """
     ends = {origin: end_before(starts, origin) for origin in origins}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}
 
 
 def end_of_earlier_lives(incarnation: int, newest: Position) -> Position:
-    """Return a position between the earlier lives of a topic at its origin and the life ``incarnation``.
+    """Return a position above all earlier lives of a topic at its origin, and below the life ``incarnation``.
 
-    ``newest`` is the newest position known of the origin. Return BEFORE_ALL if it does not lie in that life: there is
-    nothing of the life yet, or the origin is brokers, which number their ledgers apart from incarnations.
+    ``newest`` is the newest known position of the origin. Return BEFORE_ALL if ``newest`` does not lie in the life
+    ``incarnation``. Either the life has no message yet, or the origin is a cluster of brokers, which number their
+    ledgers apart from incarnations.
     """
     return Position(incarnation, 0) if newest.ledger > incarnation else BEFORE_ALL
 
@@ -91,7 +102,8 @@ def is_anything_before(starts: Starts) -> bool:
 
 
 def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
-    """Return whether messages may still come that lie before the start. ``reached`` is how far each origin is here."""
+    """Return whether messages that lie before the start may still arrive. ``reached`` is how far each origin is
+    here."""
     return any(
         start.position > BEFORE_ALL and ((here := reached.get(origin)) is None or here.position < start.position)
         for origin, start in starts.items()
@@ -99,7 +111,7 @@ def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
 
 
 def as_data(starts: Starts) -> dict[str, list[object]]:
-    """Return the starts in a form for JSON; :func:`from_data` reads it."""
+    """Return ``starts`` in a form that JSON can encode. :func:`from_data` decodes it."""
     return {origin: [str(start.incarnation), str(start.position)] for origin, start in sorted(starts.items())}
 
 
@@ -112,7 +124,7 @@ def from_data(data: Mapping[str, Sequence[object]]) -> dict[str, Start]:
 
 
 def cut(vector: AckVector, starts: Starts) -> None:
-    """Remove from ``vector`` the acknowledgements of messages before the start."""
+    """Remove the acknowledgements of messages before the start from ``vector``."""
     for origin, acks in vector.origins.items():
         end = end_before(starts, origin)
         if end > BEFORE_ALL:

@@ -158,14 +158,24 @@ class HeldClock:
         return EngineSettings(wall_clock_ms=self, **limits)
 
 
-async def one_group(engine: Engine, clock: HeldClock, *requests: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Have all ``requests`` committed in one group, in this order; returns results or errors."""
+READ_FROM_DISK = EngineSettings(cache_bytes_max=0)
+"""Settings of an engine that keeps no block in memory: what is damaged on the disk is seen by the next reader."""
+
+
+async def one_group(
+    engine: Engine, clock: HeldClock, *requests: Coroutine[Any, Any, Any], queued: int | None = None
+) -> list[Any]:
+    """Have all ``requests`` committed in one group, in this order; returns results or errors.
+
+    ``queued`` is the number of requests to the writer that they make, if that is not one each.
+    """
     clock.free.clear()
     clock.asked.clear()
     holder = asyncio.ensure_future(engine.remember("holder", 1))
     await eventually(clock.asked.is_set, "the writer has taken the request that holds it")
     tasks = [asyncio.ensure_future(request) for request in requests]
-    await eventually(lambda: engine.writer._queue.qsize() == len(tasks), "all requests are queued")
+    wanted = len(tasks) if queued is None else queued
+    await eventually(lambda: engine.writer._queue.qsize() == wanted, "all requests are queued")
     clock.free.set()
     await holder
     return list(await asyncio.gather(*tasks, return_exceptions=True))
@@ -235,7 +245,7 @@ IDLE_TURNS = 3
 
 
 async def all_sent(consumer: EngineConsumer) -> None:
-    """Return when the subscription has delivered all that it may: it did nothing for some turns of the event loop."""
+    """Wait until the subscription has delivered all that it may: it was idle for some turns of the event loop."""
     idle = 0
     while idle < IDLE_TURNS:
         await asyncio.sleep(0)
@@ -267,7 +277,7 @@ class DataPlaneServer:
         self.also: Callable[[web.Application], None] = lambda app: None
         """Adds what else it is to serve."""
         self.takes_runs = True
-        """Whether it tells one run of a store from another, which a worker of an earlier version does not."""
+        """Whether it answers announcements of runs; a worker of an earlier version does not."""
 
     @property
     def address(self) -> str:

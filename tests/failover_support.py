@@ -254,7 +254,7 @@ class Traffic:
         while not (self.stopping and not self.producers and len(self.acknowledged) >= len(self.confirmed)):
             try:
                 message = await consumer.receive(timeout_millis=200)
-            except Timeout:  # any other error is final: to try again would keep the event loop to itself
+            except Timeout:  # any other error is final: trying again would block the event loop
                 continue
             content = message.data()
             self.received.append(content)

@@ -1,9 +1,8 @@
-"""Histories of a topic that leave entries which no client gets.
+"""Histories of a topic with entries that no client gets, for tests that draw their steps.
 
-Such are markers, duplicates, parts of batches, and what is compacted out or trimmed.
-
-:class:`History` carries out steps that a test draws, and remembers every message id that a client might begin at.
-:class:`Reading` says what a reader gets, by reading as one does.
+Such entries are markers, duplicates, parts of batches, and entries that are compacted away or trimmed. :class:`History`
+carries out steps that a test draws, and remembers every message id at which a client might begin. :class:`Reading`
+returns what a reader gets, by reading as a reader does.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Id(NamedTuple):
 
 @dataclass
 class History:
-    """The history of one topic, whose cluster deduplicates."""
+    """History of one topic in a cluster that deduplicates."""
 
     topic: Topic
     random: random.Random
@@ -129,7 +128,7 @@ class History:
                 self._note(entry, position)
 
     async def _copy(self, entry: bytes, size: int, absent: Sequence[int]) -> None:
-        """Copy an entry of another cluster, as a link does whose SQL leaves ``absent`` out of it."""
+        """Copy an entry of another cluster, like a link whose SQL leaves the messages ``absent`` out of it."""
         previous, self._origin = self._origin, Position(1, self._origin.entry + 1)
         block = make_block(
             self._origin, [entry], origin=ORIGIN, batch_sizes=[size], absent={0: absent} if absent else None
@@ -142,7 +141,8 @@ class History:
 
 
 def messages_of_entry(entry: bytes, position: Position, acked: bytes | None) -> list[Id]:
-    """The ids of the messages that a client shows of an entry; of a chunk, it is one that completes its message."""
+    """Return the ids of the messages that a client shows of an entry. A chunk has one only if it completes its
+    message."""
     metadata, payload = decode_entry(entry)
     if not metadata.HasField("num_messages_in_batch"):
         last = metadata.num_chunks_from_msg <= 1 or metadata.chunk_id == metadata.num_chunks_from_msg - 1
@@ -156,14 +156,14 @@ def messages_of_entry(entry: bytes, position: Position, acked: bytes | None) -> 
 
 
 class Reading:
-    """A reader as the cluster sees it: a consumer of a subscription that is not durable."""
+    """Reader as the cluster sees it: a consumer of a subscription that is not durable."""
 
     def __init__(self, consumer: EngineConsumer, deliveries: list[Delivery]) -> None:
         self.consumer = consumer
         self._deliveries = deliveries
 
     async def readable(self) -> list[Id]:
-        """All that it is sent from where it stands, when nothing more comes."""
+        """Return all messages that the reader gets from its position on, if nothing more is published."""
         self._deliveries.clear()
         self.consumer.flow(PERMITS)
         await all_sent(self.consumer)
@@ -175,6 +175,6 @@ class Reading:
 
 
 async def reading(topic: Topic, name: str, options: SubscribeOptions) -> Reading:
-    """A reader that begins as ``options`` say."""
+    """Return a reader that begins as ``options`` say."""
     deliveries: list[Delivery] = []
     return Reading(await topic.subscribe(name, options, deliveries.extend), deliveries)

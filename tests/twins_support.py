@@ -26,7 +26,7 @@ def payload_of(number: int, producer: str, content: str) -> bytes:
 def numbered(
     sequence_id: int, *, producer: str = "p", key: str = "", publish_time: int = 1, content: str = "", codec: Any = NONE
 ) -> bytes:
-    """A message by itself; ``content`` is what tells it from others of its id."""
+    """Return a single message; ``content`` distinguishes it from other messages with its id."""
     metadata = MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
     if key:
         metadata.partition_key = key
@@ -36,12 +36,12 @@ def numbered(
 def numbered_batch(
     first: int, last: int, *, producer: str = "p", publish_time: int = 1, content: str = "", codec: Any = NONE
 ) -> bytes:
-    """The same messages as :func:`numbered` makes, as a batch."""
+    """Return the same messages as :func:`numbered` makes, as a batch."""
     return batch_of(dict.fromkeys(range(first, last + 1), content), producer, publish_time, codec)
 
 
 def batch_of(contents: Mapping[int, str], producer: str = "p", publish_time: int = 1, codec: Any = NONE) -> bytes:
-    """A batch of messages, by sequence id what tells each from others of its id."""
+    """Return a batch of messages, given the content of each by sequence id."""
     first, last = min(contents), max(contents)
     metadata = MessageMetadata(
         producer_name=producer,
@@ -73,7 +73,7 @@ def chunks_of(
     contents: Sequence[bytes] | None = None,
     publish_time: int = 1,
 ) -> list[bytes]:
-    """A message in chunks; ``contents`` are theirs."""
+    """Return the chunks of one message; ``contents`` are their payloads."""
     uuid = uuid or uuids.uuid4().hex
     contents = contents or [b"x" * 10] * count
     return [

@@ -176,8 +176,8 @@ func lag() result {
 	return measured.with(took)
 }
 
-// many has each of some topics send a message, wait for its receipt, and, where the work says so, receive and
-// acknowledge it before it sends the next. All topics go at once, over one connection. The time is of one such round.
+// many measures rounds of many topics at once, over one connection. In a round, a topic sends a message and waits for
+// its receipt. With many-receive it also receives the message, with many-acknowledge it also acknowledges it.
 func many() result {
 	client := connect()
 	defer client.Close()

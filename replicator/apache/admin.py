@@ -45,7 +45,7 @@ _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"
 
 
 class _Unreachable(Exception):
-    """No request was sent, because the host could not be reached."""
+    """Error before any request was sent: the host could not be reached."""
 
 
 class _Broken(Exception):
@@ -62,18 +62,18 @@ class TopicInternals:
     """The internal statistics of one topic."""
 
     last: Position
-    """The last entry that is durable."""
+    """Position of the last durable entry."""
     pending: int
     """Entries that are being stored."""
     load: str
-    """A text that differs each time that a broker loads the topic."""
+    """Text that names this loading of the topic: it changes each time that a broker loads the topic."""
     cursors: Mapping[str, Mapping[str, Any]]
     last_entries: Mapping[int, int]
     """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
     ledgers: frozenset[int] = frozenset()
-    """The ledgers that the topic has."""
+    """Ids of the ledgers that the topic has."""
     entries: int = 1
-    """Number of stored entries; 0 if all were deleted, even though ``last`` names one."""
+    """Number of stored entries. It is 0 if all entries were deleted, even though ``last`` still has a position."""
 
     @property
     def gone(self) -> Position:
@@ -129,7 +129,8 @@ class BrokerAdmin(ClosedAtExit):
         await self._session.close()
 
     def limited(self) -> str:
-        """Return that the brokers limit the worker's requests, and for how long; empty if they do not."""
+        """Return for how long the brokers still limit the worker's requests, as a sentence; empty if they do not limit
+        them."""
         return self._turns.status()
 
     @property
@@ -219,11 +220,12 @@ class BrokerAdmin(ClosedAtExit):
         return True
 
     async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
-        """Return what the brokers show of a subscription, or None if there is none."""
+        """Return the type and properties of a subscription, as the brokers show them; None if there is no such
+        subscription."""
         return (await self.subscriptions(topic)).get(name)
 
     async def subscriptions(self, topic: str) -> dict[str, SubscriptionShown]:
-        """Return what the brokers show of each subscription, by name."""
+        """Return the type and properties of each subscription, as the brokers show them, by name."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: SubscriptionShown(str(shown.get("type") or ""), dict(shown.get("subscriptionProperties") or {}))
@@ -238,7 +240,7 @@ class BrokerAdmin(ClosedAtExit):
     async def consumers(self, topic: str) -> dict[str, int]:
         """Return, by subscription, how many consumers of applications are connected to ``topic``.
 
-        The worker's own consumers do not count. Raises :class:`AdminFailed`.
+        The worker's own consumers do not count. Raises :class:`AdminFailed` if the brokers do not answer, or refuse.
         """
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
@@ -247,8 +249,10 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def unacknowledged(self, topic: str) -> dict[str, ConsumersShown]:
-        """Return, by subscription, the messages that its consumers hold. Subscriptions without consumers are left
-        out."""
+        """Return, by subscription, how many messages its consumers received and did not acknowledge.
+
+        Subscriptions without consumers are left out.
+        """
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return {
             name: ConsumersShown(int(shown.get("unackedMessages", 0)), int(shown.get("msgBacklog", 0)))
@@ -257,7 +261,7 @@ class BrokerAdmin(ClosedAtExit):
         }
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
-        """Return the names of the durable subscriptions. That of a reader is not durable."""
+        """Return the names of the durable subscriptions. A reader's subscription is not durable."""
         answer = await self._ask("GET", f"{_path(topic)}/stats?subscriptionBacklogSize=false")
         return [name for name, shown in answer.get("subscriptions", {}).items() if shown.get("isDurable", True)]
 
@@ -267,8 +271,10 @@ class BrokerAdmin(ClosedAtExit):
         await self._ask("PUT", f"{_path(topic)}/unload")
 
     async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> bool:
-        """Make a subscription to which the entry at ``first`` comes first, or, with None, the first that there is.
-        Return whether it was made: one that is there already stays as it is."""
+        """Create a subscription whose first message is the entry at ``first``; with None, the first entry of the topic.
+
+        Return whether it was created. A subscription of that name that exists stays unchanged.
+        """
         body = _place(Position(-1, -1) if first is None else first)
         return await self._make(f"{_path(topic)}/subscription/{quote(subscription, safe='')}", body)
 
@@ -299,7 +305,7 @@ class BrokerAdmin(ClosedAtExit):
     # Inside.
 
     async def _headers_of(self, path: str) -> Mapping[str, str]:
-        """Return the headers of the answer; empty if nothing exists at ``path``."""
+        """Return the headers of the brokers' answer; empty if nothing exists at ``path``."""
         try:
             return (await self._request("GET", path, None)).headers
         except AdminFailed as error:
@@ -308,7 +314,7 @@ class BrokerAdmin(ClosedAtExit):
             raise
 
     async def _make(self, path: str, body: Any = None, *, method: str = "PUT") -> bool:
-        """Send a request that makes something. Return True if the brokers made it, False if it exists already (status
+        """Send a request that creates something. Return True if the brokers created it, False if it exists (status
         409).
 
         Raises :class:`AdminFailed` for every other failure.
@@ -428,7 +434,7 @@ def _place(first: Position) -> dict[str, Any]:
 
 
 def _partition_index(topic: str) -> int:
-    """Return the index that brokers see in a partition's name; -1 for other topics, such as ``t-partition-01``."""
+    """Return the index in a partition's name, as brokers read it; -1 for other topics, such as ``t-partition-01``."""
     name = parse_topic(topic)
     return name.partition if name.local.endswith(f"-{name.partition}") else -1
 

@@ -46,7 +46,7 @@ WATCHED_TOPICS_MAX: Final = 5_000
 TOPICS_MAX: Final = 5_000
 """Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
 ASKED_AT_ONCE: Final = 16
-"""Topics for whose consumers the brokers are asked at the same time."""
+"""Topics whose consumers are asked for at the brokers at the same time."""
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 
@@ -124,8 +124,9 @@ class ApacheBridge(TopicListener[Topic]):
     async def consumers_at_brokers(self, subscription: str, topics: Sequence[str]) -> Mapping[str, int]:
         """Return, by topic, how many consumers of applications ``subscription`` has at the brokers.
 
-        Topics are asked in groups, and the search ends with the first group that has consumers. Topics without
-        consumers are left out, and so are topics and subscriptions that are not bridged. Raises :class:`BridgeError`.
+        Topics are asked for in groups, and the search ends with the first group that has consumers. Topics without
+        consumers are left out, and so are topics and subscriptions that are not bridged. Raises :class:`BridgeError` if
+        the brokers do not answer.
         """
         bridged = [topic for topic in topics if topic in self._topics]
         if not self._settings.bridges_subscription(subscription):

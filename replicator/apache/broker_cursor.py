@@ -1,7 +1,7 @@
-"""The cursor of one subscription at a broker, as the broker's internal statistics show it. Sans-IO.
+"""Cursor of one subscription at a broker, parsed from the broker's internal statistics. Sans-IO.
 
-A cursor is a mark-delete position, up to which everything is acknowledged, and acknowledged ranges after it. The
-broker does not show which messages of a batch are acknowledged: a batch counts only when all of it is.
+A cursor is a mark-delete position, up to which everything is acknowledged, and acknowledged ranges after it. The broker
+does not show which messages of a batch are acknowledged. A batch counts as acknowledged only when all its messages are.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 RANGES_MAX: Final = 100_000
-"""Ranges of acknowledged entries of one cursor. By its default a broker keeps 10,000 of them durably."""
+"""Most ranges of acknowledged entries in one cursor. By default a broker keeps 10,000 of them durably."""
 _POSITION = re.compile(r"(\d{1,19}):(-1|\d{1,10})")
 _RANGE = re.compile(r"\((\d{1,19}):(-1|\d{1,10})\.\.(\d{1,19}):(-1|\d{1,10})\]")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCursor:
-    """Acknowledgements of one subscription at the broker."""
+    """State of one subscription at the broker: which entries are acknowledged."""
 
     mark_delete: Position
     beyond: PositionSet = field(default_factory=PositionSet)
-    """Whole entries after the mark-delete position that are acknowledged."""
+    """Acknowledged entries after the mark-delete position. A batch is in it only as a whole."""
 
     def __contains__(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.beyond
@@ -77,7 +77,7 @@ class BrokerCursor:
         return self.mark_delete < earlier.mark_delete or bool(self.not_among(earlier.beyond))
 
     def with_more(self, acknowledged: Iterable[Position]) -> BrokerCursor:
-        """Return this cursor with the entries ``acknowledged`` added."""
+        """Return a copy of this cursor in which the entries ``acknowledged`` are acknowledged, too."""
         beyond = self.beyond.copy()
         beyond.update(PositionSet(acknowledged))
         return BrokerCursor(self.mark_delete, beyond)
@@ -97,23 +97,26 @@ class BrokerCursor:
 
 
 class ShownCursors:
-    """Parsed cursors of a topic. Mostly only the engine's state has changed since a broker showed them last."""
+    """Cache of a topic's parsed cursors. In most comparisons only the engine's state has changed, not the brokers'."""
 
     __slots__ = ("_known", "_last_entries")
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[str, str], BrokerCursor]] = {}
-        """By subscription: the cursor as text, and parsed."""
+        """By subscription: the text of its cursor, and the cursor parsed from that text."""
         self._last_entries: Mapping[int, int] = {}
 
     def look(self, last_entries: Mapping[int, int]) -> None:
-        """Begin a comparison. If ``last_entries`` of the topic changed, what is known counts no more."""
+        """Begin a comparison. Drop the cache if ``last_entries``, the last entry of each ledger, has changed."""
         if self._last_entries != last_entries:
             self._last_entries = last_entries
             self._known.clear()
 
     def parsed(self, name: str, shown: Mapping[str, Any]) -> BrokerCursor:
-        """Return the cursor of subscription ``name``, which a broker shows so. Raises :class:`BridgeError`."""
+        """Return the parsed cursor of subscription ``name``, which ``shown`` has as the broker's statistics show it.
+
+        Raises :class:`BridgeError` if ``shown`` is malformed.
+        """
         text = text_of(shown)
         known = self._known.get(name)
         if known is None or known[0] != text:
@@ -121,13 +124,13 @@ class ShownCursors:
         return known[1]
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget the cursors of all other subscriptions."""
+        """Drop the cached cursors of all subscriptions except ``names``."""
         for name in self._known.keys() - names:
             del self._known[name]
 
 
 def text_of(shown: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the cursor that a broker shows, as text that can be compared."""
+    """Return the text of a cursor in the broker's statistics. Equal texts mean equal cursors."""
     return str(shown["markDeletePosition"]), str(shown["individuallyDeletedMessages"])
 
 
@@ -143,7 +146,7 @@ def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> B
     """Return the cursor in an item of ``cursors`` in a topic's internal statistics.
 
     ``last_entries`` has the last entry of each ledger of the topic: a range that spans ledgers ends and begins there.
-    Raises :class:`BridgeError`.
+    Raises :class:`BridgeError` if the item is malformed.
     """
     beyond = parse_ranges(str(shown["individuallyDeletedMessages"]), last_entries)
     return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)

@@ -26,19 +26,20 @@ from snapshots.starts import FROM_THE_FIRST, Start, Starts, ends_before
 
 
 class Engines(NamedTuple):
-    """State of one subscription in the engine, in positions of the engine's log."""
+    """State of one subscription in the engine. Positions are those of the engine's log."""
 
     generation: int
     open: PositionSet
-    """Messages that are not acknowledged. The mark-delete position alone does not tell: markers lie below and above
-    it."""
+    """Entries with unacknowledged messages. The mark-delete position alone does not show them: markers lie below and
+    above it."""
     starts: Starts
     entries: int
-    """Value of :attr:`EntryMap.changes` when the state was read."""
+    """Value of :attr:`EntryMap.changes` when this state was read."""
 
 
 class _Translated(NamedTuple):
-    """Open entries of one subscription in ``open``, as positions of the brokers, and the state that they come from."""
+    """Open entries of one subscription in ``open``, translated to positions of the brokers, with the state they come
+    from."""
 
     engines: Engines
     open: PositionSet

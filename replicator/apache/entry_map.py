@@ -3,10 +3,10 @@
 Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides. So each origin has one ascending
 table on each side.
 
-1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions *are* those of
-   the brokers, and the extents of the engine's log tell their local positions.
-2. Entries that links brought, and the bridge published, have another origin. The extents tell their positions in the
-   engine's log, and ``published`` tells their positions at the brokers.
+1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions are the
+   positions at the brokers. The extents of the engine's log have their local positions.
+2. Entries that links brought, and the bridge published, have another origin. The extents have their positions in the
+   engine's log, and ``published`` has their positions at the brokers.
 3. An entry that both tables know is translated one to one, in both directions.
 """
 
@@ -23,8 +23,10 @@ from snapshots.position_set import PositionSet
 
 
 class _Both(NamedTuple):
-    """Cache of the entries after a position of the brokers that lie on both sides. All subscriptions of a topic use
-    it."""
+    """Cache of the entries that both the engine and the brokers have, after a position of the brokers.
+
+    All subscriptions of a topic share it.
+    """
 
     changes: int
     beyond: Position
@@ -44,10 +46,10 @@ class EntryMap:
         self._published: dict[str, ExtentTable] = {}
         """By origin: origin position to position at the brokers."""
         self._lives: dict[str, list[tuple[Position, int]]] = {}
-        """Lives of the topic at each origin in ``_published``, in order: first position that was seen, and incarnation.
-        """
+        """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
+        incarnation."""
         self.changes = 0
-        """A number that changes whenever the set of entries on both sides may change."""
+        """Number that changes whenever the set of entries that both sides have may change."""
         self._both = _Both(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""

@@ -226,7 +226,7 @@ class Outgoing:
                 number = await self._send_block(channel, flight, stored, sent, schemas, number)
             if after == before:  # nothing is left, or the topic is being deleted
                 await self._news.wait()
-            elif not blocks:  # others have their turn between pages that are passed over
+            elif not blocks:  # other tasks run between pages of which nothing is sent
                 await asyncio.sleep(0)
 
     async def _subscriptions_made(self, flight: _Flight) -> None:

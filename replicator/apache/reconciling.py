@@ -1,29 +1,30 @@
 """Decisions that bring a subscription at a broker and in the engine into agreement. Pure.
 
-Invariants (DESIGN §3): 5, nothing is acknowledged on one side that was not on the other, and a start acknowledges
-nothing; 6, within a generation both sides only grow, and a seek on either side starts the next generation, which
-wins.
+Invariants (DESIGN §3): 5, an entry is acknowledged on one side only if it was acknowledged on the other, and a start
+acknowledges nothing; 6, within a generation both sides only gain acknowledgements, and a seek on either side starts the
+next generation, which wins.
 
-All positions in this module are those of the broker. An entry that only one side has (the engine has not read it, or
-it is not published yet) is in neither set, and waits until both sides have it.
+All positions in this module are those of the broker. Only entries that both sides have are compared. Another entry is
+compared later: the engine has not read it yet, or the bridge has not published it yet.
 
 1. When a cursor is seen for the first time, its position becomes the start. The start is stored before anything else.
    Then the engine gets the subscription with that start, or merges it into the subscription that it has.
-2. A side that lacks the subscription gets it, if it never had it. If it had it, the subscription was deleted there,
-   and is deleted on the other side too.
+2. If one side lacks the subscription and never had it, the subscription is created there. If that side had it, it was
+   deleted there, and is deleted on the other side too.
 3. If the engine is in a higher generation than at the last comparison, another cluster moved the subscription. The
    broker's cursor is reset to the first unacknowledged message.
-4. If the broker's cursor lacks acknowledgements that it had, an application or an operator moved it back. The engine
-   starts a new generation from the broker's state. An exception is a topic that was loaded anew meanwhile: a broker
-   that was killed has lost its last acknowledgements, and gets them again.
-5. If the broker's cursor has passed messages that nobody acknowledged, they lay before its start, and another cluster
-   has an earlier one. The broker's cursor is moved back to them, once, and gets the acknowledgements again. The
-   intention is stored first, so that a cursor moved back before a crash is not taken for a seek (step 4).
-6. Otherwise each side gets the acknowledgements of the other. Messages before the broker's start, and messages that
-   the worker passed over because of a start, are not acknowledged.
+4. If the broker's cursor lacks acknowledgements that it had at the last comparison, an application or an operator moved
+   it back. The engine starts a new generation from the broker's state. There is one exception: the broker has loaded
+   the topic again meanwhile. A broker that was killed has lost its last acknowledgements, and gets them again.
+5. If the broker's cursor has passed messages that nobody acknowledged, these messages lay before its start, and the
+   subscription has an earlier start in another cluster. The broker's cursor is moved back to these messages once, and
+   gets its acknowledgements again. The intention is stored first, so that a cursor moved back before a crash is not
+   taken for a seek (step 4).
+6. Otherwise each side gets the acknowledgements of the other. Messages before the broker's start, and messages that the
+   worker passed over because of a start, are not acknowledged.
 
-A cursor that is moved *forward* after it was seen looks as if everything before had been acknowledged, and is told so
-(invariant 5 allows it).
+A cursor that is moved *forward* after it was seen looks as if everything before it had been acknowledged, and the
+engine records that (invariant 5 allows it).
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start
 
 NOT_TOLD: Final = 0
-"""Stands for the generation of a subscription whose start at the broker is not merged into the engine yet."""
+"""Value of :attr:`Seen.generation` until the start at the broker is merged into the engine's subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """State of one subscription in the engine and at the broker when both were last compared."""
+    """State of one subscription, in the engine and at the broker, at their last comparison."""
 
     generation: int
     broker: BrokerCursor
     load: str = ""
-    """Names the loading of the topic at a broker in which the state was seen."""
+    """Name of the broker's loading of the topic in which the state was read."""
     start: Position = BEFORE_ALL
-    """The broker's cursor passed over all entries up to this position without an acknowledgement, because it was
-    created at this position, or the worker moved it there."""
+    """The broker's cursor passed all entries up to this position without an acknowledgement. Either it was created at
+    this position, or the worker moved it there."""
     starts: Mapping[str, Start] = field(default_factory=dict)
     """Starts by origin that the broker's cursor follows: the worker passed over the entries before them."""
     returning: Position | None = None
-    """The entry to which the worker was about to move the broker's cursor back, or None."""
+    """Entry to which the worker was moving the broker's cursor back when this state was stored; None if it was not."""
 
     def passes_over(self) -> tuple[Position, Mapping[str, Start], Position | None]:
-        """Return ``start``, ``starts`` and ``returning``. A change of them is stored before the worker acknowledges
-        at the broker."""
+        """Return ``start``, ``starts`` and ``returning``. If they change, they are stored before any acknowledgement at
+        the broker."""
         return self.start, self.starts, self.returning
 
 
@@ -69,10 +70,11 @@ class InEngine:
 
     generation: int
     acknowledged: PositionSet
-    """The entries that are acknowledged or lie before the start."""
+    """Entries that are acknowledged, or that lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
-    """Open entries that lay before :attr:`Seen.starts`. The worker may have passed over them at the broker."""
+    """Open entries that lay before :attr:`Seen.starts`. The broker's cursor may have passed them without an
+    acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +187,12 @@ def reconcile(
     if broker.lacks(seen.broker) and load == seen.load:
         return ResetInEngine()
     start = max(seen.start, min(gone, broker.mark_delete))
-    if seen.broker.mark_delete == BEFORE_ALL:  # the worker has just made it: the broker may not have had all any more
+    if seen.broker.mark_delete == BEFORE_ALL:  # just made by the worker: the broker may have deleted entries
         seen = replace(seen, start=start)
     passed_over = broker.among(uncovered(seen, engine))
     there = passed_over.after(gone)
     if (first := there.first()) is not None:
-        beyond = first > broker.mark_delete  # then nothing before it that is open may be passed over
+        beyond = first > broker.mark_delete  # then no open entry before ``first`` may be passed over
         return PutBackAtBroker(broker.first_open if beyond else first)
     return Merge(
         acknowledged_at_broker(seen, broker, engine),
@@ -200,8 +202,8 @@ def reconcile(
 
 
 def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
-    """Return the entries that are open in the engine and that the broker's cursor may have passed over
-    unacknowledged."""
+    """Return the entries that are open in the engine, and that the broker's cursor may have passed without an
+    acknowledgement."""
     found = engine.open.copy()
     found.discard_after(seen.start)
     found.update(engine.uncovered)
@@ -219,11 +221,13 @@ def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -
 
 
 def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
-    """Return ``seen`` with ``returning`` settled: None, and the cursor put back if the broker shows that it was.
+    """Return ``seen`` with :attr:`Seen.returning` cleared, and with the cursor moved back if the broker shows that it
+    was.
 
-    The worker may have been killed after it stored ``returning`` and put the cursor back. A cursor before its start
-    shows that, because only a seek could have moved it there too. A seek means the same for the messages before the
-    start. If the topic was loaded anew since, the cursor counts as not put back: at worst that repeats messages.
+    The worker may have been killed after it stored ``returning``. If the broker's cursor lies before its start, the
+    worker had moved it. A seek could also have moved the cursor there, and then means the same for the messages before
+    the start. If the broker has loaded the topic again since, the cursor counts as not moved: at worst messages are
+    repeated.
     """
     if seen.returning is None:
         return seen

@@ -1,9 +1,9 @@
-"""How both sides of each subscription were when they were last compared: the rows of table ``broker_cursors``.
+"""Rows of table ``broker_cursors``: the state of each subscription, on both sides, at its last comparison.
 
-They tell a subscription that was deleted from one that was never made, a cursor that was put back from one that is only
-behind, and where a subscription starts from what is acknowledged. So they are kept over a restart. A row may be older
-than what is so: then the next comparison merges again. Rows of earlier versions name no start: all below their cursors
-counts as acknowledged.
+A comparison with the present state answers three questions. Was a missing subscription deleted, or never created? Was a
+cursor moved back, or is it only late? Which entries lie before the start, and so are not acknowledged? The rows are
+therefore kept over a restart. If a row is older than the last comparison, the next comparison merges again. Rows of
+earlier versions have no start: everything below their cursors counts as acknowledged.
 """
 
 from __future__ import annotations

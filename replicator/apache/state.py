@@ -1,21 +1,22 @@
 """Synchronisation of one topic's subscriptions between the brokers and the engine.
 
-Decisions are made in :mod:`replicator.apache.reconciling`, and carried out here. Everything else follows from the
-engine's subscriptions: links carry their markers, and other clusters merge them.
+:mod:`replicator.apache.reconciling` decides, and this module carries the decisions out. Other clusters learn changes
+from the engine's subscriptions: links carry the markers that announce them.
 
-1. One request shows the cursors of all subscriptions of the topic. Those of readers are left out
+1. One request shows the cursors of all subscriptions of the topic. Cursors of readers are left out
    (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are translated to the
    brokers' positions, as far as both sides have the messages.
-2. Each difference is carried out, and the common state is stored (:mod:`replicator.apache.seen`). Acknowledgements at
-   the brokers are stored as soon as the broker has confirmed them. A side that just got the subscription is stored at
-   once, because the subscription may be deleted on the other side before the next comparison.
-3. All subscriptions that differ are merged together; :mod:`replicator.apache.applying` tells how that is done at the
-   brokers. A failure of one subscription does not affect the others.
-4. If both sides are as they were when nothing was to be done, nothing is done. That is the usual case.
+2. For each subscription that differs, the decision is carried out, and the new common state is stored
+   (:mod:`replicator.apache.seen`). Acknowledgements at the brokers are stored as soon as the broker has confirmed them.
+   If a subscription was created on one side, that is stored at once, because it may be deleted on the other side before
+   the next comparison.
+3. All subscriptions that differ are merged together; :mod:`replicator.apache.applying` describes how the brokers get
+   the acknowledgements. A failure of one subscription does not affect the others.
+4. Usually neither side has changed since a comparison found nothing to do. Then nothing is compared.
 5. A cursor that seems to have been moved back is read twice: a broker changes its mark-delete position and its ranges
    one after the other, and may be asked in between.
-6. The position of a cursor that is seen for the first time is told to the engine once the engine has read all entries
-   up to it: only then it is known which messages lie before the start.
+6. If a cursor is seen for the first time, the engine gets its position as a start once the engine has read all entries
+   up to it. Before that, the origins of these entries are unknown.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ log = structlog.get_logger(__name__)
 
 
 class _State(NamedTuple):
-    """State of a subscription on both sides; together with :class:`Seen` it decides what to do."""
+    """Present state of one subscription, in the engine and at the brokers.
+
+    :mod:`replicator.apache.reconciling` compares it with :class:`Seen`, the state at the last comparison, and decides.
+    """
 
     at_broker: tuple[str, str]
     load: str
@@ -112,7 +116,7 @@ class SubscriptionStates:
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
-        """Load the stored state. ``has_read`` tells whether the engine has all entries of the brokers up to a
+        """Load the stored states. ``has_read`` returns whether the engine has all entries of the brokers up to a
         position."""
         self._fence = fence
         self._settings = settings
@@ -138,9 +142,9 @@ class SubscriptionStates:
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
 
     async def compare(self) -> bool:
-        """Compare all subscriptions once, and act on the differences. Return whether anything was to be done.
+        """Compare all subscriptions once, and carry out the decisions. Return whether anything had to be done.
 
-        Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors.
+        Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors if states cannot be stored.
         """
         internals = await self._admin.internals(self._topic.name)
         if reading_subscription(self._cluster) not in internals.cursors:
@@ -169,7 +173,7 @@ class SubscriptionStates:
             name = each.subscription.name
             if self._seen[name].passes_over() != each.seen.passes_over():
                 self._seen[name] = each.seen
-        noted = await self._note(noted)  # first: else what is passed over at a broker would look acknowledged there
+        noted = await self._note(noted)  # first, else passed entries would look acknowledged at a broker
         worked |= await self._finish_merges(merges, internals)
         for name in self._idle.keys() - names:
             del self._idle[name]
@@ -207,7 +211,8 @@ class SubscriptionStates:
         return idle is not None and idle.state.engines == self._side.engines(subscription)
 
     def lags(self, name: str) -> str:
-        """Return in words how the brokers may lag behind the engine's subscription ``name``; empty if they do not."""
+        """Return a sentence on how the brokers lag behind the engine's subscription ``name``; empty if they do not
+        lag."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None or not self.bridged(name):
             return ""
@@ -283,7 +288,7 @@ class SubscriptionStates:
                 )
                 if await self._admin.create_subscription(self._topic.name, name, first):
                     self._seen[name] = made_for
-                else:  # somebody has just made it
+                else:  # a client has just created it
                     self._seen.pop(name, None)
             case DeleteInEngine():
                 log.info("subscription was deleted at the brokers", topic=self._topic.name, subscription=name)
@@ -338,11 +343,11 @@ class SubscriptionStates:
     # Carrying it out.
 
     async def _finish_merges(self, merges: Sequence[_Merged], internals: TopicInternals) -> bool:
-        """Save what was acknowledged in the engine, and acknowledge at the brokers what they lack. Return whether
-        anything was done.
+        """Save what was acknowledged in the engine, then send the brokers the acknowledgements that they lack. Return
+        whether anything was done.
 
-        All subscriptions are saved with one or two commits, so that links tell them in one update. A subscription
-        that fails does not count as something done, so it is not compared more often.
+        All subscriptions are saved with one or two commits, so that links carry them in one update. A subscription that
+        fails does not count as done, so it is not compared more often.
         """
         worked = False
         changed = [each for each in merges if each.merge.in_engine]
@@ -423,7 +428,7 @@ class SubscriptionStates:
         """Move the broker's cursor back to ``seen.returning``, and repeat the acknowledgements after that entry.
 
         The broker disconnects the subscription's consumers, which reconnect by themselves. Until the acknowledgements
-        are repeated, the broker may deliver acknowledged messages to them again.
+        are repeated, the broker may deliver acknowledged messages to the consumers again.
         """
         name, first = subscription.name, seen.returning
         assert first is not None
@@ -436,7 +441,7 @@ class SubscriptionStates:
         noted = dict(self._seen)
         self._seen[name] = seen
         await self._note(noted)
-        now = await self._admin.internals(self._topic.name)  # consumers have gone on meanwhile
+        now = await self._admin.internals(self._topic.name)  # consumers may have acknowledged more meanwhile
         cursor = cursor_of(now, name)
         if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
             return

@@ -44,25 +44,25 @@ from snapshots.mapping import SnapshotMapping
 
 
 class StatusSource(Protocol):
-    """Interface of the worker: what the HTTP application asks of it."""
+    """Interface of the worker to the HTTP application."""
 
     def status(self) -> dict[str, Any]:
         """Return the answer of ``GET /replication/v1/status`` (docs/http.md) without its topics."""
 
     def ready(self) -> str | None:
-        """Return why clients are not served; None while they are."""
+        """Return why the worker serves no clients; None while it serves them."""
 
     def failing_tasks(self) -> Sequence[Mapping[str, Any]]:
-        """Return the long-lived tasks that keep ending with errors; each is restarted, but does nothing in between."""
+        """Return the long-lived tasks that keep ending with errors. Each does nothing until it is restarted."""
 
     def full(self) -> str | None:
-        """Return why the worker takes no messages for want of disk space; None while it takes them."""
+        """Return why the worker takes no messages, if the disk or the store is full; None while it takes them."""
 
     def links(self) -> Iterable[LinkControl]:
         """Return the links of this worker whose source is this cluster."""
 
     async def mappings(self, topics: Sequence[str]) -> Mapping[str, Sequence[SnapshotMapping]] | None:
-        """Return the snapshot mappings by topic, as Postgres has them; None while Postgres does not answer."""
+        """Return the snapshot mappings by topic from Postgres; None while Postgres does not answer."""
 
 
 STATUS: Final[web.AppKey[StatusSource]] = web.AppKey("status", StatusSource)
@@ -137,9 +137,12 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Whether clients are served. 503 only where they cannot be: a link that fails must not take a healthy region out
-    of its load balancer (invariant 8). Tasks that end again and again are named, and why messages are refused where the
-    store has no room for them: consumers are served then."""
+    """Answer whether the worker serves clients: status 503 if it does not.
+
+    A failing link does not change the answer, because a load balancer must not take a healthy cluster out (invariant
+    8). The answer names tasks that keep ending with errors. If the store has no room for messages, the answer says why
+    messages are refused; consumers are still served.
+    """
     source = request.app[STATUS]
     failing: dict[str, Any] = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
     if (full := source.full()) is not None:
@@ -151,8 +154,11 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 async def status(request: web.Request) -> web.Response:
-    """Everything that the worker says of itself: topics, subscriptions, links, sync, store, database and failover;
-    with ``topics=false`` without topics, of which there may be thousands, and with ``topic=PATTERN`` those alone."""
+    """Answer with the status of the worker: topics, subscriptions, links, sync, store, database and failover.
+
+    A worker may have thousands of topics. With ``topics=false`` the answer has none, with ``topic=PATTERN`` only those
+    that match.
+    """
     if request.query.get("topics") == "false":
         return web.json_response(request.app[STATUS].status())
     patterns = tuple(request.query.getall("topic", ()))

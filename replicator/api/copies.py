@@ -1,8 +1,9 @@
-"""What a link asks for where its source has a later life of a topic: keep the copy that is here, or delete it.
+"""Actions of a link's destination on its copy of a topic, if the source has a later life of it: keep or delete.
 
-Invariant (DESIGN §3): 2. :func:`keep_both` deletes nothing. By :func:`delete_copy` the copy is deleted, to be copied
-anew. It is refused if messages of others would be lost: what others published must be whole at the source, and nothing
-may have been published here, because no link brings it back to here.
+A life is a topic from when it is made until it is deleted. Invariant (DESIGN §3): 2. :func:`keep_both` deletes nothing.
+:func:`delete_copy` deletes the copy, so that the link copies the topic anew. It refuses if messages would be lost. The
+source must have every message of other origins that is in the copy. No message may have been published here, because no
+link brings such a message back.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str
 
 
 async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
-    """Read the body of a request (:class:`OriginMarks`); raise :class:`BadRequest` if it is something else."""
+    """Read the body of a request as :class:`OriginMarks`. Raise :class:`BadRequest` if the body is malformed."""
     try:
         return OriginMarks.from_json(await request.json()).origins
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -61,9 +62,10 @@ async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
 
 
 async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[str, HighWater]) -> None:
-    """Keep the earlier lives of ``topic`` that are here as closed history, and take the ``later`` ones behind them.
+    """Keep the earlier lives of ``topic`` as closed history, and accept the ``later`` lives after them.
 
-    Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
+    Raises :class:`NotAllowedError` for a life of this cluster itself, and :class:`IncarnationMismatch` for a life that
+    is not later than the life here. Then nothing was changed.
     """
     before = topic.origins.high_waters()
     kept = {origin: before[origin].incarnation for origin in later if origin in before}
@@ -72,9 +74,9 @@ async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[st
 
 
 def lacking(engine: Engine, topic: Topic, earlier: Mapping[str, HighWater]) -> list[str]:
-    """Return the origins of whose ``earlier`` life a message is missing below the high-water mark here.
+    """Return the origins whose ``earlier`` life has its newest message missing here, below the high-water mark here.
 
-    A message that was here and is trimmed is not missing, and neither is one that is noted as left out.
+    A message that was here and is trimmed is not missing. A message that is recorded as left out is not missing.
     """
     return [
         origin
@@ -88,7 +90,8 @@ def lacking(engine: Engine, topic: Topic, earlier: Mapping[str, HighWater]) -> l
 
 
 async def leave_out(engine: Engine, topic: Topic, missing: Mapping[str, HighWater]) -> None:
-    """Note that messages of earlier lives are missing here up to the marks ``missing``, so that nobody claims them."""
+    """Record that messages of earlier lives are missing here, up to the marks ``missing``, so that nobody claims
+    them."""
     holes: dict[str, Hole] = {}
     kept = lives(engine.store, topic.topic_id)
     for origin, mark in missing.items():

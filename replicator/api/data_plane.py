@@ -1,9 +1,8 @@
-"""The data plane: reading topics as blocks, and what links say and ask beside their streams
-(:mod:`replicator.api.link_streams`).
+"""HTTP routes of the data plane: links and pipelines read topics as blocks, and links announce what they know.
 
-``GET /replication/v1/topics | blocks | subscriptions | high-water``, ``POST
-/replication/v1/partitions | schemas | delete-copy | keep-both | earlier-lives | lineage``; the forms are in
-docs/http.md.
+Frames themselves go over streams (:mod:`replicator.api.link_streams`). The routes are ``GET /replication/v1/topics |
+blocks | subscriptions | high-water`` and ``POST /replication/v1/partitions | schemas | delete-copy | keep-both |
+earlier-lives | lineage``; docs/http.md has the forms.
 """
 
 from __future__ import annotations
@@ -122,9 +121,9 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
 
 
 async def hold_back_for_reclaim(request: web.Request) -> None:
-    """Hold retention back if a cluster that takes back its messages asks; see :data:`RECLAIMING_HEADER`.
+    """Hold retention back while a cluster that takes back its lost messages asks; see :data:`RECLAIMING_HEADER`.
 
-    Who may not read the log of failovers, which every reclaim reads, holds nothing back.
+    A role that may not read the log of failovers holds nothing back: every reclaim reads that log.
     """
     whose = request.headers.get(RECLAIMING_HEADER)
     if whose and may(request, READING, EPOCHS_TOPIC):
@@ -200,9 +199,10 @@ async def high_water(request: web.Request) -> web.Response:
 
 
 def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
-    """Return by origin how far it is here, its newest message, and how many messages the topic has.
+    """Return, by origin, the topic's high-water mark, its newest message, and how many messages the topic has.
 
-    Of the origin also say which of its stores wrote that, and whether it deleted that on purpose.
+    If known, a row also names the store that wrote the origin's life of the topic, and whether the origin deleted that
+    life on purpose.
     """
     stores, messages = engine.origin_stores, topic.origins.message_vector()
     found: dict[str, Any] = {}
@@ -254,7 +254,7 @@ async def take_schemas(request: web.Request) -> web.Response:
 
 
 async def take_lineage(request: web.Request) -> web.Response:
-    """Note which stores wrote what a link brings, and which topics their origins deleted, as the link says."""
+    """Record which stores wrote the copies that a link brings, and which topics their origins deleted on purpose."""
     source = await _served_source(request)
     try:
         told = LineageTold.of_json(await request.json())
@@ -267,7 +267,7 @@ async def take_lineage(request: web.Request) -> web.Response:
             check_may_replicate(request, topic)
         except EngineError as error:
             refused[topic] = {"code": error.code, "message": str(error)}
-    # What the link may not bring is not its business: passed over, as what is not here is.
+    # Origins that the link does not carry are ignored, like topics that are not here.
     await request.app[ENGINE].origin_stores.take(
         source,
         {origin: line for origin, line in told.stores.items() if origin in origins},
@@ -285,14 +285,15 @@ async def delete_copy(request: web.Request) -> web.Response:
 
 
 async def keep_both(request: web.Request) -> web.Response:
-    """A link has a later life of a topic: keep the earlier one that is here, and take the later one behind it."""
+    """Keep the earlier life of a topic as closed history, and accept the later life that a link brings after it."""
     source = await _served_source(request)
     await copies.keep_both(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
     return web.json_response({})
 
 
 async def earlier_lives(request: web.Request) -> web.Response:
-    """A link has earlier lives of a topic: name those of which messages are missing here; ``note=true`` notes it."""
+    """Answer with the origins whose earlier lives of a topic lack messages here. With ``note=true`` record them as left
+    out."""
     await _served_source(request)
     topic, marks = await _topic(request), await copies.read_marks(request)
     engine = request.app[ENGINE]
@@ -304,7 +305,8 @@ async def earlier_lives(request: web.Request) -> web.Response:
 
 
 async def _served_source(request: web.Request) -> str:
-    """Return the cluster whose link asks. Raise :class:`RunNotServed` if another run of its store is served."""
+    """Return the cluster whose link asks. Raise :class:`RunNotServed` if another run of that cluster's store is
+    served."""
     source = linked_source(request)
     await check_run(request, source)
     return source

@@ -102,7 +102,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             raise ConnectionResetError("the link has gone")
 
     def tell(self, answer: Mapping[str, Any]) -> None:
-        """Send what belongs to no frame; it is lost if the link has gone."""
+        """Send ``answer``, which answers no frame; it is lost if the link has disconnected."""
         if not self._transport.is_closing():
             self._transport.write(pack_answer(answer))
 

@@ -184,7 +184,7 @@ def canonical(request: web.Request) -> str:
 
 
 def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
-    """Return whether the role of the request may do one of ``actions`` with ``topic``."""
+    """Return whether the role of the request has permission for at least one of ``actions`` on ``topic``."""
     guard: Guard = request.get(GUARD, EVERYBODY)
     try:
         guard.check_topic(request.get(ROLE, ""), actions, topic)
@@ -199,7 +199,7 @@ def check_may_replicate(request: web.Request, topic: str) -> None:
 
 
 def check_may(request: web.Request, actions: tuple[Action, ...], topic: str) -> None:
-    """Raise :class:`NotPermitted` if the role of the request may do none of ``actions`` with ``topic``.
+    """Raise :class:`NotPermitted` if the role of the request has permission for none of ``actions`` on ``topic``.
 
     A handler whose request names several topics calls this for each of them.
     """

@@ -29,9 +29,9 @@ def add_namespace_list(app: web.Application) -> None:
 
 
 async def listed(request: web.Request) -> web.Response:
-    """Answer with a page of namespaces of all tenants, in order of their names: ``?search=&after=&limit=``.
+    """Answer with a page of the namespaces of all tenants, by name: ``?search=&after=&limit=``.
 
-    Each has the policies that are set for it. ``below`` has the default policies of the topology file.
+    Each row has the policies that are set for the namespace. ``below`` has the default policies of the topology file.
     """
     limit, search = number(request, "limit", LISTED, LISTED_MAX), request.query.get("search", "").lower()
     if len(search) > SEARCH_CHARS_MAX:

@@ -1,7 +1,7 @@
-"""``GET /replication/v1/rules``: what clients are held to here, for who compares clusters before a switch.
+"""``GET /replication/v1/rules``: the rules that apply to clients of this cluster, for a comparison before a switch.
 
-Tenants, namespaces, permissions, policies, schemas, partitions and terminated topics, as far as anything is set; in the
-form that :mod:`replicator.failover.rules` reads.
+Rules are tenants, namespaces, permissions, policies, schemas, partitions and terminated topics. The answer has those
+that are set. :mod:`replicator.failover.rules` reads it.
 """
 
 from __future__ import annotations

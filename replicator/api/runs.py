@@ -1,7 +1,9 @@
-"""Runs of workers whose links lead here: which run of each source is served, and what operators decide about twins.
+"""HTTP routes and state of runs: a run is one start of a worker on its store; its links lead to this cluster.
 
-The shell around :class:`replicator.links.served_runs.ServedRuns`. It keeps the streams of each run, puts questions to
-them, cuts them when their run has ended, and remembers twins and decisions in the store.
+If two runs of one store are alive at the same time, somebody copied the data directory. Such runs are called twins:
+this worker takes data from one of them only. :class:`replicator.links.served_runs.ServedRuns` decides which run is
+served. :class:`SourceRuns` carries out the decisions. It sends questions to a run over its open streams, cuts the
+streams of a run that has ended, and stores twins and operators' decisions.
 """
 
 from __future__ import annotations
@@ -26,43 +28,47 @@ from replicator.links.served_runs import OLDER, Kept, RunUnknown, ServedRuns, Ve
 from replicator.peering.runs import QUESTION, RUNS_ROUTE, STAYS_ROUTE, Run, RunAnswer, RunTold, Standing
 
 KEPT: Final = "source_runs"
-"""Under this name in the table ``meta``."""
+"""Key of the row in the table ``meta`` that has twins and decisions."""
 
 log = structlog.get_logger(__name__)
 
 
 class RunNotServed(EngineError):
-    """Another run of the same store is served here; a link tells its run and then tries again."""
+    """Error for a request of a run that is not served: another run of the same store is served here, or the run did not
+    announce itself. The link announces its run again, and then retries."""
 
     status = 409
 
 
 class NoSuchRun(EngineError):
-    """The run that is to stay is not one of several that this worker knows."""
+    """Error for the id of a run that an operator wants to keep, if this worker knows no such run with a twin."""
 
     status = 404
 
 
 class AskedStream(Protocol):
-    """A stream that leads to a worker, so that the worker can be asked something."""
+    """Interface of an open stream from another cluster's worker: over it, that worker can be asked a question."""
 
     def tell(self, answer: dict[str, Any]) -> None:
-        """Send what belongs to no frame; never wait."""
+        """Send ``answer``, a message that answers no frame. Return at once; the message is lost if the stream has
+        ended."""
 
 
 @dataclass(slots=True)
 class _Streams:
-    """The streams of one run: the requests that are open, and those over which its worker can be asked."""
+    """The open streams of one run: all requests, and the streams over which the run's worker can be asked a
+    question."""
 
     requests: dict[int, web.Request] = field(default_factory=dict)
-    """By the number of the stream."""
+    """Open requests by the number of their stream."""
     asked: set[AskedStream] = field(default_factory=set)
 
 
 class SourceRuns:
-    """The runs of all sources. Sources with different roles are told apart: none cuts another's streams.
+    """Runs of all source clusters. A source is keyed by its name and by the role that its worker authenticated as.
 
-    ``clock`` gives seconds that never go back.
+    Two roles that announce the same source have separate runs, so neither can cut the other's streams. ``clock``
+    returns seconds and never goes back.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,14 +77,14 @@ class SourceRuns:
         self._runs: dict[tuple[str, str], ServedRuns] = {}
         self._streams: dict[tuple[str, str, str], _Streams] = {}
         self._opened = 0
-        """Streams since the start."""
+        """Number of streams that were opened since the worker started."""
         self._written: dict[str, Any] = engine.store.meta(KEPT) or {}
         for key, row in self._written.items():
             source, _, role = key.partition(" ")
             self._runs[source, role] = ServedRuns(_new_question, clock(), Kept.of_json(row))
 
     async def told(self, source: str, role: str, told: RunTold) -> RunAnswer:
-        """Take note of a run, and return how it is treated."""
+        """Record that a worker announced its run, and return whether that run is served."""
         runs, now = self._of(source, role), self._clock()
         if told.answering:
             runs.answered(told.run.id, told.answering, now)
@@ -89,7 +95,10 @@ class SourceRuns:
         return RunAnswer(verdict.standing, served, twins, reason)
 
     async def check(self, source: str, role: str, run_id: str) -> None:
-        """Raise :class:`RunNotServed` unless that run is served; one without id is of an earlier version."""
+        """Raise :class:`RunNotServed` if ``run_id`` is not the run of ``source`` that is served.
+
+        A worker of a version without runs sends no id. All such workers count as the run :data:`OLDER`.
+        """
         runs = self._of(source, role)
         if run_id == OLDER.id:
             verdict = runs.arrives(OLDER, self._clock())
@@ -101,10 +110,13 @@ class SourceRuns:
 
     @contextmanager
     def stream(self, request: web.Request, source: str, run_id: str) -> Iterator[None]:
-        """Keep a stream of a run while it is open, so that it can be cut. Raise :class:`RunNotServed`."""
+        """Keep a stream of run ``run_id`` in the table of open streams until the context ends, so that it can be cut.
+
+        Raises :class:`RunNotServed` if this cluster serves another run of ``source`` by now.
+        """
         role = request.get(ROLE, "")
         key = (source, role, run_id)
-        if not self._of(source, role).serves(run_id):  # it was, but something was awaited since
+        if not self._of(source, role).serves(run_id):  # it may have changed since :func:`check_stream`
             raise RunNotServed(f"{self._engine.cluster} serves another run of {source} by now")
         streams = self._streams.setdefault(key, _Streams())
         self._opened += 1
@@ -119,7 +131,8 @@ class SourceRuns:
 
     @contextmanager
     def asked_over(self, request: web.Request, source: str, run_id: str, asked: AskedStream) -> Iterator[None]:
-        """Ask the run's worker over ``asked`` while its stream, which :meth:`stream` keeps, is open."""
+        """Let questions to the run's worker go over ``asked`` until the context ends. :meth:`stream` must keep the
+        stream."""
         role = request.get(ROLE, "")
         runs, streams = self._of(source, role), self._streams[source, role, run_id]
         streams.asked.add(asked)
@@ -131,9 +144,11 @@ class SourceRuns:
             runs.disconnected(run_id, self._clock())
 
     async def stays(self, source: str, run_id: str) -> None:
-        """Decide that a run stays, and cut the streams of the one that was served instead.
+        """Record an operator's decision to keep the run ``run_id``, and cut the streams of the run that was served
+        before.
 
-        Raises :class:`NoSuchRun`.
+        Raises :class:`NoSuchRun` if this worker does not know ``run_id`` as one of several runs of a store of
+        ``source``.
         """
         for (each, role), runs in self._runs.items():
             if each != source:
@@ -141,7 +156,7 @@ class SourceRuns:
             with suppress(RunUnknown):
                 ended = runs.stays(run_id, self._clock())
                 self._cut(source, role, ended)
-                self._ask(source, role, _new_question())  # its worker looks at once
+                self._ask(source, role, _new_question())  # the worker of the served run asks at once how it is treated
                 await self._write()
                 log.warning("an operator said which run stays", source=source, run=run_id)
                 return
@@ -151,7 +166,7 @@ class SourceRuns:
         )
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return, for each source, the run that is served, its twins, and those that operators dismissed."""
+        """Return, for each source and role, the served run, its twins, and the runs that operators decided against."""
         now, rows = self._clock(), []
         for (source, role), runs in self._runs.items():
             served = runs.served
@@ -184,7 +199,7 @@ class SourceRuns:
         self._cut(source, role, verdict.ended)
         if verdict.question is not None:
             self._ask(source, role, verdict.question)
-        if await self._write():  # there are twins, or none any more: the first is to learn of it at once
+        if await self._write():  # twins were found, or the last one is gone: the served run is to learn it at once
             self._ask(source, role, _new_question())
 
     def _ask(self, source: str, role: str, question: str) -> None:
@@ -201,7 +216,7 @@ class SourceRuns:
                 request.transport.abort()
 
     async def _write(self) -> bool:
-        """Write down twins and decisions if they have changed; return whether they have."""
+        """Store twins and decisions if they differ from the stored ones; return whether they differ."""
         kept = {
             f"{source} {role}": state.as_json()
             for (source, role), runs in self._runs.items()
@@ -223,7 +238,7 @@ def _new_question() -> str:
 
 
 def _reason(here: str, source: str, standing: Standing, run: Run, served: Run | None) -> str:
-    """Return why a run is not served, and what to do; empty if it is served."""
+    """Return why ``run`` is not served, and what an operator can do; empty if it is served."""
     other = "another run" if served is None or served.id == OLDER.id else f"run {served.id} on {served.host or '?'}"
     if standing is Standing.ASKING:
         return f"{here} is asking {other} of {source} whether it has ended; if it does not answer, this run is served"
@@ -247,7 +262,8 @@ RUN_SOURCES: Final = web.AppKey("run_sources", LinkedSources)
 
 
 def add_runs(app: web.Application, engine: Engine, sources: LinkedSources, audit: Audit | None = None) -> None:
-    """Add the routes of runs. ``sources`` are the links that lead here; ``audit`` hears what operators decide."""
+    """Add the routes of runs to ``app``. ``sources`` are the clusters with links to here; ``audit`` logs operators'
+    decisions."""
     app[RUNS] = SourceRuns(engine)
     if audit is not None:
         app[AUDIT] = audit
@@ -262,7 +278,7 @@ def add_runs(app: web.Application, engine: Engine, sources: LinkedSources, audit
 
 
 async def take_run(request: web.Request) -> web.Response:
-    """Take note of the run of a worker whose link leads here, and answer whether it is served."""
+    """Record the run that a worker announces before its link copies, and answer whether that run is served."""
     source = request.query.get("from", "")
     if source not in request.app[RUN_SOURCES]:
         raise NotAllowedError(f"the topology has no link from {source[:80]!r}")
@@ -277,12 +293,13 @@ async def take_run(request: web.Request) -> web.Response:
 
 
 async def list_runs(request: web.Request) -> web.Response:
-    """The runs of the workers whose links lead here: those that are served, their twins, and dismissed ones."""
+    """Answer with the served run of each source, its twins, and the runs that operators decided against."""
     return web.json_response({"runs": request.app[RUNS].as_json()})
 
 
 async def run_stays(request: web.Request) -> web.Response:
-    """Decide which of two live copies of a store stays; the other is refused from then on."""
+    """Keep one of two live copies of a store, as an operator decided; the worker of the other copy is refused from now
+    on."""
     try:
         run_id = (await request.json())["run"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -297,9 +314,10 @@ async def run_stays(request: web.Request) -> web.Response:
 
 
 async def check_run(request: web.Request, source: str) -> None:
-    """Raise :class:`RunNotServed` if the request is of a run of ``source`` that is not served.
+    """Raise :class:`RunNotServed` if the request's parameter ``run`` names a run of ``source`` that is not served.
 
-    A request of an earlier version names no run, and is let through; its stream is looked at by :func:`check_stream`.
+    A link of an earlier version sends no parameter ``run``. Its single requests pass; :func:`check_stream` checks its
+    stream.
     """
     run_id = request.query.get("run", "")
     if run_id and RUNS in request.app:
@@ -307,20 +325,22 @@ async def check_run(request: web.Request, source: str) -> None:
 
 
 async def check_stream(request: web.Request, source: str) -> None:
-    """Raise :class:`RunNotServed` if the stream of ``source`` is of a run that is not served."""
+    """Raise :class:`RunNotServed` if a stream's parameter ``run`` names a run of ``source`` that is not served. A
+    stream without the parameter counts as the run :data:`OLDER`."""
     if RUNS in request.app:
         await request.app[RUNS].check(source, request.get(ROLE, ""), request.query.get("run", ""))
 
 
 def kept_stream(request: web.Request, source: str) -> AbstractContextManager[None]:
-    """Keep a stream while it is open, so that it can be cut when another run is served."""
+    """Return a context that keeps a stream while it is open, so that it can be cut when another run gets served."""
     if RUNS not in request.app:
         return nullcontext()
     return request.app[RUNS].stream(request, source, request.query.get("run", ""))
 
 
 def asked_over(request: web.Request, source: str, asked: AskedStream) -> AbstractContextManager[None]:
-    """Ask the worker over its stream while it is open. A stream with a name leads to a task of Spark's instead."""
+    """Return a context in which questions to the source's worker go over ``asked``. It does nothing for a stream with a
+    name: such a stream comes from a Spark task, which cannot answer for the worker."""
     if RUNS not in request.app or request.query.get("stream"):
         return nullcontext()
     return request.app[RUNS].asked_over(request, source, request.query.get("run", ""), asked)

@@ -19,7 +19,7 @@ from replicator.engine.engine import Engine
 from replicator.sync.use_elsewhere import ROUTE, UseAnswer, UseQuestion
 
 TOPICS_A_TURN: Final = 200
-"""Topics that are looked up before the event loop serves others."""
+"""Topics that are looked up before other tasks of the event loop run."""
 
 
 class ConsumersAtBrokers(Protocol):

@@ -1,12 +1,15 @@
 """Routes for ``replicator verify``: states and digests of many topics in one request.
 
 The routes are ``POST /replication/v1/topic-states`` and ``…/topic-digests``; :mod:`replicator.peering.comparing` has
-the messages. A digest reads the whole log of a topic. Clients are served meanwhile, because
+the messages.
 
-1. the event loop copies what only it may read, such as acknowledgements, in slices of some milliseconds;
-2. one thread reads and hashes the logs, for all requests;
-3. a request is worked on for :data:`ANSWER_SECONDS`. The answer names the topics that are left, and the client asks for
-   them again.
+The worker reads the whole log of a topic for its digest. It keeps serving clients meanwhile:
+
+1. The event loop copies only the state that no other thread may read, such as acknowledgements, in slices of some
+   milliseconds.
+2. One thread reads and hashes the logs for all requests.
+3. One request is worked on for :data:`ANSWER_SECONDS`. The answer names the topics that are left, and the client asks
+   for them again.
 """
 
 from __future__ import annotations
@@ -48,11 +51,11 @@ ANSWER_SECONDS: Final = 1.0
 DIGEST_BYTES_MAX: Final = 32 * 1024 * 1024
 """The largest log that gets a digest, in stored bytes: some hundredths of a second. Verify reads larger ones."""
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of blocks that are in memory while a digest is made. A block that is larger is read alone."""
+"""Most bytes of blocks in memory while a digest is made. A larger block is read alone."""
 TURN_TOPICS: Final = 50
 """Topics that the event loop hands to the thread at once."""
 TURN_SECONDS: Final = 0.1
-"""How long the thread works on the topics that it was handed at once."""
+"""Time for which the thread works on the topics of one turn."""
 NO_MAPPINGS: Final = "snapshot mappings are kept in Postgres, which is away; try again later"
 
 _T = TypeVar("_T")
@@ -125,7 +128,8 @@ async def topic_digests(request: web.Request) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Copy of one topic's state on the event loop, for the thread that makes its digest."""
+    """Topic whose digest is to be made: a copy of its state, taken on the event loop, for the thread that makes
+    digests."""
 
     name: str
     topic_id: int
@@ -197,14 +201,14 @@ def _check_count(names: Sequence[str]) -> None:
 
 
 def _found(request: web.Request, names: Sequence[str] | Mapping[str, Any]) -> list[Topic]:
-    """Return those of ``names`` that are topics of this cluster and that the request's role may read, each once."""
+    """Return, each once, the topics in ``names`` that this cluster has and that the request's role may read."""
     engine = request.app[ENGINE]
     found = {topic.name: topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None}
     return [topic for name, topic in found.items() if may(request, READING, name)]
 
 
 async def _in_slices(topics: Sequence[Topic]) -> AsyncIterator[Topic]:
-    """Yield the topics, and let the event loop serve others every :data:`SLICE_SECONDS`."""
+    """Yield the topics. Let other tasks of the event loop run every :data:`SLICE_SECONDS`."""
     until = time.perf_counter() + SLICE_SECONDS
     for topic in topics:
         yield topic

@@ -1,4 +1,4 @@
-"""Routes that only ``replicator verify`` uses: how far copies are, raw blocks, and mending.
+"""HTTP routes that only ``replicator verify`` uses: progress of copies, raw blocks, and the repair of blocks.
 
 The routes are ``GET /replication/v1/cuts | raw-blocks | block-heads | twins`` and ``POST /replication/v1/mend``;
 docs/http.md has the forms. Blocks are sent without a check of their checksums: verify checks them itself, and wants
@@ -27,12 +27,12 @@ from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of blocks in one answer. A larger block is sent alone."""
+"""Most bytes of blocks in one answer. A larger block is sent alone."""
 HEADS_MAX: Final = 5_000
-"""Heads in one answer: they take the worker a few hundredths of a second."""
+"""Most heads in one answer. They take the worker a few hundredths of a second."""
 
 TWINS_MAX: Final = 5_000
-"""Pairs of twins in one answer."""
+"""Most pairs of positions in one answer of ``twins``."""
 
 
 class Mends(Protocol):
@@ -71,7 +71,7 @@ def add_verifying(app: web.Application) -> None:
 
 
 async def cuts(request: web.Request) -> web.Response:
-    """Answer with the state of all topics, or of those named: how far each origin has come, and what is not here."""
+    """Answer, for all topics or those named, up to which position of each origin the copy is, and what it lacks."""
     await data_plane.hold_back_for_reclaim(request)
     engine = request.app[data_plane.ENGINE]
     reclaiming = RECLAIMING_HEADER in request.headers
@@ -107,7 +107,7 @@ def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
 
 
 def _lives(engine: Engine, topic: Topic) -> dict[str, list[list[Any]]]:
-    """Return by origin the lives of which entries are here, each with its first and last entry at the origin."""
+    """Return, by origin, the lives of the topic that have entries here, with the first and last entry of each."""
     found = lives(engine.store, topic.topic_id)
     return {origin: [[life, str(first), str(last)] for life, first, last in each] for origin, each in found.items()}
 
@@ -138,7 +138,8 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
 
 
 async def twins(request: web.Request) -> web.Response:
-    """Answer with pairs of positions: an entry that is hidden as a duplicate, after the twin of it that comes before.
+    """Answer with pairs of positions: an entry that is hidden as a duplicate, after the earlier entry of the same
+    message.
 
     The hidden entries lie after ``after`` and up to ``upto``, ``upto`` included. An answer has :data:`TWINS_MAX` pairs
     at most; the next page begins after its last hidden entry.

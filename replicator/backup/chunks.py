@@ -38,7 +38,7 @@ class Chunks:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """List the whole chunks at the destination, and forget what was known before."""
+        """List the chunks at the destination that were written completely, and forget all that was known before."""
         found = {
             digest: name
             for name, size in self._destination.sizes(self._root).items()
@@ -93,7 +93,7 @@ class Chunks:
                 yield _result(waiting.pop(0))
 
     def delete(self, digests: Iterable[bytes], before_each: Callable[[], None]) -> None:
-        """Delete chunks, some at the same time. Calls ``before_each`` before each one."""
+        """Delete chunks, several at the same time. Calls ``before_each`` before each one."""
         self._destination.delete((f"{self._root}/{self._names.pop(digest)}" for digest in digests), before_each)
 
     def delete_unfinished(self, before_each: Callable[[], None]) -> None:

@@ -1,12 +1,13 @@
 """Making a backup.
 
-1. Look which chunks are at the destination.
-2. Ask for a copy of the store, without those. Each piece that comes is written as a chunk, several at once.
-3. Blocks that the store itself has not whole are named in the manifest; the rest is a backup all the same.
-4. When all have come and are written, look again that each chunk is there. Where one has gone, ask for another copy,
-   without what is there now.
-5. The manifest is written. It is what makes it a backup: a copy that is cut off leaves chunks, which the next one uses.
-6. Look once more. If a chunk has gone, delete the manifest, and begin again at 2.
+1. List the chunks that are at the destination.
+2. Ask for a copy of the store without these chunks. Write each piece of the copy as a chunk, several at once.
+3. Name blocks that are damaged in the store itself in the manifest. The backup is usable without them.
+4. When all chunks are written, list the destination again. If a chunk is gone, ask for another copy, without the chunks
+   that are there now.
+5. Write the manifest. Only a manifest makes chunks a backup. A copy that is interrupted before leaves chunks that the
+   next backup uses.
+6. List the destination once more. If a chunk is gone, delete the manifest, and begin again at 2.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from replicator.backup.sources import StoreCopy, check_is_of
 from replicator.engine.log.store_copy import DamagedBlock
 
 Source = Callable[[set[bytes]], AbstractContextManager[StoreCopy]]
-"""Gives the copy, when told which pieces are there already. It is called again for each further copy."""
+"""Returns a copy of the store without the chunks whose digests it is given. It is called again for each further
+copy."""
 COPIES_MAX: Final = 3
-"""Copies for one backup. Chunks that go again and again are deleted by something that knows no locks, such as a rule of
-the bucket."""
+"""Copies for one backup. If chunks are gone again after so many copies, something deletes them that ignores the locks,
+such as a rule of the bucket."""
 
 
 def create(
@@ -68,7 +70,7 @@ def create(
 
 
 def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress) -> Manifest:
-    """Write the chunks that the destination lacks. Return the manifest, which is not written yet."""
+    """Write the chunks that the destination lacks. Return the manifest, without writing it."""
     with source(chunks.known) as copy:
         check_is_of(copy.head, cluster)
         files, damaged, written = _keep(copy, chunks, progress)
@@ -91,9 +93,9 @@ def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress) ->
 
 
 def _is_whole(manifest: Manifest, chunks: Chunks, lock: Lock) -> bool:
-    """Return whether every chunk of the backup is at the destination, listed anew while the lock is held.
+    """Return whether every chunk of the backup is at the destination. Hold the lock, and list the chunks anew.
 
-    Raises :class:`BackupError` if the lock was lost and somebody prunes now.
+    Raises :class:`BackupError` if the lock was lost and a prune excludes it now.
     """
     lock.hold()
     chunks.load()
@@ -101,9 +103,10 @@ def _is_whole(manifest: Manifest, chunks: Chunks, lock: Lock) -> bool:
 
 
 def _stays_whole(manifest: Manifest, manifests: Manifests, chunks: Chunks, lock: Lock) -> bool:
-    """Write the manifest, and delete it again if a chunk went meanwhile. Return whether it stays.
+    """Write the manifest, and delete it again if a chunk is gone. Return whether the manifest stays.
 
-    A `prune` that took over a lost lock just before does not know the manifest, and may have deleted its chunks.
+    If this lock was lost just before, a prune may have taken its own lock. It does not know this manifest, and may have
+    deleted chunks of it.
     """
     manifests.write(manifest)
     try:

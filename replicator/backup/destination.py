@@ -29,7 +29,7 @@ from replicator.topology import mask_password
 UNFINISHED: Final = ".unfinished-"
 """In the names of files that are being written into a directory."""
 AT_ONCE: Final = 8
-"""Chunks that are read, written or deleted at the same time; each is a megabyte in memory."""
+"""Chunks that are read, written or deleted at the same time. Each takes a megabyte of memory."""
 
 
 class Destination:
@@ -37,8 +37,11 @@ class Destination:
     :class:`DestinationUnavailable`; they may be called on several threads."""
 
     def __init__(self, url: str) -> None:
-        """Raises :class:`BackupError` for a URL that nobody knows, and :class:`DestinationUnavailable` for a directory
-        whose volume is not mounted."""
+        """Open the destination at ``url``.
+
+        Raises :class:`BackupError` if no installed package supports the URL, and :class:`DestinationUnavailable` if the
+        volume of a directory is not mounted.
+        """
         self.url = _shown(url)
         """For messages: without a password that stands in it."""
         self._password = _password(url)
@@ -50,7 +53,7 @@ class Destination:
                 raise BackupError(f"--at {self.url}: {reason}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
         link = dangling_link(Path(str(self._root))) if self._local else None
-        if link is not None:  # an unmounted volume must not look as if it had no backups
+        if link is not None:  # a directory whose volume is not mounted must not look like one without backups
             raise DestinationUnavailable(
                 f"{self.url}: {link} is a symbolic link to {link.readlink()}, which is not there: mount its volume"
             )
@@ -92,8 +95,11 @@ class Destination:
             return sorted(str(row["name"]).rstrip("/").rpartition("/")[2] for row in rows if row["type"] == "directory")
 
     def written_at(self, path: str) -> float | None:
-        """Return when a file was last written, in seconds by the clock of the place. Only differences between two files
-        of one place mean anything. None if the file is gone, or if the place tells no times."""
+        """Return when a file was last written, in seconds by the clock of the destination.
+
+        Only the difference between two such times has a meaning. Return None if the file is gone, or if the destination
+        has no such times.
+        """
         with self._named(path):
             try:
                 at: datetime = self._fs.modified(self._place(path))
@@ -102,7 +108,7 @@ class Destination:
             return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
     def delete(self, paths: Iterable[str], before_each: Callable[[], None] = lambda: None) -> None:
-        """Delete files, up to :data:`AT_ONCE` at the same time; those that are gone already are no error.
+        """Delete files, up to :data:`AT_ONCE` at the same time. A file that is gone already is no error.
 
         ``before_each`` is called before each file, on any thread. Once it raises, no further file is deleted.
         """

@@ -1,9 +1,9 @@
-"""A second store of the cluster in another directory, which a reclaim reads as if it were one more peer.
+"""Another copy of this cluster's store, in another directory, which a reclaim reads as if it were a peer.
 
-Two live copies of a store have the same topics, and each has ledgers that the other lacks. Whatever only the other has
-comes back at the positions that it had, as from a peer. This process opens the directory, so no worker can run on it
-meanwhile. It serves its data plane on 127.0.0.1, to itself alone: pages, damaged blocks and trimmed logs are then read
-in one way for all peers.
+The two copies have the same topics. Each copy has ledgers that the other copy lacks. A reclaim takes the messages of
+those ledgers from the other copy, at the positions that they have there. This process opens the directory, so no worker
+can run on it at the same time. The process serves the data plane of that copy on 127.0.0.1, to itself alone. So a
+reclaim reads the pages, damaged blocks and trimmed logs of all its peers in one way.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
 PROCESS_HEADER: Final = "X-Replicator-Process"
-"""In the requests of this process to its own server; nobody else is answered."""
+"""Header in the requests of this process to its own server. The server refuses all other requests."""
 
 
 class DirectoryPlane(VerifyPlane):
-    """Reads a log of the cluster's own: entries lie at their origin positions, and local markers are passed over."""
+    """Data plane of another copy of this cluster's store.
+
+    The log there is the cluster's own log, so an origin position is also the local position. Local markers are left
+    out.
+    """
 
     def __init__(self, url: str, secret: str, cluster: str) -> None:
         super().__init__(url)
@@ -78,15 +82,15 @@ def _is_for_others(block: FetchedBlock) -> bool:
     try:
         return read_header(block.block).kind is not BlockKind.LOCAL_MARKERS
     except BlockCorrupt:
-        return True  # whoever reads it names it
+        return True  # the code that reads this block reports the damage
 
 
 @asynccontextmanager
 async def open_directory(directory: Path, own: Path, cluster: str, settings: EngineSettings) -> AsyncIterator[Peer]:
-    """Open the other store of ``cluster`` in ``directory``, and read what it has.
+    """Open the copy of the store of ``cluster`` in ``directory``, and return it as a peer, with what it has.
 
-    Raises :class:`StoreUnusable` if there is none, it belongs to another cluster, or a worker runs on it, and
-    :class:`BackupError` for the cluster's own directory.
+    ``own`` is the cluster's own directory. Raises :class:`BackupError` if ``directory`` is ``own``, and
+    :class:`StoreUnusable` if ``directory`` has no store, has the store of another cluster, or is in use by a worker.
     """
     _check_other(directory, own, cluster)
     async with AsyncExitStack() as stack:
@@ -106,7 +110,12 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
 
 
 def _as_copy(row: Mapping[str, Any], cluster: str, store: str) -> dict[str, Any]:
-    """Return a row of ``cuts`` of the cluster's own log as a peer would give it of its copy."""
+    """Return a row of ``GET /replication/v1/cuts`` in the form in which a peer answers.
+
+    ``row`` describes a log in the other copy of the store of ``cluster``. A peer's row names the last trimmed position
+    and the writing store for each origin. The log is the cluster's own, so both are added for the origin ``cluster``;
+    ``store`` is the id of the other copy.
+    """
     stores = {} if (mark := row["high_water"].get(cluster)) is None else {str(mark[0]): store}
     trimmed_of = {**row["trimmed_of"], cluster: row["trimmed"]}
     return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}}
@@ -121,7 +130,7 @@ def _check_other(directory: Path, own: Path, cluster: str) -> None:
 
 
 async def _serve(engine: Engine, secret: str, stack: AsyncExitStack) -> str:
-    """Serve the data plane of ``engine`` to whoever shows ``secret``; return its URL."""
+    """Serve the data plane of ``engine`` to requests that carry ``secret``, and return its URL."""
 
     @web.middleware
     async def to_this_process(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -143,7 +152,7 @@ async def _serve(engine: Engine, secret: str, stack: AsyncExitStack) -> str:
 
 
 async def _states(request: web.Request) -> web.Response:
-    """Answer as a peer does: what clients of the other copy consumed, by subscription."""
+    """Answer ``GET /replication/v1/ack-vectors`` as a peer does: what is consumed in this copy, by subscription."""
     topic = await request.app[data_plane.ENGINE].topic(request.query.get("topic", ""), create=False)
     return web.json_response({"subscriptions": {name: _state(topic, name) for name in topic.subscriptions}})
 
@@ -160,9 +169,11 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
 
 
 def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
-    """Plan what another store of this cluster has between the ledgers of the log here, in the same life.
+    """Plan to take back the ledgers that ``peer``, another copy of this cluster's store, has between the ledgers of
+    ``here``.
 
-    Two live copies of a store begin ledgers in turn. What lies above the last own position is planned as always.
+    Both copies go on with one life of the topic, and each begins ledgers that the other lacks. Ledgers above the last
+    own position of ``here`` are left out: :func:`~replicator.backup.reclaim_plan.plan_lives` plans them.
     """
     runs, copies = peer.runs.get(name, ()), peer.copies.get(name, ())
     copy = next((each for each in copies if each.incarnation == here.incarnation and not each.deleted), None)
@@ -184,9 +195,10 @@ def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
 
 
 def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: str) -> list[str]:
-    """Name the peers that do not get what came back between ledgers, up to ``last``: they have later messages already.
+    """Return in words which peers lack the messages that came back between ledgers, up to ``last``.
 
-    A link goes on behind what its destination has, so no link brings it there.
+    A link copies only what lies behind the last message that its destination has. Such a peer has later messages
+    already, so no link brings these messages to the peer.
     """
     found: list[str] = []
     for peer in peers:

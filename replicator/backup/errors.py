@@ -16,7 +16,8 @@ class DestinationUnavailable(BackupError):
 
 
 class LockLost(BackupError):
-    """A command lost its lock at the destination: it was not renewed in time, or somebody deleted it. Exit status 3."""
+    """A command lost its lock at the destination: the lock was not renewed in time, or somebody deleted it. Exit status
+    3."""
 
 
 class DirectoryUnusable(BackupError):
@@ -28,4 +29,4 @@ class WorkerNotAsked(BackupError):
 
 
 class ReclaimPaused(BackupError):
-    """A reclaim that was asked to stop on its way. Exit status 3."""
+    """A reclaim was stopped on request before it was finished. Exit status 3."""

@@ -70,7 +70,7 @@ class ReclaimAnswer(TypedDict):
 
 
 class PlannedTopic(TypedDict):
-    """What would come back of one life of a topic."""
+    """Messages of one life of a topic that a reclaim would take back."""
 
     name: Annotated[str, "its whole name"]
     incarnation: Annotated[str, "the life"]
@@ -84,7 +84,7 @@ class PlannedTopic(TypedDict):
 
 
 class ReclaimPlanAnswer(TypedDict):
-    """What a reclaim would take back. Nothing was changed."""
+    """Plan of a reclaim: what it would take back. Nothing was changed."""
 
     topics: Annotated[list[PlannedTopic], "of which something would come back"]
     lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]

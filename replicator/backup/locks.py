@@ -1,16 +1,17 @@
-"""Locks at a destination. Backups may be made side by side, but nothing is pruned meanwhile: a chunk that no backup has
-yet may be one that the next one counts on.
+"""Locks at a destination. Several backups may be made at the same time, but nothing may be pruned meanwhile: a chunk
+that no finished backup needs may belong to a backup that is being made.
 
-Invariant: while one holds a lock, nobody else holds one that excludes it, or the holder notices before it goes on.
+Invariant: while a holder has a lock, no other holder has a lock that excludes it; if that is violated, the holder
+notices before its next step.
 
-1. Each holder writes a file of its own first, and then looks for others. Of two that exclude each other at least one
-   sees the other.
-2. A thread writes the file again each :data:`RENEW_SECONDS`, whatever the holder does meanwhile.
-3. A file that was not written for :data:`STALE_SECONDS` is of a holder that was killed, and is deleted. Its age is the
-   time of the looker's own file less its time, both by the clock of the destination. A destination that tells no times
-   keeps such a file until somebody deletes it by hand.
-4. A holder that has not renewed its lock for :data:`LOST_SECONDS`, or whose file is gone, has lost it. It looks before
-   whatever must not be done without the lock.
+1. A holder first writes a lock file of its own, and then looks for the files of others. Of two holders that exclude
+   each other, at least one sees the other's file.
+2. A thread writes the file again each :data:`RENEW_SECONDS`, whatever the holder is doing.
+3. If a file was not written for :data:`STALE_SECONDS`, its holder was killed, and the file is deleted. The age of the
+   file is the time of the looker's own file minus its time, both by the clock of the destination. At a destination that
+   tells no times, such a file stays until somebody deletes it by hand.
+4. A holder has lost its lock if it did not renew the lock for :data:`LOST_SECONDS`, or if its file is gone. The holder
+   checks that (:meth:`Lock.look`) before each step that needs the lock.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ PRUNE: Final = "prune"
 LOCKS: Final = "locks"
 STALE_SECONDS: Final = 900
 LOST_SECONDS: Final = STALE_SECONDS // 2
-"""A holder gives its lock up long before another may take it: a deletion that is under way then has time to end."""
+"""A holder gives up its lock long before another holder may take it, so that a deletion under way has time to end."""
 RENEW_SECONDS: Final = 60
 
 Clock = Callable[[], float]
-"""Gives seconds since some moment."""
+"""Returns seconds since a fixed moment."""
 
 
 def seconds_awake_or_not() -> float:
-    """Return seconds of a clock that goes on while the machine is suspended, and that nobody sets."""
+    """Return seconds by a clock that also counts while the machine is suspended, and that nobody can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Lock:
-    """A lock that is held, and renewed, while it is entered.
+    """Lock at a destination, held and renewed while its context is entered.
 
-    Entering raises :class:`BackupError` where somebody else is in the way."""
+    Entering raises :class:`BackupError` if another holder excludes this lock.
+    """
 
     def __init__(
         self, destination: Destination, cluster: str, kind: str, *, clock: Clock = seconds_awake_or_not
@@ -74,11 +76,12 @@ class Lock:
     ) -> None:
         self._left.set()
         self._renewer.join()
-        with suppress(DestinationUnavailable):  # it goes stale by itself, and what was to be done is done
+        with suppress(DestinationUnavailable):  # the file goes stale by itself, and the holder's work is done
             self._destination.delete([self._path])
 
     def look(self) -> None:
-        """Raise :class:`LockLost` unless this lock is still held, as its file at the destination says."""
+        """Raise :class:`LockLost` if this lock is lost: it was not renewed in time, or its file is gone from the
+        destination."""
         silent = self._clock() - self._renewed
         if silent > LOST_SECONDS:
             raise self._lost(f"it was not renewed for {silent:.0f} s")
@@ -86,19 +89,20 @@ class Lock:
             raise self._lost("somebody deleted it")
 
     def hold(self) -> None:
-        """Look, and take the lock again if it was lost. Raises :class:`BackupError` if somebody is in the way."""
+        """Check the lock, and take it again if it was lost. Raises :class:`BackupError` if another holder excludes it
+        now."""
         try:
             self.look()
         except LockLost:
             self._take()
 
     def renew(self) -> None:
-        """Write the file again, unless the lock was lost: then raise :class:`LockLost`."""
+        """Write the lock file again. Raises :class:`LockLost` if the lock was lost before."""
         with self._writing:
             self.look()
             began = self._clock()
             self._write()
-            if self._clock() - self._renewed > LOST_SECONDS:  # so long did the write take
+            if self._clock() - self._renewed > LOST_SECONDS:  # the write itself took too long
                 raise self._lost("the destination did not answer in time")
             self._renewed = began
 
@@ -121,7 +125,7 @@ class Lock:
             raise
 
     def _write(self) -> None:
-        # Versions that do not ask the destination's clock reckon the age by this time.
+        # Earlier versions, which do not ask the destination's clock, compute the age from this time.
         self._destination.write(self._path, json.dumps({"at": time.time()}).encode())
 
     def _check_alone(self) -> None:
@@ -132,7 +136,7 @@ class Lock:
                 continue
             written = self._destination.written_at(path)
             if written is None and self._destination.read(path) is None:
-                continue  # it is gone by now
+                continue  # its holder deleted the file meanwhile
             age = None if now is None or written is None else max(now - written, 0.0)
             if age is not None and age > STALE_SECONDS:
                 self._destination.delete([path])

@@ -184,7 +184,7 @@ class Manifests:
         self._destination.write(f"{self._root}/{manifest.id}.json", encode_manifest(manifest))
 
     def delete(self, backups: Iterable[str], before_each: Callable[[], None] = lambda: None) -> None:
-        """Delete manifests: their backups are none any more. Calls ``before_each`` before each one."""
+        """Delete manifests, so that their chunks are no backups any more. Calls ``before_each`` before each one."""
         self._destination.delete((f"{self._root}/{backup}.json" for backup in backups), before_each)
 
 

@@ -20,12 +20,14 @@ class Pruned:
 
 
 def prune(destination: Destination, cluster: str, keep: int, *, clock: Clock = seconds_awake_or_not) -> Pruned:
-    """Keep the newest ``keep`` backups, and the newest whole one: while a store is damaged, all that are made of it are
-    not whole, and must not push out the last that is. Raises :class:`BackupError` while a backup is being made, and
-    :class:`BackupDamaged` before anything is deleted, where it is not known which chunks a backup needs.
+    """Delete all backups except the newest ``keep`` ones and the newest undamaged one, and the chunks that only they
+    need.
 
-    Looks before each deletion whether the lock is still its own. If it is not, raises :class:`LockLost` and deletes
-    nothing more: a backup may be in the making that counts on these chunks.
+    While a store is damaged, all its backups are damaged. They must not push out the last undamaged backup.
+
+    Raises :class:`BackupError` if a backup is being made, and :class:`BackupDamaged`, before anything is deleted, if a
+    manifest cannot be read. Raises :class:`LockLost`, and deletes nothing more, if the lock is lost between two
+    deletions: a backup that is being made may need these chunks.
     """
     assert keep > 0
     with Lock(destination, cluster, PRUNE, clock=clock) as lock:
@@ -43,7 +45,8 @@ def prune(destination: Destination, cluster: str, keep: int, *, clock: Clock = s
                 needed |= manifest.digests()
                 whole = whole or not manifest.damaged
         gone = [backup for backup in ids if backup not in kept]
-        manifests.delete(gone, lock.look)  # before their chunks: what has a manifest is whole
+        # Delete manifests before chunks, so that each manifest that is left has all its chunks.
+        manifests.delete(gone, lock.look)
         chunks = Chunks(destination, cluster)
         chunks.delete_unfinished(lock.look)
         chunks.load()

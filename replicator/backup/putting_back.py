@@ -1,14 +1,16 @@
-"""The last steps after an earlier life of a topic was put back below its log.
+"""Last steps of putting back an earlier life of a topic below its log.
 
-The blocks are there already (:mod:`replicator.engine.log.commit.putting_back`). Until the last step is done the store
-has a note of the topic, and its worker does not start. Each step can be cut off and done again.
+The blocks of that life are in the store already (:mod:`replicator.engine.log.commit.putting_back`). Until the last step
+is done, the store has a note for the topic (:class:`PutBackNote`), and the worker does not start. Each step can be
+interrupted and done again.
 
-1. What lies before each block is counted again.
-2. Other clusters are asked for the states of the topic's subscriptions. Cursors follow them
+1. Each block stores how many entries and messages lie before it. These numbers are computed again.
+2. Other clusters are asked for the states of the topic's subscriptions. The cursors here are changed accordingly
    (:mod:`replicator.engine.subscriptions.putting_back`).
-3. One transaction writes the cursors, the end of the log, below which mark-delete positions of others say nothing about
-   what was put back, and up to where the log is trimmed, which is now below what was put back. A
-   compacted view stood for a part of the log that has grown: the topic is compacted anew.
+3. One transaction deletes the note, and writes the changed cursors and two positions. One is the end of the log: a
+   mark-delete position of another cluster that maps below it says nothing about the messages that were put back. The
+   other one is where the log is trimmed: it now lies below the messages that were put back. The same transaction resets
+   the compacted view, which lacks these messages, so that the topic is compacted anew.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ from snapshots.starts import FROM_THE_FIRST, from_data
 
 
 def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict[str, Told]:
-    """Ask other clusters for the states of a topic's replicated subscriptions. Return, by name, what they tell."""
+    """Ask other clusters for the states of a topic's replicated subscriptions. Return their answers, merged, by
+    subscription.
+
+    Raises :class:`WorkerNotAsked` if an answer cannot be read.
+    """
     found: dict[str, Told] = {}
     for plane in planes:
         try:
             answer = plane.call("GET", "/replication/v1/ack-vectors", topic=topic)
         except UnexpectedAnswer as error:
-            if error.status in NO_ROUTE:  # it has no such topic, or no subscriptions to tell
+            if error.status in NO_ROUTE:  # that cluster has no such topic, or no route for subscriptions
                 continue
             raise
         try:
@@ -70,7 +76,10 @@ def _told(row: Mapping[str, Any], cluster: str) -> Told:
 
 
 async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]) -> Topic:
-    """Do the last steps for ``topic``, and return it loaded anew."""
+    """Do the last steps for ``topic``, and return the topic as it is loaded again after them.
+
+    ``told`` has the states of its subscriptions in other clusters, by name.
+    """
     store, topic_id = engine.store, topic.topic_id
     note = put_back_note(store, topic_id)
     assert note is not None, f"nothing of {topic.name} is being put back"

@@ -1,4 +1,5 @@
-"""The other clusters that a reclaim asks: what they have of this cluster's messages, and holding back retention."""
+"""The peers of a reclaim: other clusters, what they have of this cluster's messages, and how their retention is held
+back."""
 
 from __future__ import annotations
 
@@ -23,23 +24,30 @@ from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
 ANSWER_SECONDS: Final = 5.0
-"""How long a peer is waited for."""
+"""A reclaim waits so long for an answer of a peer."""
 ASKED_AGAIN_SECONDS: Final = 20.0
-"""A peer holds its retention back for a minute after each question, and one topic may take longer than that."""
+"""Time between two questions that only hold back retention. Each question holds it back at the peer for a minute, and
+one topic can take longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another cluster, and what it has of this cluster's messages: by topic its copies, one for each life."""
+    """Another cluster, or another copy of this cluster's store, and what it has of this cluster's messages.
+
+    ``copies`` has, by topic, one copy for each life of the topic. ``record`` is the newest failover epoch that the peer
+    knows.
+    """
 
     name: str
     plane: VerifyPlane
     copies: Mapping[str, Sequence[PeerCopy]]
     record: FailoverEpoch
     deletions: Mapping[str, Mapping[int, Position]]
-    """By topic, the lives that the peer was told to be deleted on purpose, each with its last position."""
+    """By topic, the lives that this cluster deleted on purpose, as the peer remembers them, each with its last
+    position."""
     runs: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
-    """By topic, the ledgers of its log with their first and last entries; only of another store of this cluster."""
+    """By topic, the ledgers of the log with their first and last entries. Only another copy of this cluster's store has
+    them."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:
@@ -49,7 +57,10 @@ def check_known(topology: Topology, without: frozenset[str]) -> None:
 
 
 async def ask_peers(topology: Topology, name: str, without: frozenset[str]) -> list[Peer]:
-    """Ask all other clusters but those of ``without``. Raises :class:`WorkerNotAsked`."""
+    """Ask all clusters except ``name`` and those in ``without``, and return them as peers.
+
+    Raises :class:`WorkerNotAsked` if a cluster does not answer, or if its answer cannot be used.
+    """
     peers: list[Peer] = []
     try:
         for each in topology.clusters:
@@ -75,7 +86,7 @@ def _ask(name: str, url: str, restored: str) -> Peer:
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}
         deletions = {topic: told for topic, row in cuts["topics"].items() if (told := _deletions(row, restored))}
-        # The log of failovers is not among the topics of users; all of it is kept.
+        # ``cuts`` names only users' topics, so ask for the log of failovers apart. That log is never trimmed.
         epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
         copies |= {
             topic: [PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]), store=mark.get("store"))]
@@ -97,9 +108,10 @@ def _ask(name: str, url: str, restored: str) -> Peer:
 
 
 def copies_of(row: Mapping[str, Any], origin: str) -> list[PeerCopy]:
-    """Return the lives of ``origin``'s topic that a row of ``GET /replication/v1/cuts`` has, the oldest first.
+    """Return the copies of ``origin``'s topic in a row of ``GET /replication/v1/cuts``, one for each life, the oldest
+    first.
 
-    A worker of a version before names the newest life only.
+    A worker of an earlier version names only the newest life.
     """
     mark = row["high_water"].get(origin)
     if mark is None:
@@ -129,14 +141,22 @@ def copies_of(row: Mapping[str, Any], origin: str) -> list[PeerCopy]:
 
 
 def _deletions(row: Mapping[str, Any], origin: str) -> dict[int, Position]:
-    """Return the lives that the peer was told to be deleted; a worker of a version before names none."""
+    """Return the lives that ``origin`` deleted on purpose, as the peer remembers them, each with its last position.
+
+    A worker of an earlier version names none.
+    """
     deleted = row.get("lineage", {}).get(origin, {}).get("deleted", {})
     return {int(life): Position.parse(upto) for life, upto in deleted.items()}
 
 
 @asynccontextmanager
 async def held_back(supervisor: Supervisor, whose: str, peers: Sequence[Peer]) -> AsyncIterator[None]:
-    """Keep the peers' retention held back, also while one of them is not read for long."""
+    """Keep the peers from deleting messages by retention while this context is entered.
+
+    Each request of a reclaim holds back retention at the peer that it asks. So ask every peer again each
+    :data:`ASKED_AGAIN_SECONDS`, also a peer from which nothing is read for a long time. ``whose`` is the cluster that
+    takes back its messages.
+    """
 
     def ask() -> None:
         for peer in peers:
@@ -156,7 +176,7 @@ async def held_back(supervisor: Supervisor, whose: str, peers: Sequence[Peer]) -
 
 
 def rewritten_at(topology: Topology, origin: str) -> frozenset[str]:
-    """Return the clusters to which the origin's messages may come by a link that leaves some out, or changes them."""
+    """Return the clusters that may get the messages of ``origin`` by a link that filters or changes messages."""
     found: set[str] = set()
     before = -1
     while len(found) > before:

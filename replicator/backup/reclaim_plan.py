@@ -1,21 +1,23 @@
-"""What a cluster lost of its own messages, and who has which of them. Pure.
+"""Plan of a reclaim: which of its own messages a cluster lost, and which peers have them. Pure.
 
-Invariants (DESIGN §3): 5, what nobody has any more becomes a hole, of which the cluster claims nothing; 10, a message
-comes back at its own position, where nothing else lies.
+Invariants (DESIGN §3): 5, messages that no peer has any more become a hole, and the cluster claims nothing of a hole;
+10, a message comes back at its own position, where nothing else lies.
 
 For each topic, with A the cluster that lost data:
 
-1. Each copy at a peer is judged (:mod:`replicator.engine.lineage`). One that was deleted on purpose stays where it is.
-2. The newest life of the topic that A or a peer has is the one that counts. If A's is older, A had made the topic anew.
-   A peer that has A's messages up to m goes on after A's own last position p in that life.
-3. An earlier life that A lost is put back below the newest one (:class:`TopicPlan`, ``below``): a store that was
-   started on an empty directory has begun a life of its own. All ids of a life are above its incarnation, and below
-   the incarnation of the next life. A life for which that is not true is refused: a clock was behind.
-4. A peer that has A's messages up to m, trimmed up to t, has (t, m] without what its links left out. A peer that gets
-   them through a link that rewrites or filters messages has nothing that could be taken back.
-5. Between p and the highest m, what no peer has is a hole.
-6. A peer may not give what it has: it was trimmed since, or a block is damaged there. What no other peer gives is then
-   a hole too (:func:`holes_of`).
+1. Each copy at a peer is judged (:mod:`replicator.engine.lineage`). A copy of a life that A deleted on purpose stays at
+   the peer, and A takes nothing from it.
+2. The newest life of the topic that A or a peer has is the one that goes on. If A's own life is older, A makes the
+   topic anew in the newest life. If a peer has A's messages up to m, and A's own last position in that life is p, A
+   takes back (p, m].
+3. An earlier life that A lost is put back below the newest one (:attr:`TopicPlan.below`). That happens when A's worker
+   was started on an empty directory, and so began a new life. All ledger ids of a life are above its incarnation, and
+   below the incarnation of the next life. If that is not true because a clock was behind, the earlier life is refused.
+4. A peer that has A's messages up to m, and trimmed them up to t, has (t, m] except what links left out. A peer that
+   gets them by a link that rewrites or filters messages has nothing that A can take back.
+5. What no peer has between p and the highest m is a hole.
+6. A peer may fail to give what it was planned to have: it trimmed the messages since, or a block is damaged there. If
+   no other peer gives them either, they are a hole too (:func:`holes_of`).
 """
 
 from __future__ import annotations
@@ -30,50 +32,54 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class PeerCopy:
-    """What a peer has of one life of A's topic."""
+    """Copy that a peer has of one life of A's topic.
+
+    It reaches up to ``mark``, is trimmed up to ``trimmed``, and lacks the ranges ``left_out``.
+    """
 
     incarnation: int
     mark: Position
     trimmed: Position = BEFORE_ALL
     left_out: Sequence[Range] = ()
     store: str | None = None
-    """The store of A that wrote it; None if the peer does not know."""
+    """Id of the store of A that wrote these messages; None if the peer does not know it."""
     deleted: bool = False
-    """Whether the peer was told that A deleted this life on purpose."""
+    """Whether the peer knows that A deleted this life on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """What A has of a topic: in which life, and up to where of its own."""
+    """Log that A has of a topic: its life, and the last position in it that A itself published."""
 
     incarnation: int
     own_last: Position
     runs: Sequence[tuple[int, int, int]] = ()
     """The ledgers of the log in order, each with its first and its last entry."""
     replaceable: bool = True
-    """Whether the topic may be deleted where a peer has a later life of it: nothing was confirmed here since."""
+    """Whether A may delete the topic to make it anew in a later life: nothing was confirmed here since the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What is to be done with one life of a topic."""
+    """Plan for one life of a topic: take back A's messages in (``after``, ``upto``]."""
 
     name: str
     incarnation: int
     after: Position
     upto: Position
     made_anew: bool
-    """The topic is to be made in that life; one of an older life is in the way, or there is none."""
+    """Whether the topic must be made in that life first. Either A has the topic in an older life, or not at all."""
     sources: Mapping[str, Position]
     """The peers to read from, each up to its mark."""
     has: Mapping[str, Sequence[Range]]
-    """For each of them, the ranges of which it has all that there was."""
+    """By peer, the ranges of which the peer has all messages that A published."""
     holes: tuple[Range, ...]
-    """The ranges that no peer has, as far as is known before anything is read."""
+    """The ranges that no peer has, as far as that is known before anything is read."""
     below: bool = False
-    """Whether it is put back below what is in the log, such as an earlier life."""
+    """Whether the messages are put back below the end of the log, such as those of an earlier life."""
     between: bool = False
-    """Whether it is of the life that goes on, and lies between ledgers of the log; ``below`` is true then."""
+    """Whether the messages are of the newest life, and lie between ledgers of the log; ``below`` is then true as
+    well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +88,16 @@ class Lives:
 
     newest: TopicPlan | None = None
     below: tuple[TopicPlan, ...] = ()
-    """The earlier lives, the oldest first."""
+    """Plans for what is put back below the end of the log: earlier lives first, the oldest of them first."""
     refused: tuple[str, ...] = ()
-    """Losses that have no place any more, in words."""
+    """Messages that have no place in the log any more and cannot be taken back, in words."""
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """Peers with a copy of a life that A deleted on purpose, which stays there; each with the newest such life."""
+    """By peer, the newest life that A deleted on purpose and of which the peer has a copy. The copy stays at the
+    peer."""
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:
-        """In the order in which they are carried out."""
+        """Plans in the order in which they are carried out."""
         return self.below if self.newest is None else (self.newest, *self.below)
 
 
@@ -101,7 +108,12 @@ def plan_lives(
     rewritten: Iterable[str],
     judged: Callable[[str, PeerCopy], Judgement],
 ) -> Lives:
-    """Plan what comes back of all lives of a topic. ``judged`` judges a copy of the peer that is named."""
+    """Plan what to take back of all lives of a topic.
+
+    ``here`` is None if A has no such topic. ``copies`` has the copies of each peer, the oldest life first.
+    ``rewritten`` are peers that get A's messages changed or filtered. ``judged`` returns the judgement of one peer's
+    copy.
+    """
     unusable = frozenset(rewritten)
     wanted: dict[int, dict[str, PeerCopy]] = {}
     lost: set[int] = set()
@@ -146,7 +158,10 @@ def plan_lives(
 def plan_topic(
     name: str, here: OwnLog | None, peers: Mapping[str, PeerCopy], rewritten: Iterable[str]
 ) -> TopicPlan | None:
-    """Plan what comes back of the newest life. Return None where A lost nothing of it that a peer knows of."""
+    """Plan what to take back of the newest life that a peer has.
+
+    Return None if A has a newer life, or lacks nothing of this one that a peer has.
+    """
     if not peers:
         return None
     incarnation = max(copy.incarnation for copy in peers.values())
@@ -166,7 +181,11 @@ def _plan_below(
     copies: Mapping[str, PeerCopy],
     rewritten: Iterable[str],
 ) -> TopicPlan | str | None:
-    """Plan an earlier life. The log may have some of it already. Return in words why it has no place."""
+    """Plan what to take back of an earlier life. Leave out what A's log has of that life already.
+
+    Return None if no peer has more. Return in words why the life is refused if its ledgers do not lie below
+    ``ceiling``, the incarnation of the next life.
+    """
     here = [Position(ledger, last) for ledger, _, last in runs if incarnation < ledger < ceiling]
     plan = _plan(name, incarnation, max(here, default=Position(incarnation, -1)), copies, rewritten, made_anew=False)
     if plan is None:
@@ -202,7 +221,8 @@ def _plan(
 
 
 def holes_of(plan: TopicPlan, missed: Mapping[str, Sequence[Range]]) -> tuple[Range, ...]:
-    """Return the ranges of a plan that nobody gives, where the peers did not give what is in ``missed``."""
+    """Return the ranges of a plan that no peer gives. ``missed`` are, by peer, ranges that a peer had in the plan and
+    did not give."""
     return _holes(plan.after, plan.upto, plan.has, missed)
 
 

@@ -1,15 +1,17 @@
-"""Reading of one peer what it has of a restored cluster's messages, and noting what it does not give.
+"""Reader of the messages that one peer has of a cluster that lost them. It records what the peer does not give.
 
-Invariant (DESIGN §3): 5, what was to be read and was not read is a named loss, never a gap that nobody sees.
+Invariant (DESIGN §3): 5, each range that was planned and that the peer did not give is recorded as missed. None is
+passed over in silence.
 
-With A the restored cluster, a peer is planned to have all of A's messages in a range (:mod:`.reclaim_plan`):
+With A the cluster that lost messages, a peer is planned to have all of A's messages in a range (:mod:`.reclaim_plan`):
 
-1. Pages are read in order. A page says up to where the peer's log was trimmed at that moment.
-2. Positions between two of A's blocks need not be messages. So a gap counts only where something may have gone: after a
-   page that was trimmed above its own beginning, or in a topic that was made anew since.
-3. Of such a gap, what the peer then says to have trimmed of A's messages is missed.
-4. A block that is damaged at the peer is missed. Reading goes on behind it.
-5. What is left up to the mark when nothing more comes is missed.
+1. Pages are read in order. Each page says up to which position the peer's log is trimmed at that moment.
+2. Positions between two of A's blocks need not have been messages. So such a gap counts as missed only if the peer may
+   have lost messages there: after a page that says that the log is trimmed above the page's begin, or after the peer
+   made the topic anew.
+3. After trimming, the peer is asked up to where it trimmed A's messages. The part of the gap up to there is missed.
+4. A block that is damaged at the peer is missed. Reading goes on after the block.
+5. When the peer has no more blocks, the rest of the range is missed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ TRIMMED: Final = "trimmed them meanwhile"
 
 
 class Pace:
-    """How fast peers are read, all together, and whether reading goes on.
+    """Rate limit that all readings of a reclaim share, and the switch that pauses them.
 
     One thread reads at a time. :meth:`pause` may be called from any thread, or from a signal's handler.
     """
@@ -49,11 +51,11 @@ class Pace:
         """Bytes of blocks that were read so far."""
 
     def pause(self) -> None:
-        """Have the reading end before the next page."""
+        """Stop reading before the next page: :meth:`check` and :meth:`took` raise from now on."""
         self._paused.set()
 
     def check(self) -> None:
-        """Raise :class:`ReclaimPaused` if the reading is to end."""
+        """Raise :class:`ReclaimPaused` if :meth:`pause` was called."""
         if self._paused.is_set():
             raise ReclaimPaused(
                 "paused: what came back so far stays. Run `replicator backup reclaim` again: it goes on from there. "
@@ -61,7 +63,10 @@ class Pace:
             )
 
     def took(self, size_bytes: int) -> None:
-        """Account for a page, and wait until the next one may be read. Raises :class:`ReclaimPaused`."""
+        """Count a page of ``size_bytes``, and wait until the next page may be read.
+
+        Raises :class:`ReclaimPaused` if :meth:`pause` was called.
+        """
         self.read_bytes += size_bytes
         if self._bucket is not None:
             self._bucket.take(size_bytes, self._now_seconds())
@@ -70,17 +75,17 @@ class Pace:
 
 
 Given = tuple[BlockHeader, bytes]
-"""A block that is whole, with its header."""
+"""An undamaged block and its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Positions of the restored cluster that a peer was to give and did not."""
+    """Range of A's positions that a peer was planned to give and did not give."""
 
     range: Range
     reason: str
     damaged: bool = False
-    """Whether the peer has them in a block that is damaged."""
+    """Whether the range is missed because a block is damaged at the peer."""
 
 
 class _Unknown(NamedTuple):
@@ -89,7 +94,7 @@ class _Unknown(NamedTuple):
 
 
 class PeerReading:
-    """Reads what one peer has of a topic. ``plane`` is used by nobody else meanwhile."""
+    """Reading of what one peer has of a topic. Nobody else may use ``plane`` until it ends."""
 
     def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan, pace: Pace | None = None) -> None:
         self.name = name
@@ -101,16 +106,17 @@ class PeerReading:
         self._plan = plan
         self._mark = plan.sources[name]
         self._reached = plan.has[name][0][0]
-        """Up to there everything was given, or is accounted for."""
+        """Position up to which every message was given or recorded as missed."""
         self._trimmed = False
-        """Whether something may have been trimmed behind the last block that was given."""
+        """Whether the peer may have trimmed messages behind the last block that it gave."""
         self._unknown: _Unknown | None = None
-        """Why it is not known what lay behind the last block that was given."""
+        """Why the messages behind the last block cannot be known; None if they can."""
 
     def blocks(self) -> Iterator[Given]:
-        """Yield the blocks of the lost range in order, each one whole.
+        """Yield the undamaged blocks of the planned range, in order.
 
-        Raises :class:`~replicator.pipeline.errors.PeerUnavailable` and :class:`UnexpectedAnswer`.
+        Raises :class:`~replicator.pipeline.errors.PeerUnavailable` if the peer does not answer, and
+        :class:`UnexpectedAnswer` if it refuses.
         """
         try:
             yield from self._read()
@@ -151,19 +157,20 @@ class PeerReading:
             after = page.reached
 
     def _begin(self) -> Position:
-        """Return the peer's position after which the lost range lies."""
+        """Return the position in the peer's log after which the planned range begins."""
         if self._plan.after == BEFORE_ALL:
             return BEFORE_ALL
         plan = self._plan
         try:
             return self._plane.place(plan.name, self._origin, plan.incarnation, plan.after)
-        except UnexpectedAnswer:  # it is trimmed there, so all that is left lies above
+        except UnexpectedAnswer:  # the peer trimmed that position, so all that it has lies above
             return BEFORE_ALL
 
     def _past_damage(self, after: Position) -> Generator[Given, None, Position | None]:
-        """Yield what is whole up to the first damaged block behind ``after``, and return where that block ends.
+        """Yield the undamaged blocks after ``after``, up to the first damaged one. Return the position where that block
+        ends.
 
-        Return None where nothing is left.
+        Return None if the peer has nothing after ``after``.
         """
         standing = self._plane.standing(self._plan.name)
         runs = () if standing is None else standing.runs
@@ -173,7 +180,7 @@ class PeerReading:
         ledger, first, last = run
         part = LogRange(0, 0, 0, max(after, Position(ledger, first - 1)), Position(ledger, last))
         for block in blocks(self._plane, self._plan.name, part, Selection()):
-            self._trimmed = True  # it may have been: pages of raw blocks do not say so
+            self._trimmed = True  # pages of raw blocks do not say whether the log was trimmed
             if isinstance(block, Unreadable):
                 self._unknown = _Unknown(f"has a damaged block after {block.after}: {block.reason}", damaged=True)
                 return block.upto
@@ -192,7 +199,7 @@ class PeerReading:
         return part.upto
 
     def _whole(self, content: bytes) -> BlockHeader | None:
-        """Return the header of a block that is whole. Note one that is damaged, and return None."""
+        """Return the header of an undamaged block. Record a damaged block as missed, and return None."""
         try:
             return verify_block(content)
         except BlockCorrupt as error:
@@ -205,7 +212,7 @@ class PeerReading:
             return None
 
     def _gives(self, header: BlockHeader) -> bool:
-        """Return whether a block is one that is wanted, and note what is missing before it."""
+        """Return whether a block belongs to the planned range. If it does, record what is missed before the block."""
         if not self._wants(header.origin, header.incarnation, header.origin_first, header.origin_last):
             return False
         self._come_to(header.origin_first)
@@ -224,7 +231,7 @@ class PeerReading:
         return same and self._reached < last and first <= self._mark
 
     def _come_to(self, first: Position) -> None:
-        """Note what is missing between the block before and one that begins at ``first``."""
+        """Record what is missed between the last block and the next one, which begins at ``first``."""
         before = Position(first.ledger, first.entry - 1)
         unknown, trimmed = self._unknown, self._trimmed
         self._unknown, self._trimmed = None, False

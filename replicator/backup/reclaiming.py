@@ -1,20 +1,23 @@
-"""Reclaiming: a cluster takes back what it lost of its own messages, from the clusters that have copies.
+"""Reclaiming: a cluster takes back the messages of its own that it lost, from the clusters that have copies.
 
-It is done on the directory of a worker that does not run. The worker does not start on a restored store before, nor
-while a reclaim has begun and not come to its end (:mod:`replicator.engine.restored`).
+A reclaim opens the data directory, so the worker must not run. The worker refuses to start in two cases: on a restored
+store before the first reclaim, and after a reclaim that was begun and not finished (:mod:`replicator.engine.restored`).
 
-1. Every other cluster is asked: for the newest failover epoch, and for what it has of this cluster's messages. One that
-   does not answer must be named by whoever goes on without it (:mod:`.reclaim_peers`).
-2. What is to be taken back is planned (:mod:`.reclaim_plan`), and read from all peers that have it, in the order of
-   positions, each block once. What a peer does not give, another may (:mod:`.reclaim_reading`). The peers hold their
-   retention back meanwhile.
-3. Blocks of a topic's newest life are appended at their own positions (:mod:`replicator.engine.log.commit.reclaiming`).
-   Those of earlier lives are put back below what the log has (:mod:`.putting_back`). A run that is cut off, or paused,
-   is run again: it goes on where it was.
-4. A range that nobody gave becomes a hole in the commit of what comes after it. Before that the store's mark names
-   it, so that a run that goes on after another knows of it. What has no place any more is named too, and all else goes
-   on.
-5. The store's mark is settled. What other clusters published comes by their links, once the worker runs.
+1. Ask every other cluster for the newest failover epoch and for what it has of this cluster's messages. If a cluster
+   does not answer, the reclaim stops, unless the operator excluded that cluster with ``without``
+   (:mod:`.reclaim_peers`).
+2. Plan what to take back (:mod:`.reclaim_plan`). Read it from all peers that have it, in the order of positions, each
+   block once. A range that one peer does not give may come from another (:mod:`.reclaim_reading`). During this the
+   peers hold back their retention.
+3. Append blocks of a topic's newest life at their own positions (:mod:`replicator.engine.log.commit.reclaiming`). Put
+   blocks of earlier lives back below the log (:mod:`.putting_back`). A reclaim that was interrupted or paused is
+   started again, and continues from what is stored.
+4. A range that no peer gave becomes a hole, in the commit with the block after it. Before that commit, the loss is
+   recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), so that a reclaim that is started
+   again knows of it. Messages that cannot be written at their old positions any more, because the log went on, are
+   reported as lost. The reclaim then continues with all other messages.
+5. Settle the store's mark: write into it that the reclaim is finished, so that the worker may start. Messages of other
+   clusters come by links once the worker runs.
 """
 
 from __future__ import annotations
@@ -53,17 +56,17 @@ from snapshots.ack_vector import Range, within
 from snapshots.position import BEFORE_ALL, Position
 
 APPENDED_BYTES: Final = 8 * 1024 * 1024
-"""In one commit."""
+"""Bytes of blocks that one commit writes."""
 MET_DAMAGE: Final = "reclaim met damage"
-"""Under this name in the table ``meta``, while a reclaim is not finished: whether something is lost because a peer's
-block is damaged. The mark of a restored store has no field for it that older versions read."""
+"""Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
+It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
 NAMED_MAX: Final = 10
-"""Losses of a topic that are named one by one."""
+"""Losses of a topic that are reported one by one; more of them are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedTopic:
-    """Messages of one life of a topic that came back."""
+    """Messages of one life of a topic that a reclaim took back."""
 
     name: str
     messages: int
@@ -71,11 +74,11 @@ class ReclaimedTopic:
     upto: Position
     made_anew: bool
     holes: int
-    """Ranges of positions that nobody has any more."""
+    """Number of ranges of positions that no peer has any more."""
     below: bool = False
-    """Whether it was put back below what was here, such as an earlier life."""
+    """Whether the messages were put back below the end of the log, such as those of an earlier life."""
     between: bool = False
-    """Whether it is of the life that goes on, and lies between ledgers that were here."""
+    """Whether the messages are of the newest life, and lie between ledgers that the log had."""
 
 
 @dataclass(slots=True)
@@ -86,14 +89,14 @@ class Reclaimed:
     epoch_before: int = 0
     epoch: int = 0
     lost: list[str] = field(default_factory=list)
-    """Losses that are known, and clusters that were not asked, in words."""
+    """Known losses, and clusters that were not asked, in words."""
     deleted: list[str] = field(default_factory=list)
-    """Topics that were deleted on purpose and that others still have, in words."""
+    """Topics that this cluster deleted on purpose and of which peers still have copies, in words."""
     damaged: bool = False
-    """Whether something is lost because a peer's block is damaged."""
+    """Whether something is lost because a block is damaged at a peer."""
 
     def loses(self, *what: str) -> None:
-        """Note losses, each once: a run that goes on after another may find some again."""
+        """Record losses, each once. A reclaim that is started again can find a loss a second time."""
         self.lost += [each for each in what if each not in self.lost]
 
 
@@ -103,23 +106,23 @@ class ReclaimPlan:
 
     topics: tuple[TopicPlan, ...]
     lost: tuple[str, ...]
-    """Losses that are known, and clusters that would not be asked, in words."""
+    """Known losses, and clusters that would not be asked, in words."""
     deleted: tuple[str, ...]
-    """Topics that were deleted on purpose and that others still have, in words."""
+    """Topics that this cluster deleted on purpose and of which peers still have copies, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a reclaim is."""
+    """Progress of a reclaim."""
 
     topic: str
     number: int
-    """Number of the topic, from 1 on."""
+    """Number of the topic that is being read, counted from 1."""
     topics: int
     messages: int
-    """Messages of the topic that came back so far."""
+    """Messages of that topic that came back so far."""
     read_bytes: int
-    """Bytes of blocks that were read of all topics so far."""
+    """Bytes of blocks that were read so far, of all topics."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -134,12 +137,12 @@ async def reclaim(
     pace: Pace | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> Reclaimed:
-    """Take back what ``name`` lost. ``without`` are clusters that are not asked.
+    """Take back the messages of cluster ``name`` that it lost. The clusters in ``without`` are not asked.
 
-    ``from_directory`` has another copy of the store, which is read like one more peer.
+    ``from_directory`` has another copy of the cluster's store, which is read like one more peer.
 
-    Raises :class:`StoreUnusable` while the worker runs, and :class:`WorkerNotAsked` for a cluster that does not answer;
-    nothing is changed then. Raises :class:`ReclaimPaused` when ``pace`` is paused.
+    Raises :class:`StoreUnusable` if the worker runs, and :class:`WorkerNotAsked` if a cluster does not answer. If a
+    cluster stops answering later, what came back so far stays. Raises :class:`ReclaimPaused` if ``pace`` is paused.
     """
     check_known(topology, without)
     async with _opened(topology, name) as engine, _asked(topology, name, without, from_directory) as peers:
@@ -157,10 +160,10 @@ async def reclaim(
 async def plan_reclaim(
     topology: Topology, name: str, *, without: frozenset[str] = frozenset(), from_directory: Path | None = None
 ) -> ReclaimPlan:
-    """Return what :func:`reclaim` would do. Nothing is taken back. Raises as :func:`reclaim` does."""
+    """Return what :func:`reclaim` would take back, without taking it. Raises the errors of :func:`reclaim`."""
     check_known(topology, without)
     async with _asked(topology, name, without, from_directory) as peers:
-        if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening it would make one
+        if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
             return _planned(None, topology, name, peers, without)
         async with _opened(topology, name) as engine:
             return _planned(engine, topology, name, peers, without)
@@ -170,7 +173,8 @@ async def plan_reclaim(
 async def _asked(
     topology: Topology, name: str, without: frozenset[str], from_directory: Path | None
 ) -> AsyncIterator[list[Peer]]:
-    """Ask the other clusters, and open the other copy of the store if there is one."""
+    """Ask the other clusters, and open the other copy of the store if a directory is given. Close all of them at the
+    end."""
     peers = await ask_peers(topology, name, without)
     try:
         async with AsyncExitStack() as stack:
@@ -199,7 +203,7 @@ def _planned(
 
 @asynccontextmanager
 async def _opened(topology: Topology, name: str) -> AsyncIterator[Engine]:
-    """Open the store of a cluster whose worker does not run. Raises :class:`StoreUnusable`."""
+    """Open the store of cluster ``name``. Raises :class:`StoreUnusable` if its worker runs."""
     engine = await Engine.open(topology.cluster(name).data, cluster=name, settings=_settings(topology, name))
     try:
         yield engine
@@ -218,7 +222,7 @@ def _settings(topology: Topology, name: str) -> EngineSettings:
 
 
 class _Run:
-    """One run of a reclaim."""
+    """Work of one call of :func:`reclaim`, topic by topic."""
 
     def __init__(
         self,
@@ -236,7 +240,7 @@ class _Run:
         self._pace = pace
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
-        # A run that was cut off has written holes, which this one does not find again.
+        # Holes that an interrupted reclaim wrote are not found again, so take over the losses that it recorded.
         if mark is not None and mark.settled_at_ms is None:
             self._done = Reclaimed(lost=list(mark.lost), damaged=bool(engine.store.meta(MET_DAMAGE)))
         else:
@@ -263,21 +267,24 @@ class _Run:
             else:
                 done.loses(*_out_of_place(engine, name, peers, lives))
             await self._finish(engine.find(name))
-        for topic in engine.topics():  # of an earlier run, though no peer that is asked has copies any more
+        for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
         done.loses(*_not_asked(engine.cluster, self._without))
         await _settle(engine, done)
         return done
 
     async def _begin(self) -> None:
-        """Note that a reclaim is under way, so that no worker starts on a half of it."""
+        """Record in the store that a reclaim is under way, so that no worker starts on a store with only a part of its
+        messages."""
         mark = restored_mark(self._engine.store)
         if mark is None or mark.settled_at_ms is not None:
-            begun = replace(mark or _new_mark(), restore_id=uuid.uuid4().hex)  # links tell whole states again
+            # A new id makes links announce whole states again.
+            begun = replace(mark or _new_mark(), restore_id=uuid.uuid4().hex)
             await _remember_losses(self._engine, begun, self._done)
 
     async def _finish(self, topic: Topic | None) -> None:
-        """Do what is left to do where something was put back below the log of ``topic``."""
+        """Do the last steps of putting back (:mod:`.putting_back`) if blocks were put back below the log of
+        ``topic``."""
         if topic is not None and put_back_note(self._engine.store, topic.topic_id) is not None:
             planes = [peer.plane for peer in self._peers.values()]
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
@@ -357,7 +364,7 @@ def _not_asked(cluster: str, without: frozenset[str]) -> list[str]:
 
 
 def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: frozenset[str]) -> Lives:
-    """Plan what comes back of a topic."""
+    """Plan what comes back of all lives of the topic ``name``. ``engine`` is None if there is no store yet."""
     topic, copies = None if engine is None else engine.find(name), _copies(name, peers)
     own = _own_topic(engine, name, peers)
 
@@ -388,10 +395,11 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
 
 
 def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
-    """Return what this store has of a topic, for :func:`judge`. There may be no store at all."""
+    """Return what this store has of the topic ``name``, for :func:`judge`. ``engine`` is None if there is no store
+    yet."""
     own = OwnTopic("", None, lambda _: False) if engine is None else engine.origin_stores.own_topic(name)
     deleted = dict(own.deleted)
-    for peer in peers:  # who was told speaks for those who were not
+    for peer in peers:  # a deletion that one peer knows counts for the copies at all peers
         for life, position in peer.deletions.get(name, {}).items():
             deleted[life] = max(position, deleted.get(life, BEFORE_ALL))
     topic = None if engine is None else engine.find(name)
@@ -409,9 +417,10 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
 
 
 def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
-    """Return what peers have of the newest life that has no place here any more: the log went on after it was lost.
+    """Return in words the messages of the newest life that peers have and that have no place in the log any more.
 
-    What ``lives`` plans to append counts as being here.
+    They were lost before the log went on, so later messages lie at or above their positions. Messages that ``lives``
+    plans to append do not count as lost.
     """
     topic = engine.find(name)
     if topic is None:
@@ -431,7 +440,7 @@ def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives
 
 
 async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -> None:
-    """So that an old primary knows who serves before its worker starts, whoever answers it then."""
+    """Store the newest failover epoch of all peers. So an old primary knows who serves before its worker starts."""
     stored = engine.store.meta(RECORD)
     known = FIRST if stored is None else from_json(stored)
     newest = max([known, *(peer.record for peer in peers)], key=precedence)
@@ -457,7 +466,8 @@ def _in(missed: Missed, hole: Range) -> bool:
 
 
 async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
-    """The topic in the life that is wanted."""
+    """Return the topic in the life that ``plan`` wants. Delete the topic in an older life first, and create it if there
+    is none."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
         await engine.deleting.delete(plan.name, force=True, on_purpose=False)
@@ -468,7 +478,7 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
 
 
 def _merged(streams: list[Iterator[tuple[BlockHeader, bytes]]]) -> Iterator[tuple[BlockHeader, bytes]]:
-    """The blocks of all, in the order of their positions, each entry once."""
+    """Yield the blocks of all streams in the order of their positions, each entry once."""
     reached = BEFORE_ALL
     for header, block in heapq.merge(*streams, key=lambda each: each[0].origin_first):
         if header.origin_last <= reached:
@@ -493,7 +503,10 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
 
 
 async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) -> None:
-    """Name losses in the store before they are written: then the worker starts only when a reclaim came to its end."""
+    """Record the known losses in the store, in a mark that is not settled, before the holes for them are written.
+
+    So the worker does not start until a reclaim is finished.
+    """
     if done.damaged:
         await engine.remember(MET_DAMAGE, True)
     await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
@@ -509,7 +522,7 @@ async def _settle(engine: Engine, done: Reclaimed) -> None:
 
 
 def _new_mark() -> RestoredMark:
-    """Return the mark of a store that was not restored from a backup."""
+    """Return a new mark for a store that was not restored from a backup."""
     now_ms = _now_ms()
     return RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
 

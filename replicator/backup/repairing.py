@@ -1,15 +1,16 @@
-"""Mending damaged blocks, and rows that are gone, of a worker's store by the copies that other clusters have.
+"""Repair of damaged blocks and missing rows of a worker's store, by the copies that other clusters have.
 
-Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. So a copy takes the place of a damaged block only
-if its head is the same, with both checksums: then it is what lay there. Where the head itself is damaged, the rest has
-to agree: the identity and counts that other rows have of it, its length, its body.
+Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. So a copy replaces a damaged block only if both
+have the same head with the same two checksums, which proves that they are one block. If the head itself is damaged,
+everything else must agree: identity and counts that other rows store of the block, its length, and its body.
 
-1. The worker does not run. Heads come first: without those at its end a topic cannot be loaded. One that is damaged is
-   put back from the block's segment (:mod:`replicator.engine.log.damaged_heads`). Of a block that lies in the table,
-   other rows tell what it was (:mod:`replicator.engine.log.headless_blocks`). Then rows that are gone are put back
-   (:mod:`replicator.backup.repairing_rows`). Then each block is read; of a damaged one its head tells that.
-2. Each other cluster is asked where it has those entries of that origin, and for the block there.
-3. The writer puts the copy in its place; its position, and all that refers to it, stays.
+1. The worker does not run. Heads come first, because a topic cannot be loaded without the heads at its end. A damaged
+   head is restored from the block's segment (:mod:`replicator.engine.log.damaged_heads`). For a block in the table,
+   other rows tell which block it was (:mod:`replicator.engine.log.headless_blocks`).
+2. Missing rows are put back (:mod:`replicator.backup.repairing_rows`).
+3. Each block is read. The head of a damaged block names its origin, incarnation and origin position. The other clusters
+   are asked for the block there.
+4. The writer replaces the damaged block by the copy. The position, and all rows that refer to the block, stay.
 """
 
 from __future__ import annotations
@@ -47,20 +48,24 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Repaired:
-    """``blocks`` were mended, and ``rows`` made again from them; ``left`` names what is still wrong, and why."""
+    """Result of a repair: number of repaired ``blocks``, number of ``rows`` made again from blocks, and what is
+    ``left``.
+
+    ``left`` names what is still wrong, each with the reason.
+    """
 
     blocks: int = 0
     rows: int = 0
     left: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """What nobody has, and was given up."""
+    """Entries that no cluster has and that were given up."""
 
 
 async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, accept_loss: bool = False) -> Repaired:
-    """Mend what can be mended of a stopped worker's store. Raises :class:`StoreUnusable` while the worker runs.
+    """Repair a stopped worker's store as far as possible. Raises :class:`StoreUnusable` if the worker runs.
 
-    A cluster that does not answer is waited for once, and not asked for the blocks after that one. With
-    ``accept_loss``, blocks whose rows are gone and that no cluster has are given up, if all clusters answer.
+    If a cluster does not answer, it is waited for once, and not asked for later blocks. With ``accept_loss``, blocks
+    without rows that no cluster has are given up, provided that all clusters answered.
     """
     cluster = topology.cluster(name)
     settings = EngineSettings(
@@ -140,7 +145,7 @@ class _Asking:
         """Those that did not answer, each with the reason."""
 
     def all_answered(self) -> bool:
-        """Return whether each cluster that was asked so far has answered."""
+        """Return whether all clusters that were asked so far have answered."""
         return not self._away
 
     def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:
@@ -162,7 +167,8 @@ class _Asking:
     def ask(
         self, topic: str, origin: str, incarnation: int, origin_first: Position, is_copy: Callable[[Buffer], bool]
     ) -> tuple[bytes | None, str]:
-        """Return the first block for which ``is_copy`` is true, or why there is none."""
+        """Return the first block for which ``is_copy`` is true, and an empty text. If no cluster has one, return None
+        and the reasons."""
         about = {"origin": origin, "incarnation": str(incarnation), "origin_position": str(origin_first)}
         reasons = []
         for name, url in self._peers.items():

@@ -1,17 +1,19 @@
-"""Mending rows of a worker's store that are gone: by what the blocks say, from segments, and from other clusters.
+"""Repair of missing rows of a worker's store, from blocks, from segments, and from other clusters.
 
 Invariant (DESIGN §3): 2, a block is the same bytes in every cluster. A block whose row is gone is taken from another
-cluster only if it is the one that lay there: its identity is that of the position, and it fits between its neighbours.
+cluster only if it is that block: it has the identity that belongs to the position, and fits between its neighbours.
 
-1. Rows that blocks tell are made again from them: markers, extents, parts, places in segments, marks, counters.
-2. For each gap of a topic's blocks the missing positions are gone through in order. A block that lies in a segment
-   comes back from there. The identity of another one is known: the extents have it, or it is this cluster's own, whose
-   origin position is its position. Other clusters are asked for it.
-3. Markers of this cluster that no other cluster has were its own book-keeping. Local markers that say nothing take
-   their place.
-4. What nobody has ends the mending of its gap, and stays named by the check. Where an operator accepts the loss, and
-   all other clusters have answered, local markers take the place of such an entry, and its origin position becomes a
-   hole: no cluster claims to have it (invariant 5), subscriptions pass over it, and the rest of the gap is mended.
+1. Rows that can be computed from blocks are written again: markers, extents, parts, places in segments, high-water
+   marks, counters.
+2. Each gap between the blocks of a topic is filled in the order of positions. A block that lies in a segment comes back
+   from there. For any other block the identity is known: either an extent has it, or the block is this cluster's own,
+   and its origin position is its position. Other clusters are asked for that block.
+3. A marker of this cluster that no other cluster has was book-keeping of this cluster. A local marker that says nothing
+   takes its place.
+4. If no cluster has an entry, the filling of its gap ends, and the check still reports the rest. If an operator accepts
+   the loss, and all other clusters answered, a local marker takes the place of the entry, and its origin position
+   becomes a hole. No cluster claims to have a hole (invariant 5), and subscriptions pass over it. Then the filling goes
+   on.
 """
 
 from __future__ import annotations
@@ -34,17 +36,19 @@ from replicator.engine.log.trim import put_holes
 from snapshots.position import BEFORE_ALL, Position
 
 ROUNDS_MAX: Final = 1_000
-"""A round mends what a check names at once; a check names a bounded number of rows."""
+"""Limit of rounds. Each round repairs what one check reports, and a check reports a limited number of rows."""
 
 Ask = Callable[[str, str, int, Position, Callable[[Buffer], bool]], tuple[bytes | None, str]]
-"""Asks other clusters for the block of a topic with an origin, an incarnation and an origin position. The last argument
-tells whether a block is the one. Returns the block, or why there is none."""
+"""Asks other clusters for the block of a topic that has an origin, an incarnation and an origin position. The last
+argument returns whether a given block is that block. Returns the block, or None and the reason."""
 
 
 @dataclass(slots=True)
 class MendedRows:
-    """``blocks`` and other ``rows`` were put back; ``left`` names what is still gone or wrong, ``lost`` what was given
-    up."""
+    """Result of :func:`mend_rows`: number of ``blocks`` and of other ``rows`` that were put back.
+
+    ``left`` names what is still gone or wrong, and ``lost`` the entries that were given up.
+    """
 
     blocks: int = 0
     rows: int = 0
@@ -55,10 +59,10 @@ class MendedRows:
 def mend_rows(
     store: Store, ask: Ask, *, all_answered: Callable[[], bool] = lambda: True, accept_loss: bool = False
 ) -> MendedRows:
-    """Mend the rows of a store that nobody has open, as far as they are known.
+    """Repair the rows of a store as far as their content is known. No process may have the store open.
 
-    ``all_answered`` tells whether each cluster that was asked has answered so far. With ``accept_loss`` entries that
-    nobody has are given up, and named.
+    ``all_answered`` returns whether all clusters that were asked have answered. With ``accept_loss``, entries that no
+    cluster has are given up, and named in the result.
     """
     done = MendedRows()
     records = {record.name: record for record in store.topics()}
@@ -91,7 +95,7 @@ def _remedy(finding: Finding, why: str | None) -> str:
 
 
 class _Filling:
-    """Puts back the blocks of one gap."""
+    """Fills one gap of a topic with blocks."""
 
     def __init__(
         self,
@@ -118,7 +122,8 @@ class _Filling:
         """In the order of their positions here."""
 
     def fill(self) -> str:
-        """Put back what is known. Return why not all is, if some is still missing."""
+        """Put back the blocks that are known. If some blocks are still missing, return the reason, otherwise an empty
+        text."""
         counts = self._counts_at(self._gap.after)
         if counts is None:
             return "nobody counts what lay before it"
@@ -138,7 +143,7 @@ class _Filling:
         return ""
 
     def lost_in_words(self) -> list[str]:
-        """Return for each run of entries that were given up its topic, origin and positions."""
+        """Return, in words, each run of entries that were given up, with its topic, origin and positions."""
         runs: list[tuple[str, Position, Position]] = []
         for origin, at in self.lost:
             if runs and runs[-1][0] == origin and runs[-1][2] == Position(at.ledger, at.entry - 1):
@@ -150,7 +155,8 @@ class _Filling:
         ]
 
     def _give_up(self, at: Position, counts: tuple[int, int]) -> tuple[bytes, BlockHeader]:
-        """Return the row of a marker that takes the place of an entry, whose origin position becomes a hole."""
+        """Record the origin position of the entry at ``at`` as a hole. Return the row of a marker for ``at``, and the
+        marker's header."""
         origin, _, there, _ = self._origin_of(at)
         with self._store.env.begin(write=True) as txn:
             hole = Position(there.ledger, there.entry - 1), there
@@ -160,7 +166,7 @@ class _Filling:
         return LOCAL_PREFIX.pack(*counts) + block, verify_block(block)
 
     def _runs(self) -> list[Run]:
-        """Return the positions that are missing, in order."""
+        """Return the missing positions of the gap, in order."""
         gap, runs = self._gap, list(self._gap.known)
         for origin, _, upto in gap.lost:
             if origin == self._store.cluster:
@@ -168,12 +174,15 @@ class _Filling:
                 runs.append((upto.ledger, begin, upto.entry))
         rest = 0 if gap.counts is None else gap.counts[0] - sum(last - first + 1 for _, first, last in runs)
         if rest > 0 and gap.after != BEFORE_ALL:
-            # No row names them, so they were messages of this cluster. They followed the block before them.
+            # No row names these entries, so they were this cluster's messages, right behind the block before the gap.
             runs.insert(0, (gap.after.ledger, gap.after.entry + 1, gap.after.entry + rest))
         return sorted(runs)
 
     def _counts_at(self, after: Position) -> tuple[int, int] | None:
-        """Return the entries and messages up to ``after``, which ends a block or is where the log was trimmed."""
+        """Return the entries and messages up to ``after``, or None if they are not known.
+
+        ``after`` is the last position of a block, or the position up to which the log is trimmed.
+        """
         trim = self._store.trim(self._record.topic_id)
         if after == BEFORE_ALL:
             return 0, 0
@@ -190,7 +199,8 @@ class _Filling:
     def _row(
         self, at: Position, entries_max: int, counts: tuple[int, int]
     ) -> tuple[bytes | None, BlockHeader | None, str]:
-        """Return the row of the block at ``at`` as it was, its header, and why it is not known, if it is not."""
+        """Return the row that the block at ``at`` had, and its header. If they are not known, return None twice and the
+        reason."""
         key = BLOCK_KEY.pack(self._record.topic_id, *at)
         prefix, place = LOCAL_PREFIX.pack(*counts), self._orphans.get(key)
         with self._store.env.begin() as txn:
@@ -204,7 +214,7 @@ class _Filling:
                 header = verify_block(block)
                 return placed_value(prefix, place, memoryview(block), header.entries), header, ""
             except BlockCorrupt:
-                pass  # others may have it
+                pass  # other clusters may have the block
         if in_part:
             return None, None, "messages were left out of this block, so that no other cluster has it as it was"
         found, why = self._from_others(at, entries_max)
@@ -217,12 +227,15 @@ class _Filling:
         return prefix + found, verify_block(found), ""
 
     def _filler(self, at: Position, entries: int) -> bytes:
-        """Return a block of local markers that say nothing, which takes the place of entries."""
+        """Return a block of local markers that say nothing, for ``entries`` positions from ``at`` on."""
         _, block = next(filler_blocks(self._store.cluster, self._record.incarnation, at, entries, 0))
         return bytes(block)
 
     def _origin_of(self, at: Position) -> tuple[str, int, Position, int]:
-        """Return origin, incarnation and origin position of the entry at ``at``, and how many entries follow alike."""
+        """Return the origin, incarnation and origin position of the entry at ``at``.
+
+        The last value is the number of entries, from ``at`` on, whose origin positions follow one another.
+        """
         place = bisect_right(self._extents, at, key=lambda extent: extent[3])
         if place:
             origin, incarnation, origin_first, local_first, entries = self._extents[place - 1]
@@ -261,7 +274,8 @@ class _Filling:
 
 
 def _without_rows(store: Store) -> dict[bytes, Place]:
-    """Return the places of blocks that lie in segments and have no row, by the keys of these rows."""
+    """Return the places of blocks that lie in segments but have no row in the table ``blocks``, by the key of that
+    row."""
     with store.env.begin(buffers=True) as txn:
         blocks = store.tables["blocks"]
         return {

@@ -1,13 +1,17 @@
-"""Order in which clusters are restored that were lost together, each with a backup. Pure but for reading manifests.
+"""Order in which to restore several lost clusters that each have a backup. Pure, except that it reads manifests.
 
-A backup of cluster B has copies of A's messages. Where it has more of them than A's own backup, A can take them back
-from B, so B has to be restored first, and run, before A is.
+A backup of cluster B has copies of A's messages. If it has more of them than A's own backup, A can take the missing
+ones back from B. So B must be restored and running before A is restored.
 
-1. Each backup is of one moment. So of two clusters at most one has more of the other's messages: the one whose backup
-   was made later. Marks of origins in the manifests say which, whatever the clocks of the two machines said.
-2. A manifest of an older version has no marks. Then the time at which it was made decides.
-3. First comes the newest backup of whose cluster no other one has more, and so on with those that are left.
-4. The first cluster is restored without the others. Each next one takes back from those that run by then.
+1. Each backup shows one moment. So of two clusters, at most one backup has messages of the other cluster that the other
+   cluster's own backup lacks: the backup that was made later. The marks of origins in the manifests tell which backup
+   that is, even if the clocks of the two machines differ.
+2. A manifest of an older version has no marks. Then the time at which the backup was made decides.
+3. Of the clusters that are left, the next one to restore is one whose own backup has all of its messages that the other
+   backups have. If there are several, the one with the newest backup comes first. This step repeats until no cluster is
+   left.
+4. The first cluster is restored without the others. Each later cluster takes its messages back from those that run by
+   then.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def has_more(of: Manifest, other: Manifest) -> bool:
-    """Return whether ``other`` has messages of the cluster of backup ``of`` which that backup lacks."""
+    """Return whether the backup ``other`` has messages that the cluster of the backup ``of`` published and ``of``
+    lacks."""
     cluster = of.cluster
     if not all(any(mark.marks for mark in each.topics.values()) for each in (of, other)):
         return other.made_at_ms > of.made_at_ms
@@ -50,9 +55,11 @@ def order_of(backups: Sequence[Manifest]) -> list[Manifest]:
 
 
 def restored_beside(destination: Destination, chosen: Manifest) -> list[BackupBeside]:
-    """Return ``chosen`` and the newest backup of each other cluster at a destination, in the order to restore them.
+    """Return ``chosen`` and the newest backup of each other cluster at ``destination``, in the order in which to
+    restore them.
 
-    Raises :class:`DestinationUnavailable`.
+    A cluster is left out if neither it nor the cluster of ``chosen`` has messages of the other one. Raises
+    :class:`DestinationUnavailable` if the destination cannot be read.
     """
     others = [_newest(destination, each) for each in clusters_at(destination) if each != chosen.cluster]
     ordered = order_of([chosen, *(each for each in others if each is not None and _are_linked(chosen, each))])
@@ -60,7 +67,10 @@ def restored_beside(destination: Destination, chosen: Manifest) -> list[BackupBe
 
 
 def _are_linked(one: Manifest, other: Manifest) -> bool:
-    """Return whether one has messages of the other, as far as is known: clusters of two systems may share a place."""
+    """Return whether one of the two clusters has messages of the other one, or whether that is not known.
+
+    Two separate systems may keep their backups at one destination.
+    """
     origins = [{origin for mark in each.topics.values() for origin in mark.marks} for each in (one, other)]
     return not all(origins) or one.cluster in origins[1] or other.cluster in origins[0]
 
@@ -72,14 +82,15 @@ def _newest(destination: Destination, cluster: str) -> Manifest | None:
             return manifests.read(backup)
         except DestinationUnavailable:
             raise
-        except (BackupDamaged, BackupError):  # an older one may be read
+        except (BackupDamaged, BackupError):  # try the next older backup
             continue
     return None
 
 
 @contextmanager
 def told_the_order(data: Path, cluster: str) -> Iterator[None]:
-    """Add to the error of a cluster that does not answer in which order lost clusters are restored."""
+    """Add advice to a :class:`WorkerNotAsked` error that is raised in this context: the order in which to restore lost
+    clusters."""
     try:
         yield
     except WorkerNotAsked as error:
@@ -87,7 +98,10 @@ def told_the_order(data: Path, cluster: str) -> Iterator[None]:
 
 
 def beside_in(data: Path) -> list[BackupBeside]:
-    """Return the backups beside the one that was restored into a directory; none if it cannot be read."""
+    """Return the backups that lay beside the one from which the directory ``data`` was restored.
+
+    Return an empty list if the store in ``data`` cannot be read.
+    """
     with suppress(StoreUnusable):
         return beside_of(read_meta(data, (BESIDE,)).get(BESIDE))
     return []

@@ -1,11 +1,14 @@
 """Restoring a backup, as a whole or not at all.
 
-1. The directory is held like a worker holds it; a store that is there is in the way, unless it is to be moved aside.
-2. All chunks are written into ``restoring`` beside it. While that is there no worker starts on the directory.
-3. What was written is opened: it must be a store of the cluster and have each topic up to where the backup says.
-4. It gets the mark of a restored store (:mod:`replicator.engine.restored`), with the order in which clusters that were
-   lost together are restored (:mod:`replicator.backup.restore_order`). Its directory is moved into place at
-   once. Whatever is cut off before that leaves ``restoring``, and the next try begins anew.
+1. The data directory is locked, as by a worker. If it has a store already, the restore is refused, unless the operator
+   asked to move that store aside.
+2. All chunks are written into a directory ``restoring`` beside the store. While ``restoring`` exists, no worker starts
+   on the data directory.
+3. The written store is opened and checked: it must belong to the cluster, and have each topic up to the position that
+   the manifest names.
+4. The store gets the mark of a restored store (:mod:`replicator.engine.restored`), with the order in which to restore
+   clusters that were lost together (:mod:`replicator.backup.restore_order`). Then its directory is moved into place in
+   one step. A restore that is interrupted before leaves ``restoring``, and the next restore begins anew.
 """
 
 from __future__ import annotations
@@ -201,7 +204,7 @@ def _move_into_place(data: Path) -> Path | None:
         aside.mkdir(mode=OWNER_ONLY)
         try:
             (data / LOG).rename(aside / LOG)
-        except OSError:  # it is another user's
+        except OSError:  # the directory belongs to another user
             aside.rmdir()
             raise
         sync_directory(data)

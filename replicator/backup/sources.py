@@ -67,7 +67,7 @@ def ends_of(store: Store) -> dict[str, tuple[int, Position]]:
 
 
 def _marks_of(store: Store) -> dict[str, dict[str, Position]]:
-    """Return by topic and origin how far the origin's messages are there."""
+    """Return, by topic and origin, the last position of the origin's messages in the store."""
     return {
         record.name: {origin: mark.position for origin, mark in store.high_waters(record.topic_id).items()}
         for record in store.topics()
@@ -112,7 +112,7 @@ def _told(url: str, response: http.client.HTTPResponse) -> Iterator[Piece | Dama
 
 @contextmanager
 def _named(url: str) -> Iterator[None]:
-    """Raise :class:`StoreCopyFailed` with the worker's address for whatever ends the copy early."""
+    """Turn an error that ends the copy early into :class:`StoreCopyFailed` with the worker's address."""
     try:
         yield
     except StoreCopyFailed as error:

@@ -33,8 +33,9 @@ def apply(
 ) -> Shown[ApplyAnswer]:
     """Make the running workers of a topology read its changed file, without a restart.
 
-    Each worker reads its own file: distribute the file first. All are asked to check before any of them changes.
-    Exit status 2 if a worker refuses, or reads other paths in its own file; 3 if one does not answer.
+    Each worker reads its own file, so distribute the changed file first. All workers are asked to check the change
+    before any of them makes it. Exit status 2 if a worker refuses, or if its own file has other paths; 3 if a worker
+    does not answer.
     """
     from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 app = Commands(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
 NOT_WHOLE: Final = 4
-"""The exit status where a backup is as good as the store was, and that had damaged blocks."""
+"""Exit status for a backup that lacks blocks because they were damaged in the store."""
 NAMED_MAX: Final = 10
-"""Damaged blocks that a warning names; the manifest has all."""
+"""Most damaged blocks that a warning names; the manifest has all."""
 
 PROGRESS_SECONDS: Final = 5.0
-"""Between two lines of progress of a reclaim."""
+"""Pause between two lines about the progress of a reclaim."""
 
 GONE: Final = (
     "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
@@ -57,15 +57,18 @@ At = Annotated[
         "--at", metavar="URL", help="Where backups are kept: a directory, or a URL that fsspec knows, such as s3://…"
     ),
 ]
-Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose backups.")]
-Id = Annotated[str | None, typer.Option("--backup", metavar="ID", help="Which backup; the newest if none is named.")]
+Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that the backups are of.")]
+Id = Annotated[
+    str | None, typer.Option("--backup", metavar="ID", help="The id of the backup; without it, the newest backup.")
+]
 OptionalFile = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The topology that has the cluster's directory.")
+    Path | None,
+    typer.Option("--file", "-f", metavar="FILE", help="The topology file, which names the cluster's directory."),
 ]
 Without = Annotated[
     list[str] | None,
     typer.Option(
-        "--without", metavar="NAME", help="A cluster that is not asked, as it will not answer. May be repeated."
+        "--without", metavar="NAME", help="Do not ask this cluster, because it cannot answer. May be repeated."
     ),
 ]
 
@@ -76,13 +79,14 @@ def create(
     cluster: Of,
     at: At,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Read the directory itself, of a worker that does not run.")
+        bool, typer.Option("--offline", help="Read the store's directory; its worker must not run.")
     ] = False,
 ) -> Shown[list[BackupAnswer]]:
-    """Make a backup of a cluster's store. The worker goes on meanwhile.
+    """Make a backup of a cluster's store, while the worker runs.
 
-    What the destination has already is not sent again. Everything that was confirmed before the command began is in it.
-    Exit status 4 if the store has damaged blocks: the backup has everything else, and says which are not in it.
+    The backup has everything that was confirmed before the command began. Parts of the store that the destination
+    already has are not sent again. Exit status 4 if the store has damaged blocks: the backup names them, and has
+    everything else.
     """
     from functools import partial
 
@@ -99,9 +103,11 @@ def create(
 @app.command("list")
 def list_backups(
     at: At,
-    cluster: Annotated[str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only of this one.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only backups of this cluster.")
+    ] = None,
 ) -> Shown[list[BackupAnswer]]:
-    """The backups that are there, the newest first. Exit status 1 if one of them is damaged."""
+    """List the backups at a destination, the newest first. Exit status 1 if a backup is damaged."""
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupDamaged
     from replicator.backup.manifest import Manifests, clusters_at
@@ -123,14 +129,14 @@ def verify(
     at: At,
     cluster: Of,
     backup: Id = None,
-    every: Annotated[bool, typer.Option("--all", help="All backups of the cluster.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Verify all backups of the cluster.")] = False,
     scratch: Annotated[
-        Path | None, typer.Option("--scratch", metavar="DIR", help="Where the store is put together; needs its size.")
+        Path | None, typer.Option("--scratch", metavar="DIR", help="Directory for a copy of the store; needs its size.")
     ] = None,
 ) -> Shown[BackupsVerified]:
-    """Read all of a backup, open the store in it, and check every block. Exit status 1 if something is wrong.
+    """Read all of a backup, open the store in it, and check every block. Exit status 1 if a problem is found.
 
-    4 if it is as it was made, of a store with damaged blocks.
+    Exit status 4 if the backup is as it was made, but the store had damaged blocks then.
     """
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupDamaged
@@ -185,17 +191,17 @@ def restore(
     ] = None,
     backup: Id = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Move a store that is there aside; it is kept in the same directory.")
+        bool, typer.Option("--replace", help="Move a store that is already there aside; it stays in the directory.")
     ] = False,
     no_reclaim: Annotated[
         bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
     ] = False,
     without: Without = None,
 ) -> Shown[RestoreAnswer]:
-    """Restore a backup into a cluster's directory, and take back what other clusters have of it since.
+    """Restore a backup into a cluster's directory, and take back the cluster's later messages from other clusters.
 
-    The worker must not run. With --into the other clusters are not asked. Exit status 4 if the backup was made of a
-    store with damaged blocks: they are refused wherever they are read, and mended from other clusters.
+    The worker must not run. With --into the other clusters are not asked. Exit status 4 if the store had damaged
+    blocks when the backup was made. These blocks cannot be read until they are mended from other clusters.
     """
     from replicator.backup.destination import Destination
     from replicator.backup.restore_order import beside_in
@@ -256,25 +262,24 @@ def reclaim(
     without: Without = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Say what would come back, from whom, and what is missing. Change nothing."),
+        typer.Option("--dry-run", help="Show which messages would come back, from which clusters. Change nothing."),
     ] = False,
     bytes_per_second: Annotated[
         int | None,
-        typer.Option("--bytes-per-second", metavar="N", min=1, help="Read no faster, from all clusters together."),
+        typer.Option("--bytes-per-second", metavar="N", min=1, help="Limit of reading, from all clusters together."),
     ] = None,
     from_directory: Annotated[
         Path | None,
-        typer.Option(
-            "--from-directory", metavar="DIR", help="The directory of another copy of the store: read it too."
-        ),
+        typer.Option("--from-directory", metavar="DIR", help="Read this directory of another copy of the store, too."),
     ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
-    """Take back what a cluster lost of its own messages, from the clusters that have copies.
+    """Take back lost messages of a cluster from other clusters that have copies. `restore` also does this.
 
-    `restore` does it by itself. The worker must not run, and the others must. Ctrl-C pauses it, with exit status 3; run
-    it again if it was paused or cut off. With --from-directory also what only a second live copy of the store has;
-    its worker must not run either. Exit status 4 if something is lost because a block is damaged at the only
-    cluster that has it.
+    The worker of the cluster must not run, and the other workers must. With --from-directory, also take back what only
+    another copy of the store has; the worker of that copy must not run either.
+
+    Ctrl-C pauses it, with exit status 3. Run it again if it was paused or cut off. Exit status 4 if messages are lost
+    because the only cluster that has them has a damaged block.
     """
     if dry_run:
         from replicator.backup.reclaiming import plan_reclaim
@@ -296,9 +301,9 @@ def _status(done: Reclaimed | None) -> int:
 def prune(
     at: At,
     cluster: Of,
-    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="How many of the newest backups stay.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Keep so many of the newest backups.")],
 ) -> Shown[BackupsPruned]:
-    """Delete old backups, and what no backup needs any more."""
+    """Delete old backups, and the stored parts that no backup needs any more."""
     from replicator.backup.destination import Destination
     from replicator.backup.pruning import prune as delete_old
 
@@ -328,7 +333,7 @@ def _reclaimed(
             tell("pausing after what is read now; Ctrl-C again ends it at once, which loses nothing either")
             pace.pause()
 
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not on this platform
             loop.add_signal_handler(signal.SIGINT, interrupted)
         return await take_back(
             topology,
@@ -345,7 +350,7 @@ def _reclaimed(
 
 
 def _reclaim_progress() -> Callable[[Progress], None]:
-    """Tell at a terminal, every few seconds, how far a reclaim is."""
+    """Return a function that shows at a terminal, every few seconds, how far a reclaim is."""
     shown = time.monotonic()
 
     def told(progress: Progress) -> None:
@@ -364,7 +369,7 @@ def _reclaim_progress() -> Callable[[Progress], None]:
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     lines: list[str] = []
     for topic in done.topics:
-        if not topic.messages:  # only markers came back, which nobody published
+        if not topic.messages:  # only markers came back; nobody published them
             if topic.made_anew:
                 lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
             continue
@@ -375,7 +380,7 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
             f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
         )
     if not lines:
-        # Only where each was asked, and nothing is named as lost, is nothing missing.
+        # Nothing is missing only if every cluster was asked, and nothing is named as lost.
         lines.append(
             "nothing came back"
             if done.lost or done.deleted
@@ -476,7 +481,7 @@ def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[li
 
 
 def _damage(manifests: list[Manifest]) -> list[str]:
-    """What is said of each backup that is not whole."""
+    """Return a sentence for each backup that lacks damaged blocks."""
     said: list[str] = []
     for manifest in manifests:
         if not manifest.damaged:
@@ -492,7 +497,7 @@ def _damage(manifests: list[Manifest]) -> list[str]:
 
 
 def _progress(what: str) -> Callable[[int], None]:
-    """At a terminal, every 256 MB."""
+    """Return a function that shows at a terminal, every 256 MB, how much is done."""
     shown = 0
 
     def told(done: int) -> None:

@@ -39,7 +39,7 @@ def upgrade(file: TopologyFile, cluster: OnlyCluster = None) -> Shown[Revisions]
 def downgrade(file: TopologyFile, revision: Revision, cluster: OnlyCluster = None) -> Shown[Revisions]:
     """Take the databases of a topology back to an older version's schema; docs/upgrade.md says when that is needed.
 
-    Refused while a worker runs that uses the database: a new one would take the schema up again.
+    Refused while a worker that uses the database runs, because a new worker would upgrade the schema again.
     """
     return asyncio.run(_change(file, cluster, revision))
 
@@ -67,10 +67,10 @@ async def _change(file: Path, cluster: str | None, revision: str | None) -> Show
 
 
 async def _check_unused(topology: Topology, chosen: Sequence[Cluster]) -> None:
-    """Raise :class:`DatabaseInUse` if a worker runs that uses the database of a chosen cluster.
+    """Raise :class:`DatabaseInUse` if a running worker uses the database of a chosen cluster.
 
-    A worker here is seen by its data directory, and one elsewhere if its address answers. Clusters may share a
-    database.
+    A worker on this machine is found by its data directory, a worker elsewhere by an answer at its address. Clusters
+    may share a database.
     """
     from replicator.engine.log.store_files import is_in_use
     from replicator.index.database import DatabaseInUse
@@ -94,7 +94,8 @@ async def _check_unused(topology: Topology, chosen: Sequence[Cluster]) -> None:
 
 
 def _shared_database(cluster: Cluster) -> str | None:
-    """Return what tells the cluster's database from others; None for one of its own, or that nobody here can tell."""
+    """Return a fingerprint of the cluster's database; None if the cluster has its own, or if its setting cannot be read
+    here."""
     from sqlalchemy.exc import ArgumentError
 
     from replicator.index.database import Database

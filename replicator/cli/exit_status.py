@@ -12,7 +12,7 @@ from typing import Final
 from replicator.operating.errors import AdminError, NotThere, WorkerUnavailable
 
 NOT_PERMITTED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""The wrong user, or a disk that is mounted to be read only. Status 1 would say that something is damaged."""
+"""Error numbers of a wrong user, or of a disk that is mounted read-only. Exit status 1 would wrongly report damage."""
 
 
 def exit_status_of(error: Exception) -> int | None:

@@ -77,9 +77,9 @@ def roundtrip(
 ) -> Shown[RoundtripAnswer]:
     """Publish messages at a cluster, consume them there and where its links lead, and remove them again.
 
-    Exit status 0 if every message came, 1 if not in time or if a topic could not be removed, 3 if a worker does not
-    answer. No other topic is touched. If a run is killed, the next run in the namespace removes its topic, or
-    --remove-left does.
+    No other topic is touched. Exit status 0 if every message came, 1 if a message did not come in time or a topic could
+    not be removed, 3 if a worker does not answer. If the command is killed, the next roundtrip in the namespace removes
+    its topic, or --remove-left does.
     """
     from replicator.operating.roundtrip import remove_left as remove_topics
     from replicator.operating.roundtrip import run_roundtrip
@@ -92,7 +92,7 @@ def roundtrip(
     async def run() -> list[str]:
         task = asyncio.current_task()
         assert task is not None
-        # As Ctrl-C does: what was made is removed before the process ends.
+        # Like Ctrl-C: the topic is removed before the process ends.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await run_roundtrip(
             topology,

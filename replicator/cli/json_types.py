@@ -140,7 +140,7 @@ class TranslateAnswer(_TranslatedEnds):
 
 
 class KnownRun(TypedDict):
-    """A run of a worker: one start of it on its store."""
+    """Run of a worker: one start of the worker on its store."""
 
     id: Annotated[str, "its id"]
     earlier: Annotated[list[str], "the runs of the same store before it, the newest first"]
@@ -149,7 +149,7 @@ class KnownRun(TypedDict):
 
 
 class RunsOfSource(TypedDict):
-    """The runs of one cluster's worker that another cluster knows, by the links that lead to it."""
+    """Runs of one cluster's worker, as another cluster knows them. The worker announced them over its links."""
 
     peer: Annotated[str, "the cluster that knows them"]
     cluster: Annotated[str, "whose runs they are"]
@@ -161,7 +161,7 @@ class RunsOfSource(TypedDict):
 
 
 class StaysAnswer(TypedDict):
-    """The run that stays."""
+    """Answer of ``links stays``: the run that the operator keeps, and the clusters that recorded the decision."""
 
     cluster: Annotated[str, "whose store had two live copies"]
     run: Annotated[str, "the run that stays"]

@@ -24,7 +24,7 @@ from replicator.cli.output import Shown
 from replicator.links.json_types import LinkStatus
 
 LOST_SHOWN_MAX: Final = 10
-"""Lost topics of a link that are listed one by one; an empty store may have lost thousands."""
+"""Most lost topics of a link that are listed one by one; a cluster with an empty store may have lost thousands."""
 
 app = Commands(help="Links: list them, pause and resume them, end gaps and twins.", no_args_is_help=True)
 
@@ -89,16 +89,22 @@ def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "")
 def resolve(
     file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
 ) -> Shown[LinkStatus]:
-    """Go on with a topic that has a gap: without what is missing, or by deleting the copy and copying it anew."""
+    """Go on with a topic that has a gap, as the policy says.
+
+    `keep-both` keeps the copy as closed history and loses nothing. `skip-and-record` goes on without what is missing,
+    and records that. `copy-anew` deletes the destination's copy first, if nothing is lost by it.
+    `replicator links list` says which of them end the gap.
+    """
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     return Shown(link, f"{link['key']} goes on with {topic} ({policy})")
 
 
 @app.command("twins")
 def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
-    """The runs of each worker that the others know, and live copies of one store.
+    """List the runs of each worker that the other clusters know, and live copies of one store.
 
-    Exit status 1 if there are such copies.
+    A run is one start of a worker on its store. Two live runs of one store are twins: somebody copied the directory.
+    Exit status 1 if there are twins, 3 if a worker does not answer.
     """
     from replicator.operating.errors import WorkerUnavailable
 
@@ -127,12 +133,15 @@ def list_twins(file: TopologyFile) -> Shown[list[RunsOfSource]]:
 @app.command("stays")
 def stays(
     file: TopologyFile,
-    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose store has two live copies.")],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The run that stays, as `links twins` names it.")],
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster whose store was copied.")
+    ],
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The id of the run to keep, from `links twins`.")],
 ) -> Shown[StaysAnswer]:
-    """Say which of two live copies of a store stays, whichever was first; the others take nothing from the other one.
+    """Decide which of two live copies of a cluster's store stays. It may be either copy.
 
-    Run it again if a worker did not answer. It may be said anew for the other copy.
+    The clusters to which its links lead then accept data from that run only, and refuse the other run. Run the command
+    again if a worker did not answer. To change the decision, run the command with the id of the other run.
     """
     from replicator.operating.errors import RequestRefused, WorkerUnavailable
 

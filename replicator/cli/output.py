@@ -1,10 +1,9 @@
-"""How results become a table, JSON or YAML: the one place of the command line that prints them.
+"""Output of results as a table, JSON or YAML: the only module of the command line that prints results.
 
-A command returns what it found as a :class:`Shown`, or None where it did something and has nothing to show. What it
-says on its way (progress, questions) it writes to standard error, so that standard output has the result alone.
-
-Names of topics, subscriptions and producers come from clients, and may have any character in them. Nothing printed here
-lets a terminal take a part of such a name for a command: see :func:`escaped`.
+A command returns its result as a :class:`Shown`, or None if it has nothing to show. Progress and questions go to
+standard error, so that standard output has the result alone. Names of topics, subscriptions and producers come from
+clients, and may have any character in them. So :func:`escaped` replaces characters that a terminal would take for
+commands.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from replicator.cli.json_types import Done
 _COMMANDING: Final = re.compile(
     "["
     "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # control characters of ASCII and of Latin-1, but for tab and line feed
-    "\\u2028-\\u202e\\u2066-\\u2069"  # ends of lines, and what turns the direction of writing
+    "\\u2028-\\u202e\\u2066-\\u2069"  # ends of lines, and characters that change the direction of writing
     "]"
 )
 OUTPUT_COLUMNS: Final = 120
@@ -75,7 +74,7 @@ class Shown(Generic[ValueT]):
 Command = Callable[..., Shown[Any] | None]
 
 WANTED: Final[ContextVar[Format]] = ContextVar("wanted", default=Format.TABLE)
-"""How the result of the command that runs is to be printed: what only one form needs is not asked for another."""
+"""Format in which the present command prints its result. A command asks workers only for what that format shows."""
 
 
 def escaped(text: str) -> str:
@@ -87,14 +86,14 @@ def escaped(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console that escapes every text (:func:`escaped`). Styles work as ever: they are not in the text."""
+    """Console that escapes every text (:func:`escaped`). Styles still work, because they are not part of a text."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Escape before columns are measured, so that tables stay straight."""
+        """Escape text before columns are measured, so that tables stay straight."""
         return super().render_str(escaped(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escape whatever else is rendered, such as a Text in a cell."""
+        """Escape every other renderable, such as a Text in a cell."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(escaped(segment.text), segment.style)
 
@@ -122,7 +121,7 @@ def print_result(output: Format, shown: Shown[Any]) -> None:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON that scripts and people can read."""
+    """Return ``value`` as JSON that scripts and people can read."""
     return escaped(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
@@ -131,7 +130,7 @@ def as_yaml(value: Any) -> str:
     plain = json.loads(json.dumps(value))
     text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     if _COMMANDING.search(text):
-        text = str(yaml.safe_dump(plain, sort_keys=False))  # with an escape for whatever is not ASCII
+        text = str(yaml.safe_dump(plain, sort_keys=False))  # every character outside of ASCII as an escape
     return text
 
 

@@ -52,9 +52,10 @@ def _cells(store: dict[str, Any]) -> tuple[object, ...]:
 
 @app.command()
 def check(file: TopologyFile, cluster: Of) -> Shown[StoreChecked]:
-    """Check every block of a cluster's store, and look for rows that are gone. Exit status 1 if something is wrong.
+    """Check every block of a cluster's store, and look for rows that are missing.
 
-    The worker must not run. `replicator verify` compares what running clusters have.
+    Exit status 1 if a problem is found. The worker must not run. `replicator verify` compares
+    running clusters.
     """
     from replicator.engine.log.store import Store
     from replicator.engine.log.store_check import check_store
@@ -89,10 +90,10 @@ def repair(
         ),
     ] = False,
 ) -> Shown[RepairAnswer]:
-    """Mend damaged blocks of a cluster's store, and blocks whose rows are gone, by the copies that other clusters have.
-    Exit status 1 if some are left.
+    """Repair damaged blocks of a cluster's store, and blocks without rows, from the copies in other clusters.
 
-    The worker must not run, and the others must. One that does not answer is waited for once, for some seconds.
+    The worker must not run, and the other workers must. A worker that does not answer is waited for once, for some
+    seconds. Exit status 1 if some blocks stay damaged.
     """
     from replicator.backup.repairing import repair as mend
 

@@ -85,15 +85,12 @@ def verify(
     master: Master = None,
     settle: Settle = "10s",
 ) -> Shown[VerifyAnswer]:
-    """Do the clusters of a topology agree? Compares entries, their order and contents, mappings, and acknowledgements.
+    """Compare the clusters of a topology: entries, their order and contents, mappings, and acknowledgements.
 
     Workers make a digest of each topic. Logs are read if digests differ, or with --read-all, --since, --sample or
-    --master.
-
-    Runs on Spark where there is much to compare or --master is given, else in this process; what lies at brokers is
-    compared in this process.
-
-    Exit status 0 only when all agree, 1 for faults, 2 for a wrong option, 3 if a cluster could not be compared.
+    --master. It runs on Spark if there is much to compare or --master is given, else in this process. Messages at
+    brokers are always compared in this process. Exit status 0 only if all clusters agree, 1 for faults, 2 for a wrong
+    option, 3 if a cluster could not be compared.
     """
     if topics and patterns:
         raise typer.BadParameter("--topic and --topics are not to be given together")

@@ -102,7 +102,7 @@ class MessageId:
         return self._position
 
     def is_duplicate(self) -> bool:
-        """Return whether the topic had the sent message already, under an id unknown here (deduplication)."""
+        """Return whether the topic already had the sent message (deduplication); its id there is not known."""
         return self._position == DUPLICATE
 
     def serialize(self) -> bytes:
@@ -187,7 +187,7 @@ class OutgoingMessage(NamedTuple):
     """
 
     content: bytes | None
-    """None is the null value: compaction deletes the key of such a message."""
+    """Payload as bytes. None is the null value: compaction deletes the key of such a message."""
     properties: Mapping[str, str] | None = None
     partition_key: str | None = None
     ordering_key: str | None = None

@@ -21,10 +21,10 @@ UNKNOWN: Final = "unknown"
 class NamespaceRow:
     name: str
     cells: tuple[str, ...]
-    """By cluster, how many policies are set; :data:`NOT_HERE` where it is not, and :data:`UNKNOWN` for a cluster whose
-    worker does not answer."""
+    """By cluster, the number of policies that are set; :data:`NOT_HERE` if the cluster lacks the namespace,
+    :data:`UNKNOWN` if its worker does not answer."""
     tone: str
-    """``good`` where all clusters have it with the same policies, ``warn`` where they do not, else ``unknown``."""
+    """``good`` if all clusters have the namespace with the same policies, ``warn`` if they do not, else ``unknown``."""
     verdict: str
 
 
@@ -84,10 +84,10 @@ def _namespace_row(
     by_cluster: Mapping[str, Mapping[str, Mapping[str, Any]]],
     below: Mapping[str, Mapping[str, Any] | None],
 ) -> NamespaceRow:
-    """Return the row that shows whether all clusters have the same policies for namespace ``name``.
+    """Return the row for namespace ``name``: it shows whether all clusters have the same policies.
 
-    ``by_cluster`` has the policies of each cluster that answered, by namespace. ``below`` has the default policies of
-    each cluster's topology file; None if its worker is too old to report them.
+    ``by_cluster`` has, for each cluster that answered, its namespaces with their policies. ``below`` has the default
+    policies of each cluster's topology file; None if the cluster's worker is too old to report them.
     """
     having = [cluster for cluster in clusters if name in by_cluster.get(cluster, {})]
     lacking = [cluster for cluster in clusters if cluster in by_cluster and cluster not in having]
@@ -114,24 +114,26 @@ def _namespace_row(
 
 
 def _counting(policies: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the policies in force for topics of a namespace: its own, and defaults for those that it does not set."""
+    """Return the policies in force for a namespace's topics: the namespace's own, and defaults for the policies it
+    lacks."""
     return {**below, **(policies.get("topic_policies") or {})}
 
 
 def _differ(counting: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether clusters have different values for a policy that all of them report."""
+    """Return whether two clusters have different values for a policy that all clusters report."""
     known = set(counting[0]).intersection(*counting[1:])
     return any(each[name] != counting[0][name] for each in counting[1:] for name in known)
 
 
 def _count(policies: Mapping[str, Any]) -> int:
-    """Return the number of policies that are set, with each topic policy counted."""
+    """Return how many policies a namespace sets: each topic policy counts as one, and so does each other policy."""
     own = policies.get("topic_policies") or {}
     return len(own) + sum(name != "topic_policies" for name in policies)
 
 
 def policy_rows(policies: Sequence[Policy], standings: Mapping[str, Standing]) -> list[PolicyRow]:
-    """Return a row for each policy: its value, and who set it, in the clusters that have the topic or namespace."""
+    """Return a row for each policy. It has the value in each cluster with the topic or namespace, and what set the
+    value."""
     return [policy_row(policy, standings) for policy in policies] if standings else []
 
 

@@ -4,16 +4,16 @@
 part                     answers for
 ======================== ===========================================================================
 ``engine.writer``        committing what is queued
-``engine.loaded``        the topics that have a log, their default policies, and who is told of them
+``engine.loaded``        the topics that have a log, their default policies, and listeners to them
 ``engine.catalog``       tenants and namespaces, and listing what is in them
 ``engine.making``        making topics
 ``engine.by_use``        topics that are made because somebody uses them
 ``engine.partitioned``   partitioned topics
 ``engine.deleting``      deleting topics, and sweeping up after them
-``engine.origin_stores`` which stores wrote what is here, and which topics were deleted on purpose
+``engine.origin_stores`` which stores wrote the copies here, and which topics were deleted on purpose
 ``engine.maintenance``   expiry, quotas and trimming
 ``engine.admission``     whether new clients are taken
-``engine.conflicts``     producers that are in each other's way over clusters
+``engine.conflicts``     producers of several clusters that use one name or one sequence id
 ======================== ===========================================================================
 """
 

@@ -201,7 +201,7 @@ class NotAllowedError(EngineError):
 
 
 class SubscriptionBusy(NotAllowedError):
-    """An unforced deletion of a subscription that has consumers, in this cluster or in another one."""
+    """An unforced deletion was refused, because the subscription has consumers in this cluster or in another one."""
 
     status = 412
 

@@ -38,10 +38,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class Latencies:
-    """Histograms of one worker. Latencies between clusters are kept for each other cluster of the topology."""
+    """Histograms of one worker. A latency between clusters has a histogram for each other cluster of the topology."""
 
     event_loop: Histogram = field(default_factory=Histogram)
-    """How much later than planned the event loop turned, measured at each beat of the watchdog."""
+    """Delay of the event loop: how much later than planned it turned, measured at each beat of the watchdog."""
     publish: Histogram = field(default_factory=Histogram)
     """Of each publish, from when it is handed to the writer until it is durable: that of the oldest of its commit."""
     acknowledge: Histogram = field(default_factory=Histogram)

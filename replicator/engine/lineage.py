@@ -1,23 +1,25 @@
-"""Judge what a copy of a cluster's messages in another cluster means for the cluster that published them. Pure.
+"""Judgement about a copy of a cluster's messages in another cluster: did the publishing cluster lose or delete them?
+Pure.
 
 Invariants (DESIGN §3): 12, no judgement leads to the loss of a copy; 13, lost data is told from deleted data.
 
 A *store* is one data directory of a cluster. It has an id. A store that was restored from a backup has a new id, and
-names the ids before it. A *life* of a topic begins when the topic is made, and ends when it is deleted; its incarnation
-names it.
+lists the ids of the stores before it. A *life* of a topic begins when the topic is made, and ends when it is deleted.
+The incarnation is the name of the life.
 
-:func:`judge` compares one copy with the cluster's own store, in this order:
+:func:`judge` compares one copy with the cluster's own store. The first rule that applies decides:
 
-1. Whoever holds the copy was told that this life was deleted, or the own store remembers it: deleted on purpose.
-2. The own store knows the life, and has or had the copy's last position: nothing is wrong. A position with a ledger
-   below the incarnation belongs to an earlier life: the copy has nothing of this one yet.
-3. Another store wrote the copy, or nobody knows which one did: the own store lost it.
-4. The own store wrote the copy, and has an older life or the same one, or no such topic: its directory was put back to
-   an earlier state, as by a snapshot of the disk. A deletion would be remembered.
-5. The own store wrote the copy, and has a later life, or deleted one: deleted on purpose.
+1. The cluster with the copy knows that this life was deleted on purpose, or the own store remembers it: *deleted on
+   purpose*.
+2. The own store knows the life, and has or had the copy's last position: *same*. If that position's ledger is below the
+   incarnation, it belongs to an earlier life, and the copy has nothing of this life yet. That is *same*, too.
+3. Another store wrote the copy, or nobody knows which store wrote it: *lost*.
+4. The own store wrote the copy, and has an older life, the same life, or no such topic: *above the end*. The directory
+   was set back to an earlier state, such as by a snapshot of the disk. The store would remember a deletion.
+5. The own store wrote the copy, and has a later life, or deleted one: *deleted on purpose*.
 
-A copy without a store's id comes from an older version. By rule 2 it belongs to the first store that knows it. For any
-other store rule 3 counts it as lost: what may be lost is never taken for deleted.
+A copy without a store's id comes from an older version. The first store that knows the life owns the copy by rule 2.
+For any other store rule 3 applies, so that messages that may be lost are never judged as deleted.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from snapshots.position import Position
 SHOWN_CHARS: Final = 8
 """Characters of a store's id in a text: enough to tell the stores of one cluster apart."""
 PREDECESSORS_MAX: Final = 100
-"""Ids of earlier stores that a store names: so many restores. The oldest are left out."""
+"""Limit of the earlier stores that a store lists, one for each restore. The oldest ones are left out."""
 STORE_ID_CHARS_MAX: Final = 64
-"""Characters that are taken of an id from another cluster; an id has 32."""
+"""Limit of characters of a store's id that another cluster sends. Ids have 32."""
 DELETION_KEY_BYTES: Final = 16
 
 
@@ -49,7 +51,8 @@ class StoreLine:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return the line in a JSON object. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """Return the line that a JSON object encodes. Raises KeyError, TypeError or ValueError if the object is
+        malformed."""
         store, predecessors = row["store"], row.get("predecessors", [])
         ids = [store, *predecessors]
         if not all(isinstance(each, str) and 0 < len(each) <= STORE_ID_CHARS_MAX for each in ids):
@@ -60,14 +63,15 @@ class StoreLine:
         return {"store": self.store, "predecessors": list(self.predecessors)}
 
     def is_later(self, store: str, than: str) -> bool:
-        """Return whether ``store`` came after ``than``, as far as this line says."""
+        """Return whether this line shows that the store ``store`` came after the store ``than``."""
         ids = (self.store, *self.predecessors)
         return store in ids and than in ids[ids.index(store) + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyWriter:
-    """Store of ``origin`` that wrote a life of a topic, as a link tells it to whoever holds a copy."""
+    """Id of the store of ``origin`` that wrote one life of a topic. A link announces it to clusters that have a
+    copy."""
 
     topic: str
     origin: str
@@ -76,7 +80,7 @@ class CopyWriter:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return what a JSON object says. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """Return the object that a JSON object encodes. Raises KeyError, TypeError or ValueError if it is malformed."""
         line = StoreLine.of_json({"store": row["store"]})
         return cls(str(row["topic"]), str(row["origin"]), int(row["incarnation"]), line.store)
 
@@ -86,7 +90,7 @@ class CopyWriter:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A life of a topic that its origin deleted on purpose, with all messages up to ``position``."""
+    """Record that ``origin`` deleted one life of a topic on purpose, with all messages up to ``position``."""
 
     topic: str
     origin: str
@@ -100,7 +104,8 @@ class Deletion:
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return the deletion in a JSON object. Raises KeyError, TypeError, ValueError or InvalidPosition."""
+        """Return the deletion that a JSON object encodes. Raises KeyError, TypeError, ValueError or InvalidPosition if
+        the object is malformed."""
         position = Position.parse(row["position"])
         return cls(str(row["topic"]), str(row["origin"]), int(row["incarnation"]), position, int(row["at_ms"]))
 
@@ -114,7 +119,7 @@ class Deletion:
         }
 
     def row(self) -> tuple[bytes, bytes]:
-        """Return key and value of the row in the table ``deletions``."""
+        """Return the key and the value of this deletion's row in the table ``deletions``."""
         return self.row_key(), json.dumps(self.as_json()).encode()
 
     def row_key(self) -> bytes:
@@ -123,16 +128,16 @@ class Deletion:
 
 
 class Judgement(Enum):
-    """Meaning of a copy for the cluster whose messages it holds."""
+    """Result of :func:`judge` about a copy."""
 
     SAME = "same"
-    """The cluster has what the copy holds, or has trimmed it."""
+    """The cluster has all that the copy has, or trimmed it."""
     LOST = "lost"
-    """An earlier store of the cluster wrote it: the cluster lost it, and should take it back."""
+    """An earlier store of the cluster wrote the copy. The cluster lost it, and should take it back."""
     DELETED_ON_PURPOSE = "deleted-on-purpose"
-    """The cluster deleted the topic: the copy stays where it is, and never comes back by itself."""
+    """The cluster deleted the topic. The copy stays where it is, and no reclaim takes it back."""
     ABOVE_THE_END = "above-the-end"
-    """The cluster's own store wrote it, and the log ends before it: the cluster lost it."""
+    """The cluster's own store wrote the copy, and its log ends before the copy does. The cluster lost the rest."""
 
 
 LOST_HERE: Final = frozenset({Judgement.LOST, Judgement.ABOVE_THE_END})
@@ -141,36 +146,37 @@ LOST_HERE: Final = frozenset({Judgement.LOST, Judgement.ABOVE_THE_END})
 
 @dataclass(frozen=True, slots=True)
 class CopyElsewhere:
-    """One life of a topic of this cluster, as another cluster holds it."""
+    """Copy of one life of a topic in another cluster."""
 
     incarnation: int
     position: Position
-    """The last position of this cluster that the copy holds."""
+    """The last position of the publishing cluster that the copy has."""
     store: str | None = None
-    """The store of this cluster that wrote the copy; None if the other cluster does not know."""
+    """Id of the publishing cluster's store that wrote the copy; None if the other cluster does not know it."""
     deleted: bool = False
-    """Whether the other cluster was told that this life was deleted on purpose."""
+    """Whether the other cluster knows that this life was deleted on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTopic:
-    """State of the same topic in the cluster that published it."""
+    """State of the topic in the cluster that published it."""
 
     store: str
     incarnation: int | None
-    """The newest life; None if there is no such topic."""
+    """The newest life; None if the cluster has no such topic."""
     has: Callable[[Position], bool]
-    """Whether a position of this cluster is in the log, was trimmed, or is known to be lost for good."""
+    """Returns whether a position of this cluster is in the log, was trimmed, or is known to be lost for good."""
     earlier: Collection[int] = ()
     """Earlier lives that still have messages in the log."""
     deleted: Mapping[int, Position] = field(default_factory=dict)
-    """Lives that this store remembers to have deleted on purpose, each with its last position."""
+    """By incarnation, the last position of each life that this store remembers to have deleted on purpose."""
     remembers: bool = True
-    """Whether ``deleted`` has all lives that this store deleted. If not, a topic that is not here counts as deleted."""
+    """Whether ``deleted`` has every life that this store deleted. If not, a topic that is not here is judged as
+    deleted."""
 
 
 def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
-    """Return what ``copy`` means for the cluster that published it."""
+    """Return what ``copy`` means for the cluster that published its messages. See the rules of this module."""
     deleted_upto = own.deleted.get(copy.incarnation)
     if copy.deleted or (deleted_upto is not None and copy.position <= deleted_upto):
         return Judgement.DELETED_ON_PURPOSE
@@ -185,9 +191,9 @@ def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
 
 
 def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: str, holder: str) -> str:
-    """Return in words why the copies at ``holder`` differ from what ``cluster`` has, and what brings them together.
+    """Return in words why the copy at ``holder`` differs from the topic in ``cluster``, and how to repair that.
 
-    The text is empty if nothing differs. It never advises to delete a copy.
+    Return an empty text if nothing differs. The text never advises to delete a copy.
     """
     this = f"this store (id {own.store[:SHOWN_CHARS]}…)"
     reclaim = f"`replicator backup reclaim`, with the worker of {cluster} stopped, takes"

@@ -1,8 +1,10 @@
-"""The mark of a store that was restored from a backup: which backup, and what became of the messages that it lacked.
+"""Mark of a store that was restored from a backup, or whose reclaim is not finished. The mark is a row in the store.
 
-A store with an unsettled mark is not served: other clusters may have messages of its log that it lost. Once new ones
-are stored, the lost ones could not be put back (invariants 3 and 10). A failover that the store does not know of
-would be ignored.
+It names the backup, and what became of the messages that the backup lacked.
+
+A mark is *settled* when a reclaim is finished. A worker does not start on a store whose mark is not settled, for two
+reasons. Other clusters may have messages that the store lost. Once new messages are stored, the lost ones cannot be put
+back at their positions (invariants 3 and 10). And the worker would ignore a failover that the store does not know of.
 """
 
 from __future__ import annotations
@@ -21,27 +23,28 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HEAD
 
 MARK: Final = "restored"
-"""Under this name in the table ``meta``."""
+"""Name of the row in the table ``meta`` that has the mark."""
 BESIDE: Final = "restored beside"
-"""Under this name in the table ``meta``: the backups of all clusters, in the order in which to restore them if they
-were lost together. Older versions ignore it."""
+"""Name of a row in the table ``meta``: the newest backups of all clusters at the destination, in the order in which to
+restore clusters that were lost together. Older versions ignore the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredMark:
-    """What is known of the last restore of a store."""
+    """Mark of a store: its last restore from a backup, and the reclaim after that."""
 
     restore_id: str
-    """By which other clusters tell that it was restored since they last spoke to it."""
+    """Changes with each restore, and with a reclaim of a store whose mark is settled. By this id other clusters notice
+    that the store was restored since they last spoke to it."""
     backup: str
     made_at_ms: int
     restored_at_ms: int
     settled_at_ms: int | None = None
-    """When the other clusters had been asked what it lost; None while a worker may not start."""
+    """Time at which the reclaim was finished. None until then: the worker may not start."""
     reclaimed_messages: int = 0
     reclaimed_topics: int = 0
     lost: tuple[str, ...] = ()
-    """What is known to be lost for good, or was not asked for, in words."""
+    """Messages that are known to be lost for good, or whose cluster was not asked, in words."""
 
     def settled(self, at_ms: int, *, messages: int, topics: int, lost: tuple[str, ...]) -> RestoredMark:
         return replace(self, settled_at_ms=at_ms, reclaimed_messages=messages, reclaimed_topics=topics, lost=lost)
@@ -51,18 +54,18 @@ class RestoredMark:
 
 
 def restored_mark(store: Store) -> RestoredMark | None:
-    """Return the mark of the last restore of ``store``, or None if the store was never restored."""
+    """Return the mark of ``store``, or None if it has none."""
     return mark_of(store.meta(MARK))
 
 
 def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
-    """Return the mark that ``row`` of the table ``meta`` holds, or None if there is no row."""
+    """Return the mark in ``row`` of the table ``meta``, or None if there is no row."""
     return None if row is None else RestoredMark(**{**row, "lost": tuple(row["lost"])})
 
 
 @dataclass(frozen=True, slots=True)
 class BackupBeside:
-    """A backup that lay at the place from which a store was restored."""
+    """One of the backups that lay at the destination when a store was restored: the newest backup of its cluster."""
 
     cluster: str
     backup: str
@@ -74,18 +77,19 @@ class BackupBeside:
 
 
 def beside_of(rows: Sequence[Mapping[str, Any]] | None) -> list[BackupBeside]:
-    """Return what the row :data:`BESIDE` of the table ``meta`` holds; nothing if there is no row."""
+    """Return the backups that the row :data:`BESIDE` lists, in the order in which to restore them. Return none without
+    a row."""
     return [BackupBeside(row["cluster"], row["backup"], row["made_at_ms"]) for row in rows or ()]
 
 
 def first_restored(cluster: str, beside: Sequence[BackupBeside]) -> list[BackupBeside]:
-    """Return the backups of other clusters that are restored before the one of ``cluster``, in order."""
+    """Return the backups of other clusters that must be restored before the backup of ``cluster``, in order."""
     names = [each.cluster for each in beside]
     return list(beside[: names.index(cluster)]) if cluster in names else []
 
 
 def order_advice(cluster: str, beside: Sequence[BackupBeside]) -> str:
-    """Return in words in which order clusters that were lost together are restored, for the operator of ``cluster``."""
+    """Return advice for the operator of ``cluster``: in which order to restore clusters that were lost together."""
     first = first_restored(cluster, beside)
     rest = [each.cluster for each in beside if each.cluster != cluster and each not in first]
     reclaim = f"run `replicator backup reclaim -f FILE --cluster {cluster}"
@@ -113,9 +117,9 @@ def order_advice(cluster: str, beside: Sequence[BackupBeside]) -> str:
 def check_settled(
     data: Path, cluster: str, mark: RestoredMark | None, beside: Sequence[Mapping[str, Any]] | None = None
 ) -> None:
-    """Raise :class:`StoreUnusable` if the store was restored, and the other clusters were not asked for what it lost.
+    """Raise :class:`StoreUnusable` if the store's ``mark`` is not settled: a reclaim must be run first.
 
-    ``mark`` is the store's mark, or None if the store was never restored. ``beside`` is its row :data:`BESIDE`.
+    ``mark`` is None if the store was never restored. ``beside`` is the row :data:`BESIDE`.
     """
     if mark is not None and mark.settled_at_ms is None and not mark.backup:
         raise StoreUnusable(
@@ -132,9 +136,10 @@ def check_settled(
 
 
 def put_mark(store: Store, mark: RestoredMark, beside: Sequence[BackupBeside] = ()) -> None:
-    """Write the mark into a store of which no writer runs, and make it another store that names the one it was.
+    """Write the mark into a restored store, and give the store a new id. The old id becomes its first predecessor.
 
-    Other clusters then tell what this store writes from what the one before it wrote, after the backup too.
+    No writer may run on the store. By the new id, other clusters distinguish what this store writes from what the store
+    before it wrote after the backup was made.
     """
     before = [store.head["store_id"], *store.head.get("predecessors", ())]
     store.head |= {"store_id": uuid.uuid4().hex, "predecessors": before[:PREDECESSORS_MAX]}

@@ -35,7 +35,7 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 DIGEST_FORM: Final = 1
-"""Must be raised whenever a digest covers something else than before."""
+"""Number of the digest's form. Raise it whenever the digest covers something else than before."""
 DIGEST_BYTES: Final = 16
 _BLOCK: Final = struct.Struct("<QQIIHQ")
 _CHANGE: Final = struct.Struct("<QQB")

@@ -22,7 +22,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
 UNREPLICATED_NAMED_MAX: Final = 5
-"""More names would hide the rest of the report."""
+"""Most unreplicated subscriptions that a report names. More names would hide the rest of the report."""
 
 Topics = Mapping[str, Mapping[str, Any]]
 """What a worker says of its topics, by name."""
@@ -108,10 +108,11 @@ def _compare_digests(
 
 
 def _not_acknowledged(origin: str, begins: Mapping[str, Any], left: Any, newest: Position) -> list[Range]:
-    """Return the range of positions of ``origin`` that the source need not have acknowledged, though it has none left.
+    """Return the range of ``origin``'s positions for which the source needs no acknowledgement, though it has no such
+    entries left.
 
-    These lie before the subscription's start, or in an earlier life of the topic, which the source need not have.
-    Return an empty list if there are none.
+    These entries lie before the subscription's start, or in an earlier life of the topic, which the source need not
+    have. Return an empty list if there are no such entries.
     """
     if not isinstance(left, Mapping):
         return []

@@ -139,9 +139,9 @@ class SwitchReport:
         return lines
 
     def _table(self) -> Table:
-        """Return the topics of the source, those that lack something first; positions are in the JSON alone.
+        """Return a table of the source's topics; topics that lack something come first. Positions are only in the JSON.
 
-        Terminals of 100 columns must show it without folding usual names.
+        Usual names must fit a terminal of 100 columns.
         """
         table = Table(title=f"Topics of {self.source}", title_justify="left")
         for heading in ("topic", "missing", "subscription", "state", "repeated", "held"):

@@ -1,7 +1,8 @@
-"""Differences between the rules of two clusters that would surprise clients after a switch. Pure.
+"""Comparison of two clusters' rules: differences would surprise clients after a switch. Pure.
 
-Links carry messages, acknowledgements, partitions and schemas, but neither permissions nor policies. So these are
-compared before a switch, while there is time. :func:`rules_of` reads the rules that a worker answers.
+Rules are tenants, namespaces, permissions, policies, schemas, partitions and terminated topics. Links carry messages,
+acknowledgements, partitions and schemas, but neither permissions nor policies. So rules are compared before a switch.
+:func:`rules_of` parses the rules that a worker answers with.
 
 Tenants, namespaces, permissions, policies and terminated topics are compared both ways. Schemas and partitions are
 compared only for topics of the source: the target may have topics of its own.
@@ -42,18 +43,20 @@ class Rules:
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
     tenants: frozenset[str] | None = None
-    """None if the worker's version does not send it. Then the next three fields are None, too."""
+    """Tenants of the cluster; None if the worker's version does not send them. The next three fields are then None,
+    too."""
     namespaces: frozenset[str] | None = None
     namespaces_by_use: bool | None = None
-    """Whether the first use of a topic creates its namespace."""
+    """Whether the first use of a topic creates its namespace; None as for ``tenants``."""
     defaults: Mapping[str, Any] | None = None
-    """Policies from the topology file, by name, for topics that have none of their own."""
+    """Policies from the topology file, by name, for topics that have none of their own; None as for ``tenants``."""
     elsewhere: bool = False
     """Whether clients are connected to brokers beside the worker, which hold them to rules of their own."""
 
 
 def rules_of(answer: Mapping[str, Any]) -> Rules:
-    """Return the rules in the JSON answer of ``GET /replication/v1/rules``. Raises :class:`ValueError`."""
+    """Return the rules in the JSON answer of ``GET /replication/v1/rules``. Raises :class:`ValueError` if it is
+    malformed."""
     try:
         return Rules(
             str(answer["cluster"]),
@@ -74,8 +77,8 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
 
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of :class:`Rules` that workers of earlier versions do not send; empty for an answer of such a
-    worker."""
+    """Return those fields of :class:`Rules` that workers of earlier versions do not send; empty for such a worker's
+    answer."""
     if "namespaces" not in answer:
         return {}
     return {
@@ -91,7 +94,7 @@ def _sets(lists: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def differences(source: Rules, target: Rules) -> list[str]:
-    """Return, each as a sentence, what clients of ``source`` would find different at ``target``."""
+    """Return a sentence for each difference that clients of ``source`` would meet at ``target``."""
     found = [
         *_of_namespaces(source, target),
         *_of_roles(source, target),
@@ -172,7 +175,7 @@ def _of_subscriptions(source: Rules, target: Rules) -> Iterator[str]:
 
 def _of_policies(source: Rules, target: Rules) -> Iterator[str]:
     if source.defaults is not None and target.defaults is not None:
-        for name in sorted(source.defaults.keys() & target.defaults.keys()):  # versions may know different ones
+        for name in sorted(source.defaults.keys() & target.defaults.keys()):  # other versions know others
             ours, theirs = source.defaults[name], target.defaults[name]
             if ours != theirs:
                 yield (

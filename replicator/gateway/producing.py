@@ -43,7 +43,8 @@ CLOSE_SECONDS_MAX: Final = 2.0
 
 
 class _Call:
-    """Entries that go to the engine together; ``result`` is None while they wait for what was sent before them."""
+    """Entries that go to the engine together. ``result`` is None while they wait for earlier entries of the
+    producer."""
 
     __slots__ = ("result", "sends", "size_bytes")
 
@@ -81,7 +82,7 @@ class ProducerSession:
         self._settling: asyncio.Task[list[Position]] | None = None
         """What is published again now, of a call that was refused."""
         self._answering = False
-        """A task answers, since a call was refused."""
+        """Whether a task answers the calls, because a call was refused."""
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
         self._given_up = False
@@ -150,7 +151,8 @@ class ProducerSession:
         return self.producer.begin_publish(sends.entries, self._order.turn())
 
     def _confirm(self, _: asyncio.Future[list[Position]]) -> None:
-        """Answer the calls that are confirmed, in their order; what is not confirmed is answered by a task."""
+        """Answer confirmed calls in their order. If a call was refused, start a task that answers it and all later
+        calls."""
         if self._answering:
             return
         while self._calls:
@@ -202,7 +204,7 @@ class ProducerSession:
         self._say_farewell()
 
     def answered(self) -> asyncio.Future[None]:
-        """Return a future that is done when all that was sent has been answered."""
+        """Return a future that is done once everything that the client sent has been answered."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._calls:
             self._waiting.append(waiting)

@@ -12,10 +12,10 @@ from snapshots.position import Position
 
 
 class Unanswered(Protocol):
-    """A producer whose client waits for receipts."""
+    """Interface of a producer whose client waits for receipts."""
 
     def answered(self) -> asyncio.Future[None]:
-        """Return a future that is done when all that the client sent has been answered."""
+        """Return a future that is done once everything that the client sent has been answered."""
 
 
 class Wire(Protocol):
@@ -26,7 +26,7 @@ class Wire(Protocol):
     writable: bool
     """Whether the socket takes more; the sessions are told when it does again."""
     unanswered: set[Unanswered]
-    """Producers, connected or gone, whose client waits for receipts."""
+    """Producers whose client waits for receipts, whether the client is still connected or not."""
 
     def send(self, command: BaseCommand) -> None:
         """Send a command that has nothing behind it."""

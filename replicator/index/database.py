@@ -66,7 +66,7 @@ class DatabaseNewer(DatabaseError):
 
 
 class DatabaseInUse(DatabaseError):
-    """A worker that runs uses the database, so its schema cannot be taken back."""
+    """Error for taking a schema back while a running worker uses the database."""
 
 
 class DatabaseNeverReached(DatabaseError):
@@ -128,9 +128,10 @@ class Database:
             raise
 
     async def examine(self) -> Examined | None:
-        """Make all checks of :meth:`start` without changing anything; return what the database reports of itself.
+        """Make all checks of :meth:`start` without changing anything; return the server's version and the schema's
+        revision.
 
-        Return None for an embedded server, which is not started for this. Raises as :meth:`start` does.
+        Return None for an embedded server, which is not started for this. Raises the same errors as :meth:`start`.
         """
         if self._embedded is not None:
             try:
@@ -152,7 +153,7 @@ class Database:
     async def _checked_revision(self, connection: AsyncConnection) -> str | None:
         """Return the schema's revision; None for an empty database.
 
-        Raises :class:`DatabaseNewer` if a newer version of this program made the schema. Raises
+        Raises :class:`DatabaseNewer` if a newer version of this program made the schema, and
         :class:`DatabaseConfigError` if migrations are missing and the user may not make tables.
         """
         try:

@@ -73,9 +73,9 @@ class EmbeddedPostgres:
             raise self._cannot_start(error) from None
 
     def check(self) -> None:
-        """Check, without starting the server, that it could start: account, program, and version of its data directory.
+        """Check the account, the program, and the version of the data directory, without starting the server.
 
-        Raises :class:`EmbeddedPostgresError`.
+        Raises :class:`EmbeddedPostgresError` if the server could not start.
         """
         try:
             check_no_dangling_link(self._data_dir)

@@ -45,9 +45,10 @@ def ensure_system_user() -> None:
 
 
 def needed_useradd() -> str | None:
-    """Return the path of ``useradd`` if the account of PostgreSQL has to be made; None if it has not.
+    """Return the path of ``useradd`` if PostgreSQL's account must be created first; None if the account exists or is
+    not needed.
 
-    Raises :class:`SystemUserMissing` if the account has to be made and there is no ``useradd``.
+    Raises :class:`SystemUserMissing` if the account must be created and there is no ``useradd``.
     """
     if os.geteuid() != 0 or _is_there():
         return None

@@ -116,7 +116,7 @@ class Translator:
         """
         topic = await self._engine.topic(topic_name, create=False)
         if origin == self._engine.cluster:
-            put_back = position.ledger < topic.incarnation and position in topic.log  # an earlier life, by a reclaim
+            put_back = position.ledger < topic.incarnation and position in topic.log  # an earlier life, reclaimed
             if incarnation != topic.incarnation and not put_back:
                 raise self._other_life(topic, origin)
             self._check(topic, position)

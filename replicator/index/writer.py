@@ -151,7 +151,7 @@ class IndexWriter:
     async def mappings_of(self, topics: Collection[str]) -> dict[str, list[SnapshotMapping]]:
         """Write all waiting rows, then return the snapshot mappings of ``topics`` from Postgres, by topic.
 
-        Raises :class:`RepositoryUnavailable`.
+        Raises :class:`RepositoryUnavailable` if Postgres does not answer.
         """
         self._check_up()
         await self.flush(extents=False)
@@ -160,7 +160,7 @@ class IndexWriter:
     async def audit_log(self, *, since: datetime | None = None, newest: int = 100) -> list[AuditEntry]:
         """Write all waiting rows, then return the cluster's audit log, the newest entry first.
 
-        Raises :class:`RepositoryUnavailable`.
+        Raises :class:`RepositoryUnavailable` if Postgres does not answer.
         """
         self._check_up()
         await self.flush(extents=False)
@@ -172,21 +172,25 @@ class IndexWriter:
         return await self.repository().drill_runs(newest=newest)
 
     async def drill_run(self, run_id: str) -> DrillRun | None:
-        """Return a stored drill with its report; None if there is none. Raises :class:`RepositoryUnavailable`."""
+        """Return a stored drill with its report; None if there is no such drill.
+
+        Raises :class:`RepositoryUnavailable` if Postgres does not answer.
+        """
         self._check_up()
         return await self.repository().drill_run(run_id)
 
     async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
         """Return the position in this log of an origin's entry, from Postgres; None if the entry was not copied.
 
-        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable`.
+        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable` if Postgres does not answer.
         """
         return await self._look_up(key.topic, lambda repository: repository.to_local(key, position))
 
     async def to_origin(self, topic: str, position: Position) -> tuple[ExtentKey, Position] | None:
-        """Return origin and origin position of the entry at ``position``, from Postgres; None if it was not copied.
+        """Return origin and origin position of the entry at ``position``, from Postgres; None if the entry was not
+        copied.
 
-        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable`.
+        Waiting rows of the topic are written first. Raises :class:`RepositoryUnavailable` if Postgres does not answer.
         """
         return await self._look_up(topic, lambda repository: repository.to_origin(topic, position))
 

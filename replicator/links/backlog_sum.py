@@ -1,11 +1,12 @@
-"""The sum of the backlogs of a link's topics, with bounded work for each question. Pure.
+"""Sum of the backlogs of a link's topics, kept up to date with limited work per question. Pure.
 
-Invariant 11: thousands of topics may be late, and counting the backlog of each would hold up all clients of a worker.
+Invariant 11: thousands of topics may lag at once, and counting all of them in one go would delay a worker's clients.
 
-1. Whoever moves a topic says so. That costs a dictionary's entry.
-2. A question counts at most :data:`COUNTED_AT_ONCE` of the topics that moved, those that moved first. Others count with
-   the figure that they had before.
-3. The link counts the rest every few seconds, a part in each turn of the event loop (:meth:`BacklogSum.count`).
+1. The link calls :meth:`BacklogSum.moved` when a topic's backlog may have changed. That only adds a key to a
+   dictionary.
+2. A question for the sum counts at most :data:`COUNTED_AT_ONCE` of these topics, those that moved first. The other
+   topics contribute the figure that was counted last.
+3. Every few seconds the link counts the rest, a part in each turn of the event loop (:meth:`BacklogSum.count`).
 """
 
 from __future__ import annotations
@@ -15,31 +16,32 @@ from itertools import islice
 from typing import Final
 
 COUNTED_AT_ONCE: Final = 200
-"""Some three milliseconds."""
+"""Most topics that one question counts; this takes some three milliseconds."""
 
 
 class BacklogSum:
-    """The sum of the backlogs of topics. ``backlog_of`` counts the backlog of one topic."""
+    """Sum of the backlogs of a link's topics. ``backlog_of`` returns the backlog of one topic."""
 
     def __init__(self, backlog_of: Callable[[str], int]) -> None:
         self._backlog_of = backlog_of
         self._moved: dict[str, None] = {}
-        """Topics that moved since they were counted, in that order."""
+        """Topics that moved since their backlog was counted, those that moved first at the front."""
         self._counted: dict[str, int] = {}
-        """Backlogs that are not 0, as they were counted last."""
+        """Backlogs by topic, as counted last; a backlog of 0 is left out."""
         self._total = 0
 
     def moved(self, name: str) -> None:
-        """Note that the backlog of a topic may have changed."""
+        """Record that the backlog of a topic may have changed."""
         self._moved[name] = None
 
     def forget(self, name: str) -> None:
-        """Leave out a topic that the link carries no more."""
+        """Remove a topic that the link no longer carries."""
         self._moved.pop(name, None)
         self._total -= self._counted.pop(name, 0)
 
     def count(self) -> bool:
-        """Count at most :data:`COUNTED_AT_ONCE` topics again; return whether all figures are up to date now."""
+        """Count the backlogs of at most :data:`COUNTED_AT_ONCE` topics again. Return whether the figures of all topics
+        are up to date now."""
         for name in list(islice(self._moved, COUNTED_AT_ONCE)):
             del self._moved[name]
             backlog = self._backlog_of(name)
@@ -53,6 +55,9 @@ class BacklogSum:
         return dict(self._counted)
 
     def total(self) -> int:
-        """Return the sum: exact if few topics moved since the last question, else as it was some seconds ago."""
+        """Return the sum of all backlogs.
+
+        It is exact if few topics moved since the last question. Otherwise it is some seconds old.
+        """
         self.count()
         return self._total

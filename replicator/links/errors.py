@@ -22,11 +22,13 @@ class WrongVersion(LinkError):
 
 
 class RunAwaited(PeerUnavailable):
-    """The destination asks another run of this store whether it has ended, and serves this one if it has."""
+    """Error of a destination that is asking another run of this store whether it is alive. The link announces its run
+    again later."""
 
 
 class RunRefused(LinkError):
-    """The destination serves another run of this store: a twin, or one of which an operator said that it stays."""
+    """Error of a destination that serves another run of this store: that run is a live twin, or an operator decided for
+    it."""
 
 
 class LinkPaused(LinkError):

@@ -25,9 +25,9 @@ from replicator.security.access import access
 WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 SWITCHING_PROTOCOLS: Final = 101
 ANSWERS_AHEAD_MAX: Final = 256
-"""Answers that were read and not taken; there is one for each frame in flight."""
+"""Most answers that were read and not taken yet; there is one answer for each frame on its way."""
 QUESTIONS_AHEAD_MAX: Final = 4
-"""Questions that were read and not answered; the destination puts one every some seconds."""
+"""Most questions that were read and not answered yet; the destination asks a question every few seconds."""
 
 
 class FrameStream(Protocol):
@@ -40,7 +40,7 @@ class FrameStream(Protocol):
         """The oldest answer that was not taken yet, from JSON."""
 
     async def question(self) -> str:
-        """Wait for something that the destination asks of its own accord, and return it."""
+        """Wait for a question that the destination asks over the stream, and return it."""
 
     async def ended(self) -> None:
         """Returns when no more can be received than what is here already."""
@@ -99,7 +99,7 @@ class UpgradedStream:
     async def receive(self) -> Any:
         answer = await self._answers.get()
         if isinstance(answer, Exception):
-            self._answers.put_nowait(answer)  # for whoever asks again
+            self._answers.put_nowait(answer)  # the next caller gets it, too
             raise answer
         return answer
 
@@ -115,13 +115,13 @@ class UpgradedStream:
         self._writer.transport.abort()
 
     async def _read_answers(self) -> None:
-        """Read all that comes, also while no frame is in flight: a question may come at any time."""
+        """Read all answers and questions, also while no frame is on its way: a question may come at any time."""
         try:
             while True:
                 answer = await self._read_answer()
                 if not isinstance(answer, dict) or QUESTION not in answer:
                     await self._answers.put(answer)
-                elif not self._questions.full():  # else one is there to be answered already
+                elif not self._questions.full():  # else enough questions wait for an answer
                     self._questions.put_nowait(str(answer[QUESTION]))
         except (asyncio.IncompleteReadError, OSError, ValueError, RecursionError) as error:
             await self._answers.put(error)

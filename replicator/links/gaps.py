@@ -1,28 +1,32 @@
-"""Gaps: where a link cannot go on without losing messages or joining two histories, and what may be done. Pure.
+"""Gaps: reasons why a link cannot go on with a topic without losing messages or joining two histories. Pure.
 
-Invariants (DESIGN §3): 2 and 5, no message is passed over in silence, and no history is put after another's beginning
-unless somebody decides it; 12, each gap has a way on that loses nothing, and its text names that way first.
+A life is a topic from when it is made until it is deleted; its incarnation names it. "Here" is the source of the link.
+Invariants (DESIGN §3): 2 and 5, no message is passed over in silence, and two histories are joined only if an operator
+or a policy decides it; 12, each gap can be ended without loss, and its text names that way first.
 
-For every origin that a link carries of a topic, what is here is compared with what the destination has:
+For every origin that a link carries of a topic, the source's log is compared with the destination's copy:
 
-1. A later life here than there: the topic was deleted and made anew, or its cluster lost its store (``made-anew``).
-2. The destination has messages of the source itself that the source lost (``lost-data``), or a later life of its topic.
-3. Messages above what the destination has are missing here, because they were trimmed, or because they were left out
-   on their way to here (``trimmed``). A destination that was never copied to starts with what there is, unless
-   the origin's messages also come to it on another way: those are waited for.
+1. ``made-anew``: the source has a later life of the topic than the destination. The topic was deleted and made again,
+   or its cluster lost its store.
+2. ``lost-data``: the destination has messages of the source itself that the source lost, or a later life of the
+   source's topic.
+3. ``trimmed``: messages above the destination's high-water mark are missing here, because they were trimmed, or because
+   the link that brought the topic here left them out. A destination that never had a copy starts with what the source
+   has. But if another link also brings the origin's messages, this link waits until they have come.
+4. ``earlier-life``: the source has messages of an earlier life, as after a reclaim, and the destination has only a
+   later life. The destination is asked what it lacks below its mark; this is done only for the few topics with earlier
+   lives.
 
-4. Messages of an earlier life of a topic are here, as after a reclaim, and the destination has only a later life
-   (``earlier-life``). What the destination lacks below its mark it is asked, of the few topics with earlier lives.
+Positions of later lives are greater. So one mark for each origin says how far the destination has all lives
+(docs/adr/0080). Markers are no messages and prove no life. The destination takes up the later life without a decision
+in two cases: its copy has only markers of the earlier life, or the source's log has the earlier life, too
+(:func:`lives_to_raise`).
 
-Positions of later lives are greater, so one mark for each origin says how far all lives are there (docs/adr/0080).
-Markers are no messages, and say nothing of lives: where the destination has only markers of the earlier life, or the
-earlier life is in the log here too, the life there is raised without asking (:func:`lives_to_raise`).
-
-``keep-both`` ends 1: the destination keeps the earlier life as closed history, and the link goes on with the later one.
-It ends 4: the source keeps the earlier life, and the destination notes a hole.
-``skip-and-record`` goes over a gap of kind 3: the next block says that something was left out before it. ``copy-anew``
-deletes the destination's copy for 1 and 3. Nothing but an operator ends 2: what only the destination has stays there,
-and is written down here as a hole of the source itself, which it never claims.
+``keep-both`` ends gap 1: the destination keeps the earlier life as closed history, and the link goes on with the later
+one. It also ends gap 4: the source keeps the earlier life, and the destination records a hole. ``skip-and-record`` ends
+gap 3: the next block says that messages before it were left out. ``copy-anew`` ends gaps 1 and 3: it deletes the
+destination's copy. Only an operator ends gap 2. The messages then stay at the destination alone, and this cluster
+records them as a hole of its own, which it never claims.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ KEEP_BOTH: Final = "keep-both"
 SKIP_AND_RECORD: Final = "skip-and-record"
 COPY_ANEW: Final = "copy-anew"
 POLICIES: Final = (KEEP_BOTH, SKIP_AND_RECORD, COPY_ANEW)
-"""Ways to end a gap, the one that loses nothing first."""
+"""Policies that end a gap; the policy that loses nothing comes first."""
 
 _ENDED_BY: Final = {
     TRIMMED: (SKIP_AND_RECORD, COPY_ANEW),
@@ -57,19 +61,19 @@ Hole = tuple[Position, Position]
 
 
 def policies_for(kind: str) -> list[str]:
-    """Return the policies by which an operator can end a gap of that kind, the one that loses nothing first."""
+    """Return the policies by which an operator can end a gap of ``kind``, the policy that loses nothing first."""
     return [policy for policy in POLICIES if Gap(kind, "", "").allows(policy, asked=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Why a topic stopped. ``kind`` is one of :data:`KINDS`."""
+    """Reason why a link stopped copying a topic. ``kind`` is one of :data:`KINDS`."""
 
     kind: str
     origin: str
     detail: str
     reclaim_only: bool = False
-    """Whether no policy ends it: the source's store is an older one, and has to take back what it lost."""
+    """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
 
     @classmethod
     def trimmed(cls, origin: str, have: Position, missing: Position, held: int | None = None) -> Gap:
@@ -84,7 +88,8 @@ class Gap:
 
     @classmethod
     def earlier_life(cls, origin: str, upto: Position, destination: str) -> Gap:
-        """Return the gap of messages that lie below the mark of the destination, where :func:`find_gap` sees none."""
+        """Return the gap for messages of an earlier life that lie below the destination's mark; :func:`find_gap` cannot
+        see it."""
         return cls(
             EARLIER_LIFE,
             origin,
@@ -94,7 +99,8 @@ class Gap:
         )
 
     def allows(self, policy: str, *, asked: bool = False) -> bool:
-        """Return whether the policy can end it: the link's own policy, or one that an operator ``asked`` for."""
+        """Return whether ``policy`` can end the gap. ``asked`` is True if an operator chose the policy, and False if it
+        is the setting of the link."""
         if self.reclaim_only:
             return False
         if self.kind == LOST_DATA:
@@ -104,23 +110,24 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The highest position of an origin, and the newest incarnation of the origin's topic that is known there."""
+    """High-water mark of an origin in a topic, with the newest incarnation of the origin's topic that the cluster
+    knows."""
 
     incarnation: int
     position: Position
     messages: Position | None = None
-    """Position of the newest message of the origin. BEFORE_ALL: there are only markers. None: an older worker did not
-    say."""
+    """Position of the origin's newest message; BEFORE_ALL if the topic has only markers of it; None if an older worker
+    did not report it."""
     held: int | None = None
-    """How many messages the log of the topic has, of all origins. None if it was not said."""
+    """Number of messages of all origins in the topic's log; None if an older worker did not report it."""
     store: str | None = None
-    """The origin's store that wrote that life, as far as whoever says the mark knows."""
+    """Id of the origin's store that wrote this life; None if the reporting cluster does not know it."""
     deleted: bool = False
-    """Whether whoever says the mark knows that the origin deleted that life on purpose."""
+    """Whether the reporting cluster knows that the origin deleted this life on purpose."""
 
     @property
     def is_markers_only(self) -> bool:
-        """Whether there are markers of the origin and no message."""
+        """Whether the topic has markers of the origin but no messages of it."""
         return self.messages == BEFORE_ALL
 
 
@@ -148,7 +155,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the source knows of one topic."""
+    """State of one topic at the source of a link."""
 
     cluster: str
     destination: str
@@ -156,12 +163,13 @@ class Here:
     marks: Mapping[str, Mark]
     missing: Missing
     has: Callable[[Position], bool]
-    """Whether the source's own position was ever in its log, or is known to have been lost by a restore."""
+    """Returns whether a position of the source's own was ever in its log, or is recorded as lost by a restore."""
     has_earlier: Callable[[str, Mark], bool]
-    """Whether the log has, or had, the entry at a mark of an earlier life of an origin."""
+    """Returns whether the log has, or had, the entry at a mark of an earlier life of an origin."""
 
     def incarnation_of(self, origin: str) -> int | None:
-        """Return the newest life of ``origin`` that is known here; None if nothing of the origin is here."""
+        """Return the newest incarnation of ``origin``'s topic that the source knows; None if it has nothing of that
+        origin."""
         if origin == self.cluster:
             return self.incarnation
         mark = self.marks.get(origin)
@@ -192,10 +200,11 @@ def find_gap(
 def lives_to_raise(
     here: Here, there: Mapping[str, Mark], origins: Collection[str], *, asked: bool = False
 ) -> dict[str, Mark]:
-    """Return, by origin, the marks of which the destination is to learn the life that is here.
+    """Return, by origin, the marks of later lives that the destination should learn.
 
-    If nobody ``asked`` for that, only lives that it may take up without a decision are returned: it has no message of
-    the earlier life, or that one is in the log here too, so that somebody decided it for this cluster before.
+    With ``asked``, an operator or a policy decided it, and all later lives are returned. Otherwise only lives are
+    returned that the destination may learn without a decision. This is so if it has only markers of the earlier life,
+    or if the earlier life is in the source's log, too.
     """
     raised: dict[str, Mark] = {}
     for origin in origins:
@@ -219,7 +228,7 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
     if incarnation is not None and incarnation > theirs.incarnation:
         return None if _joins_by_itself(here, origin, theirs) else _made_anew(here, origin, incarnation, theirs)
     if origin != here.cluster:
-        return None  # a later life is there already: what is here of earlier ones lies below it
+        return None  # the destination has a later life, and earlier lives here lie below it
     if here.incarnation < theirs.incarnation:
         return Gap(
             LOST_DATA,

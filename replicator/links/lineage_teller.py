@@ -1,16 +1,16 @@
-"""Tells a destination which stores wrote the copies that it has, and which topics were deleted on purpose.
+"""Reports to a link's destination which stores wrote its copies, and which topics were deleted on purpose.
 
-Invariants (DESIGN §3): 11, messages and what waits are bounded; 13, the destination can tell lost data from deleted
-data.
+Each store of a cluster has an id. A life is a topic from when it is made until it is deleted. Invariants (DESIGN §3):
+11, messages and waiting reports are limited; 13, the destination can tell lost data from deleted data.
 
-1. Connected: what the destination said of each topic is compared with what is here. If a copy's last position is here
-   and the destination names another store, or none, it is told the store that wrote it. This includes copies from
-   before stores had names. A copy that is not wholly known here keeps the store that it has.
-2. A topic's first blocks were copied, or this cluster was told who wrote what it has: the destination is told.
-3. A topic is deleted at its origin, here or elsewhere: the destination is told. It is told again on a later connection,
-   as long as its copy has no mark, and once by each worker that starts.
+1. On a new connection, the marks that the destination reported are compared with this cluster's. If a copy's last
+   position is in the log here, and the destination names another store as its writer, or none, the right store is
+   reported. This includes copies from before stores had ids. A copy whose end is not known here keeps its store.
+2. A store is also reported once a topic's first blocks were copied, or when a link tells this cluster who wrote a copy.
+3. A deletion at a topic's origin, this cluster or another, is reported. It is reported again on a later connection
+   while the destination's copy is not marked as deleted. Each worker also reports it once after its start.
 
-Blocks do not wait for these messages. A destination that refuses one is told again after :data:`RETRY_SECONDS`.
+Blocks do not wait for these reports. After a refusal the link reports again after :data:`RETRY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from replicator.links.link_topics import LinkTopics
 from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageTold
 
 TURN_TOPICS: Final = 500
-"""Topics that are looked at before others get their turn: some milliseconds."""
+"""Topics that are compared before other tasks of the event loop run; this takes some milliseconds."""
 
 RETRY_SECONDS: Final = 5.0
-"""Pause after a refusal: a destination that is full may have room then."""
+"""Pause after the destination refused a report; a full destination may have room then."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,36 +43,39 @@ _Copy = tuple[str, str, int]
 
 
 class Transport(Protocol):
-    """Connection to the destination, as far as it is needed here."""
+    """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
 
     async def tell_lineage(self, told: LineageTold) -> Mapping[str, tuple[str, str]]: ...
 
 
 class LineageTeller:
-    """Tells for one link, whose ``topics`` are given. All methods run on the engine's event loop."""
+    """Reports the writers of copies, and deletions, for the link that carries ``topics``.
+
+    All methods run on the engine's event loop.
+    """
 
     def __init__(self, engine: Engine, topics: LinkTopics) -> None:
         self._engine = engine
         self._stores = engine.origin_stores
         self._topics = topics
         self._destination_store = ""
-        """Store that the destination named; "" if it is of an earlier version, which is told nothing."""
+        """Id of the destination's store; "" if its version is earlier, and then nothing is reported to it."""
         self._copies: dict[_Copy, None] = {}
-        """Copies whose writer is to be told."""
+        """Copies whose writer must be reported."""
         self._deletions: dict[tuple[str, str, int], None] = {}
-        """Deletions that are to be told."""
+        """Deletions that must be reported."""
         self._told: set[tuple[str, str, int]] = set()
-        """Deletions that the destination's store was told."""
+        """Deletions that were reported to the destination's present store."""
         self._stores_told = False
         self._refused = ""
-        """Reason of the destination's last refusal, as it was logged."""
+        """Reason of the destination's last refusal; it is logged once."""
         self._there: Mapping[str, Mapping[str, Mark]] | None = None
-        """Marks of the destination, by topic and origin; None after they were compared."""
+        """Marks of the destination, by topic and origin, that were not compared yet; None once they were."""
         self._work = asyncio.Event()
         topics.on_copied = self.copied
 
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]], store: str) -> None:
-        """Begin a connection: ``there`` has the marks of the destination, ``store`` is the id of its store."""
+        """Begin a connection. ``there`` has the destination's marks; ``store`` is the id of its store."""
         if store != self._destination_store:
             self._told.clear()
         self._destination_store = store
@@ -85,7 +88,8 @@ class LineageTeller:
         self._work.set()
 
     def copied(self, name: str) -> None:
-        """Note that the destination has the first blocks of a topic, or of another origin in it."""
+        """Record that the destination has the first blocks of topic ``name``, or the first blocks of another origin in
+        it."""
         if self._destination_store:
             topic = self._engine.find(name)
             marks = {} if topic is None else topic.origins.high_waters()
@@ -94,25 +98,28 @@ class LineageTeller:
             self._work.set()
 
     def noted(self, copies: Sequence[_Copy]) -> None:
-        """Note that links told this cluster who wrote copies."""
+        """Record that other clusters' links told this cluster which stores wrote ``copies``."""
         if self._destination_store:
             carried = self._topics.copier.topics
             self._copies |= {each: None for each in copies if each[0] in carried and each[1] in self._topics.origins}
             self._work.set()
 
     def deleted(self, deletions: Sequence[Deletion]) -> None:
-        """Note that origins deleted topics on purpose."""
+        """Record that origins deleted topics on purpose."""
         if self._destination_store:
             self._deletions |= {each.key: None for each in deletions if self._is_to_be_told(each)}
             self._work.set()
 
     async def tell(self, transport: Transport) -> None:
-        """Tell what is to be told, for as long as the link is connected. Raises what the transport raises."""
+        """Report everything that is waiting, for as long as the link is connected.
+
+        Raises the errors of the transport, except a refusal: that is repeated later.
+        """
         while True:
             self._work.clear()
             try:
                 await self._tell_all(transport)
-            except PeerRefused as error:  # it may be full, and a link copies all the same
+            except PeerRefused as error:  # the destination may be full; the link copies all the same
                 self._note_refused(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -144,7 +151,7 @@ class LineageTeller:
             self._told |= {each.key for each in deletions if each.topic not in refused}
 
     async def _look_at_all(self) -> None:
-        """Compare the marks of the destination with what is here, and note what it is to be told."""
+        """Compare the destination's marks with this cluster's state, and record what must be reported."""
         there, self._there = self._there, None
         if there is None:
             return
@@ -164,7 +171,8 @@ class LineageTeller:
         return deletion.origin in self._topics.origins and self._topics.carries_name(deletion.topic)
 
     def _lacks(self, there: Mapping[str, Mapping[str, Mark]], deletion: Deletion) -> bool:
-        """Return whether the destination may not know of a deletion."""
+        """Return whether the destination may not know a deletion: it was not reported yet, or the copy has no mark of
+        it."""
         if deletion.key not in self._told:
             return True
         mark = there.get(deletion.topic, {}).get(deletion.origin)
@@ -174,7 +182,8 @@ class LineageTeller:
         return mark is not None and is_of_copy and not mark.deleted
 
     def _knows(self, name: str, origin: str, theirs: Mark) -> bool:
-        """Return whether the destination's copy is known here to its end, and it names another store than this one."""
+        """Return whether the end of the destination's copy is known here, and the destination names another store as
+        its writer."""
         topic = self._engine.find(name)
         if topic is None or name not in self._topics.copier.topics:
             return False
@@ -183,27 +192,27 @@ class LineageTeller:
             return False
         if origin == self._engine.cluster:
             copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
-            if theirs.incarnation < topic.incarnation:  # a reclaim may have put that life back
+            if theirs.incarnation < topic.incarnation:  # a reclaim may have brought that life back
                 return topic.origins.had(origin, theirs.position)
             return judge(copy, self._stores.own_topic(name)) is Judgement.SAME
         ours = topic.origins.high_water(origin)
         return ours is not None and ours.incarnation == theirs.incarnation and ours.position >= theirs.position
 
     def _writer(self, name: str, origin: str, incarnation: int) -> list[CopyWriter]:
-        """Return which store wrote a life of a topic that is here; nothing if that is not known."""
+        """Return which store wrote a life of a topic that is here; empty if this cluster does not know it."""
         topic = self._engine.find(name)
         store = None if topic is None else self._stores.store_of(topic, origin, incarnation)
         return [] if store is None else [CopyWriter(name, origin, incarnation, store)]
 
     def _lines(self) -> dict[str, StoreLine]:
-        """Return the newest store of each origin that the link carries, as far as it is known."""
+        """Return the newest store of each origin that the link carries, if it is known, with the stores before it."""
         known = {**self._stores.lines, self._engine.cluster: self._stores.line}
         origins = islice((each for each in sorted(self._topics.origins) if each in known), ORIGINS_MAX)
         return {origin: known[origin] for origin in origins}
 
 
 def _take(waiting: dict[_Key, None], count: int) -> list[_Key]:
-    """Remove the first ``count`` keys, and return them."""
+    """Remove the first ``count`` keys from the dictionary, and return them."""
     taken = list(islice(waiting, count))
     for key in taken:
         del waiting[key]

@@ -58,7 +58,8 @@ RETRY_SECONDS_MAX: Final = 1.0
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
 TWIN_LOOKED_AT_SECONDS: Final = 5.0
-"""How often a destination that names a twin is asked whether there still is one."""
+"""How often the run is announced again to a destination that reported a twin, to learn whether the twin is still
+there."""
 SAVE_SECONDS: Final = 2.0
 """How often it is noted how far the topics are."""
 
@@ -66,13 +67,14 @@ log = structlog.get_logger(__name__)
 
 
 class Link:
-    """Copies from ``engine`` to the worker of cluster ``to`` at ``address``, as ``route`` says; without one, the own
-    messages of all topics.
+    """Link of ``engine``'s cluster to the worker of cluster ``to`` at ``address``.
 
-    ``index`` learns how far the topics are; ``on_lost_copy`` of a topic of which the destination has less than it had,
-    whenever that is found out; ``on_state`` of the link's state when it changes: ``connecting``,
-    ``copying``, ``idle``, ``paused`` or ``failed``; with Spark also ``waiting`` for it, and ``backfilling``.
-    The destination is told ``run``, the run of this worker; without one it can tell no twin.
+    ``route`` says which messages of which topics it copies; without it, the cluster's own messages of all topics.
+    ``index`` is told how far the topics are copied. ``on_lost_copy`` is called with a topic whose copy at the
+    destination shrank. ``on_state`` is called when the link's state changes: to ``connecting``, ``copying``, ``idle``,
+    ``paused`` or ``failed``; with Spark also to ``waiting`` or ``backfilling``. ``run`` is the present start of this
+    worker, which is announced to the destination. Without it, the destination cannot notice that two workers use copies
+    of one store.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class Link:
         self.route = route or Route.single(LinkSpec(engine.cluster, to))
         self.run = run
         self.run_answer: RunAnswer | None = None
-        """What the destination last said of this run; None if it said nothing, as one of an earlier version."""
+        """Last answer of the destination to this worker's run; None before the first answer, and from an earlier
+        version."""
         self.backfill_progress: tuple[int, int] | None = None
         """Bytes in all and bytes left, as the backfill that has the link last said; None without one."""
         self._topics = LinkTopics(engine, self.route, index, on_lost_copy)
@@ -184,7 +187,7 @@ class Link:
         return self.planner.heard(carrier)
 
     def acknowledged(self) -> dict[str, Position]:
-        """Return, by topic, up to where the destination has the log. Topics with which the link cannot go on are left
+        """Return, by topic, the position up to which the destination has the log. Topics that stopped at a gap are left
         out."""
         copies = self._topics.copier.topics.items()
         return {name: copy.acknowledged for name, copy in copies if copy.gap is None}
@@ -208,9 +211,10 @@ class Link:
         self._nudged.set()
 
     async def resolve(self, topic_name: str, policy: str) -> None:
-        """Go on with a topic that has a gap, by ``keep-both``, ``skip-and-record`` or ``copy-anew``.
+        """End the gap of a topic by ``keep-both``, ``skip-and-record`` or ``copy-anew``, and go on copying the topic.
 
-        Raises :class:`NotResolved`.
+        Raises :class:`NotResolved` if the topic has no gap, if the policy cannot end it, or if the link is not
+        connected.
         """
         gap = self._topics.gap_of(topic_name)
         if gap is None:
@@ -379,22 +383,24 @@ class Link:
         )
 
     async def _tell_run(self, transport: HttpTransport, question: str = "") -> None:
-        """Tell the destination the run of this worker.
+        """Announce this worker's run to the destination.
 
-        Raises :class:`RunAwaited` and :class:`RunRefused` if the destination does not serve it.
+        Raises :class:`RunAwaited` if the destination is still asking another run of the store, and :class:`RunRefused`
+        if it serves another run.
         """
         if self.run is None:
             return
         answer = self.run_answer = await transport.tell_run(self.run, question)
         if answer is None:
-            transport.run_id = ""  # it would not understand it
+            transport.run_id = ""  # a destination of an earlier version does not know the question
         elif answer.standing is Standing.ASKING:
             raise RunAwaited(answer.reason)
         elif answer.standing is not Standing.SERVED:
             raise RunRefused(answer.reason)
 
     async def _answer_questions(self, transport: HttpTransport) -> None:
-        """Tell the destination the run when it asks, and now and then while it says that there is a twin."""
+        """Announce the run each time the destination asks, and every few seconds while the destination reports a
+        twin."""
         while True:
             twins = self.run_answer is not None and bool(self.run_answer.twins)
             question = ""
@@ -457,18 +463,19 @@ class Link:
     # Figures.
 
     def backlog_entries(self) -> int:
-        """Return how many entries the destination has not confirmed, of any origin: an upper bound of those to copy.
+        """Return how many entries of all origins the destination has not confirmed: at most so many are left to copy.
 
         If hundreds of topics move at once, the figure is up to :data:`SAVE_SECONDS` old.
         """
         return self._topics.backlog_entries()
 
     async def backlog_by_topic(self) -> dict[str, int]:
-        """Return the backlog in entries of each topic that has one."""
+        """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
+        out."""
         return await self._topics.backlog_by_topic()
 
     async def behind(self, limit: int) -> list[Behind]:
-        """See :func:`~replicator.links.status.topics_behind`."""
+        """Return the topics that are most behind; see :func:`~replicator.links.status.topics_behind`."""
         return await topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class LinkIndex(Protocol):
 
 
 class CopyKeeper(Protocol):
-    """What a link's topics ask of the destination."""
+    """Interface of the destination for decisions about its copies."""
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
     async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None: ...
@@ -76,13 +76,14 @@ class LinkTopics:
         self.deleted_here: dict[str, None] = {}
         """Topics that were deleted here and of which the destination has a copy, the newest last."""
         self.lost_here: dict[str, str] = {}
-        """Topics that this cluster lost and of which the destination has a copy, each with the cause."""
+        """Topics that this cluster lost while the destination has a copy, each with the cause in words."""
         self.on_copied: Callable[[str], None] = lambda _: None
-        """Told a topic when the destination has the first blocks of it, or of another origin in it."""
+        """Called with a topic when the destination got its first blocks, or the first blocks of another origin in
+        it."""
         self._origins_told: dict[str, int] = {}
-        """By topic, of how many origins :attr:`on_copied` was told."""
+        """By topic, how many origins it had when :attr:`on_copied` was called last."""
         self._left_alone: set[str] = set()
-        """Topics that the destination deleted, and of which the link would bring nothing but markers."""
+        """Topics that the destination deleted, and to which the link would bring only markers."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -185,7 +186,7 @@ class LinkTopics:
                 self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
-        self.lost_here.pop(topic.name, None)  # from here on it has a gap
+        self.lost_here.pop(topic.name, None)  # from now on the topic's gap reports the loss
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
@@ -194,9 +195,9 @@ class LinkTopics:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
     def _leave_alone(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
-        """Stop carrying a topic that the destination deleted, if the link would make it again with markers alone.
+        """Stop carrying a topic that the destination deleted, if the link would create it again with markers only.
 
-        Return whether it is so. The link takes the topic up when it has a message to bring.
+        Return whether the link stopped. It carries the topic again once it has a message to bring.
         """
         if there or not self._brings_markers_alone(topic):
             return False
@@ -273,8 +274,9 @@ class LinkTopics:
             )
 
     def _note_gone(self, name: str, theirs: Mark | None) -> None:
-        """Note a topic that is not here and of which the destination has a copy: it was deleted here, or lost."""
-        if theirs is not None and theirs.store is not None:  # of an earlier version nobody can say which it was
+        """Record a topic that this cluster no longer has while the destination has a copy. It was deleted here, or
+        lost."""
+        if theirs is not None and theirs.store is not None:  # an earlier version does not report which life this is
             judgement, cause = self.start_positions.judged(name, theirs)
             if judgement in LOST_HERE:
                 if len(self.lost_here) < DELETED_SHOWN_MAX:
@@ -409,7 +411,7 @@ class LinkTopics:
         if not await self._keeps_earlier_lives(topic, policy, keeper, asked=asked) or not self._is_here(topic):
             return False
         del self.unsettled[name]
-        self._origins_told.pop(name, None)  # another copy may be there
+        self._origins_told.pop(name, None)  # the destination may have another copy by now
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
@@ -418,14 +420,18 @@ class LinkTopics:
         return True
 
     def _is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
-        """Return whether the destination is to take up a later life, or may lack messages of an earlier one."""
+        """Return whether the destination must learn a later life, or must be asked for missing messages of an earlier
+        life."""
         return bool(
             self.start_positions.lives_to_raise(topic, there) or (there and self.start_positions.earlier(topic))
         )
 
     async def _keeps_earlier_lives(self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool) -> bool:
-        """Find out whether the destination lacks messages of earlier lives that are here; halt the topic if so, unless
-        ``policy`` ends that. Return whether the topic may go on."""
+        """Ask whether the destination lacks messages of earlier lives that are here. Return whether the topic may go
+        on.
+
+        If messages are missing and ``policy`` does not end that gap, halt the topic.
+        """
         earlier = self.start_positions.earlier(topic)
         if not earlier:
             return True
@@ -438,20 +444,20 @@ class LinkTopics:
                     return False
                 await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
                 await self._record(topic, gap, policy)
-        except PeerRefused as error:  # it is of an earlier version, and knows nothing of that
+        except PeerRefused as error:  # an earlier version does not know the question
             log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
         return True
 
     def _is_here(self, topic: Topic) -> bool:
-        """Return whether the topic was neither deleted nor let go of meanwhile."""
+        """Return whether the topic still exists and the link still carries it."""
         return self._engine.find(topic.name) is topic and topic.name in self.copier.topics
 
     async def _end_gap(
         self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
     ) -> Mapping[str, Mark]:
-        """Do at the destination what ``policy`` says; return what it has of the topic then.
+        """Carry out ``policy`` at the destination, and return the marks that it has of the topic then.
 
-        Raises :class:`PeerRefused`.
+        Raises :class:`PeerRefused` if the destination refuses it.
         """
         if policy == KEEP_BOTH:
             lives = self.start_positions.lives_to_raise(topic, there, asked=True)
@@ -486,14 +492,15 @@ class LinkTopics:
         return Gap.trimmed(before.origin, have, missing) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
-        """Write down how the gap was ended. Except by keep-both, invariant 2 is given up here on purpose."""
+        """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is
+        recorded."""
         link = self._route.link
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
         at_ms = self._engine.writer.wall_clock_ms()
         if self._index is not None:
             about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
             self._index.audit(f"link {link.key}", policy, topic.name, about)
-        if policy == KEEP_BOTH:  # nothing is left out
+        if policy == KEEP_BOTH:  # keep-both leaves nothing out
             return
         await self.memory.note_skip(
             {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
@@ -535,12 +542,13 @@ class LinkTopics:
         return self._backlogs.total()
 
     async def count_backlogs(self) -> None:
-        """Bring :meth:`backlog_entries` up to date, and give others their turn meanwhile."""
-        while not self._backlogs.count():  # noqa: ASYNC110 - no event: others get their turn
+        """Bring :meth:`backlog_entries` up to date, and let other tasks run in between."""
+        while not self._backlogs.count():  # noqa: ASYNC110 - there is no event to wait for: other tasks must run
             await asyncio.sleep(0)
 
     async def backlog_by_topic(self) -> dict[str, int]:
-        """Return the backlog in entries of each topic that has one."""
+        """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
+        out."""
         await self.count_backlogs()
         return self._backlogs.figures()
 
@@ -581,7 +589,8 @@ class LinkTopics:
 
 
 def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Return ``there`` after the destination took up ``lives``: it learned their incarnations, and has nothing more."""
+    """Return the marks ``there`` with the incarnations of ``lives``, which the destination has learned. The destination
+    has no more messages than before."""
     return {
         origin: replace(mark, incarnation=lives[origin].incarnation) if origin in lives else mark
         for origin, mark in there.items()

@@ -49,7 +49,7 @@ class PostedStream:
         return json.loads(await content.readexactly(length))
 
     async def question(self) -> str:
-        await asyncio.Event().wait()  # a destination of that version asks nothing
+        await asyncio.Event().wait()  # a destination of an earlier version asks no questions
         raise AssertionError
 
     async def ended(self) -> None:

@@ -1,22 +1,27 @@
-"""A destination's choice between several runs of one source's store. Pure: told of events and the time.
+"""Decision which run of a source's store a destination serves, if several runs announce themselves. Pure.
+
+A run is one start of a worker on its store. Two live runs of one store mean that somebody copied the data directory;
+such runs are twins. Callers report events and pass the time.
 
 Invariants: a destination serves one run of a store at a time; two runs count as twins only after both answered; a
 worker that was restarted is served in the end (DESIGN §3, 12).
 
-1. A run that comes while no other is connected is served.
-2. A run that comes while another is connected waits. The other is asked over its connection. If it does not answer
-   within :data:`ANSWER_SECONDS`, it has ended: a restart, a dead host, a half-open connection. The run that comes next
-   is served.
-3. If it answers, and the second run comes again, both are there: they are twins. The first stays served, the second is
-   refused.
-4. While twins are known, the place of the first is kept for :data:`TWIN_SECONDS` after it was last heard of. Only a
-   later start of the first takes it within that time, or else its restart would hand the place to the twin.
-5. A twin that was not heard of for :data:`TWIN_SECONDS` is none any more.
-6. An operator says which run stays. The other, and every later start of its store, is refused until the operator says
-   otherwise. The newest run of a line that such a decision names counts, because a copied store names the runs of its
-   original.
+1. A run that announces itself while no other run is connected is served.
+2. A run that announces itself while another run is connected has to wait. The connected run is asked over its stream.
+   If it does not answer within :data:`ANSWER_SECONDS`, it has ended: after a restart, on a dead host, or with a
+   half-open connection. Then the next run that announces itself is served.
+3. If the connected run answers, and the waiting run announces itself again, both are alive: they are twins. The
+   connected run stays served, and the waiting run is refused.
+4. While a served run has twins, its place is kept for :data:`TWIN_SECONDS` after it was last heard of. Within that time
+   only a later start of its worker takes the place: a run that names the served run as an earlier run, and no twin
+   after it. Otherwise a restart of the worker would hand the place to the twin.
+5. A run that was not heard of for :data:`TWIN_SECONDS` is no twin any more.
+6. An operator decides which run stays. The other run, and every later start on its store, is refused until the operator
+   decides otherwise. A run names the earlier runs of its store. A copied store also names the runs of its original, so
+   the newest run that any decision names counts.
 
-A worker of an earlier version names no run. It is one without id here; it cannot be asked, so any run takes its place.
+A worker of an earlier version announces no run. It counts as a run without id (:data:`OLDER`). It cannot be asked, so
+any other run takes its place.
 """
 
 from __future__ import annotations
@@ -28,25 +33,26 @@ from typing import Any, Final, Self
 from replicator.peering.runs import Run, Standing
 
 ANSWER_SECONDS: Final = 5.0
-"""How long the served run has to answer; a restarted worker waits as long where a connection was left half open."""
+"""Time in which the served run must answer. A restarted worker waits as long if its old connection is half-open."""
 TWIN_SECONDS: Final = 60.0
-"""How long a twin counts, and its place is kept for the first run, without a word of it: time for a restart."""
+"""Time without news after which a twin no longer counts, and the served run's place is free. A restart is faster."""
 FRESH_SECONDS: Final = 10.0
-"""How long an answer counts; links tell their run again within some seconds."""
+"""Time for which an answer of the served run proves that it is alive. Links announce their run every few seconds."""
 OTHERS_MAX: Final = 8
-"""Twins of one store that are remembered; the one that was not heard of for longest is forgotten."""
+"""Most twins of one store that are remembered; the twin that was silent for longest is forgotten first."""
 DECIDED_MAX: Final = 64
-"""Runs that operators decided about, of one store; the oldest are forgotten."""
+"""Most runs of one store that operators' decisions name; the oldest are forgotten first."""
 
 OLDER: Final = Run("")
-"""A worker of an earlier version, which names no run."""
+"""Run that stands for a worker of an earlier version, which announces no run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a run that came.
+    """Decision about a run that announced itself.
 
-    ``question`` is to be put to the run that is served. The streams of ``ended`` are to be cut, if it is not None.
+    If ``question`` is not None, the caller asks the served run that question. If ``ended`` is not None, the caller cuts
+    the streams of the run with that id.
     """
 
     standing: Standing
@@ -56,18 +62,18 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions of operators: the runs that stay, and those that do not, the newest first."""
+    """Operators' decisions about the runs of one store: ``stay`` are kept, ``gone`` are refused; both newest first."""
 
     stay: tuple[str, ...] = ()
     gone: tuple[Run, ...] = ()
 
     def refuses(self, run: Run) -> bool:
-        """Return whether ``run`` belongs to a store that is to give way."""
+        """Return whether ``run``, or the newest of its earlier runs that a decision names, is refused."""
         gone = {each.id for each in self.gone}
         return next((known in gone for known in run.line if known in gone or known in self.stay), False)
 
     def stays(self, run: Run, others: Sequence[Run]) -> Decisions:
-        """Return the decisions with one more: ``run`` stays, ``others`` do not."""
+        """Return the decisions with a new one: ``run`` is kept, and ``others`` are refused."""
         dismissed = {each.id for each in others}
         stay = (run.id, *(each for each in self.stay if each not in dismissed and each != run.id))
         kept = (each for each in self.gone if each.id not in dismissed and each.id not in run.line)
@@ -76,7 +82,8 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Twins and decisions, which survive a restart of the destination."""
+    """State that the destination stores, so that a restart does not lose it: the served run, its twins, and
+    decisions."""
 
     served: Run | None = None
     twins: tuple[Run, ...] = ()
@@ -100,7 +107,7 @@ class Kept:
 
 
 class RunUnknown(Exception):
-    """An operator named a run that is neither served nor a twin, nor was decided about."""
+    """Error for a run that an operator wants to keep, if it is not one of several known runs of its store."""
 
 
 @dataclass(slots=True)
@@ -114,12 +121,13 @@ class _Asked:
     question: str
     at: float
     came: set[str] = field(default_factory=set)
-    """The runs that came while the answer was not here yet."""
+    """Runs that announced themselves while the question was not answered yet."""
     answered_at: float | None = None
 
 
 class ServedRuns:
-    """The runs of one source's store, at a destination. ``new_question`` makes a text that was never used before."""
+    """Runs of one source's store, as one destination knows them. ``new_question`` returns a text that was never
+    used."""
 
     def __init__(self, new_question: Callable[[], str], now: float, kept: Kept | None = None) -> None:
         kept = kept or Kept()
@@ -127,14 +135,14 @@ class ServedRuns:
         self._served = kept.served
         self._connections = 0
         self._heard_at = now
-        """When the served run was there for sure."""
+        """Time at which the served run was last known to be alive."""
         self._asked: _Asked | None = None
         self._others = {run.id: _Other(run, now) for run in kept.twins}
         self._decisions = kept.decisions
 
     @property
     def served(self) -> Run | None:
-        """The run that is served, or whose place is kept."""
+        """The run that is served, or for which the place is kept; None if there is none."""
         return self._served
 
     @property
@@ -142,23 +150,23 @@ class ServedRuns:
         return self._decisions
 
     def twins(self, now: float) -> list[Run]:
-        """Return the twins of the served run."""
+        """Return the twins of the served run that were heard of within :data:`TWIN_SECONDS`."""
         self._forget(now)
         return [each.run for each in self._others.values()]
 
     def kept(self) -> Kept | None:
-        """Return what is to survive a restart; None if that is nothing."""
+        """Return the state to store; None if there are neither twins nor decisions."""
         if not self._others and self._decisions == Decisions():
             return None
         twins = tuple(each.run for each in self._others.values())
         return Kept(self._served if twins else None, twins, self._decisions)
 
     def serves(self, run_id: str) -> bool:
-        """Return whether streams and requests of that run are taken."""
+        """Return whether the destination accepts streams and requests of run ``run_id``."""
         return self._served is not None and self._served.id == run_id
 
     def arrives(self, run: Run, now: float) -> Verdict:
-        """Take note of a run that told itself, and return what becomes of it."""
+        """Record that a run announced itself, and return how it is treated."""
         if self._decisions.refuses(run):
             return Verdict(Standing.DISMISSED)
         self._forget(now)
@@ -172,26 +180,27 @@ class ServedRuns:
         return self._ask(run, now)
 
     def answered(self, run_id: str, question: str, now: float) -> None:
-        """Take note that a run answered a question."""
+        """Record that a run answered a question."""
         asked = self._asked
         if self.serves(run_id) and asked is not None and asked.question == question and asked.answered_at is None:
             asked.answered_at = self._heard_at = now
 
     def connected(self, run_id: str) -> None:
-        """Take note of one more stream of a worker."""
+        """Record that a worker opened a stream."""
         if self.serves(run_id):
             self._connections += 1
 
     def disconnected(self, run_id: str, now: float) -> None:
-        """Take note that a stream of a worker has ended."""
+        """Record that a stream of a worker has ended."""
         if self.serves(run_id) and self._connections:
             self._connections -= 1
             self._heard_at = now
 
     def stays(self, run_id: str, now: float) -> str | None:
-        """Decide that a run stays; return the run whose streams are to be cut, if any.
+        """Keep ``run_id``, as an operator decided; return the id of the run whose streams must be cut, or None.
 
-        Raises :class:`RunUnknown` if the run is not one of several that are known.
+        Raises :class:`RunUnknown` if ``run_id`` is neither served, nor a twin, nor named by an earlier decision, or if
+        it is the only known run of its store.
         """
         self._forget(now)
         served = [] if self._served is None else [self._served]
@@ -208,7 +217,7 @@ class ServedRuns:
         return ended
 
     def _ask(self, run: Run, now: float) -> Verdict:
-        """Treat a run that came while another is connected."""
+        """Decide about a run that announced itself while another run is connected."""
         asked = self._asked
         if asked is not None and asked.answered_at is None and now - asked.at >= ANSWER_SECONDS:
             assert self._served is not None
@@ -228,7 +237,7 @@ class ServedRuns:
         return Verdict(Standing.ASKING, question=question)
 
     def _take_place(self, run: Run, now: float) -> Verdict:
-        """Treat a run that came while the one before it is not connected."""
+        """Decide about a run that announced itself while the served run is not connected."""
         assert self._served is not None
         place_kept = self._others and now - self._heard_at <= TWIN_SECONDS
         newest = next((each for each in run.line if each == self._served.id or each in self._others), None)
@@ -241,7 +250,7 @@ class ServedRuns:
         if self._served is not None and self._served.id != run.id:
             ended, self._connections = self._served.id, 0
         if ended is not None or (self._asked is not None and self._asked.answered_at is None):
-            self._asked = None  # a run that came by itself need not answer what it was asked before
+            self._asked = None  # a run that announces itself without being asked need not answer older questions
         self._served, self._heard_at = run, now
         self._others.pop(run.id, None)
         return Verdict(Standing.SERVED, ended=ended)
@@ -253,6 +262,6 @@ class ServedRuns:
         return Verdict(Standing.TWIN)
 
     def _forget(self, now: float) -> None:
-        """Forget the twins that were not heard of for long."""
+        """Forget the twins that were silent for :data:`TWIN_SECONDS`."""
         for each in [key for key, other in self._others.items() if now - other.heard_at > TWIN_SECONDS]:
             del self._others[each]

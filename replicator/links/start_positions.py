@@ -65,16 +65,18 @@ class StartPositions:
         return replace(gap, detail=f"{gap.detail}. Cause: {cause}") if cause else gap
 
     def lives_to_raise(self, topic: Topic, there: Mapping[str, Mark], *, asked: bool = False) -> dict[str, Mark]:
-        """See :func:`~replicator.links.gaps.lives_to_raise`."""
+        """Return the later lives that the destination should learn; see
+        :func:`~replicator.links.gaps.lives_to_raise`."""
         ours = {**self.marks(topic), self._engine.cluster: Mark(topic.incarnation, BEFORE_ALL)}
         if not any(origin in ours and ours[origin].incarnation > mark.incarnation for origin, mark in there.items()):
-            return {}  # as good as always
+            return {}  # the usual case
         return lives_to_raise(self._here(topic), there, self._route.origins, asked=asked)
 
     def earlier(self, topic: Topic) -> dict[str, Mark]:
-        """Return, by origin that the link carries, the newest message of an earlier life that is here."""
+        """Return, for each origin that the link carries, its newest message here that belongs to an earlier life of its
+        topic."""
         store, cluster = self._engine.store, self._engine.cluster
-        ends: dict[str, Position] = {}  # positions here
+        ends: dict[str, Position] = {}  # positions in this cluster's log
         if self._route.origins != {cluster}:
             for name, last in topic.origins.earlier_lives().items():
                 origin = name.rpartition("/")[0]
@@ -82,7 +84,7 @@ class StartPositions:
                 if place is not None:
                     ends[origin] = max(place, ends.get(origin, place))
         first = topic.log.first
-        if first is not None and first.ledger < topic.incarnation:  # put back by a reclaim
+        if first is not None and first.ledger < topic.incarnation:  # a reclaim brought an earlier life back
             ends[cluster] = topic.log.clamp(Position(topic.incarnation, 0))
         found = {origin: store.newest_message(topic.topic_id, origin, end) for origin, end in ends.items()}
         return {origin: Mark(0, newest) for origin, newest in found.items() if newest is not None}
@@ -106,7 +108,7 @@ class StartPositions:
         )
 
     def judged(self, name: str, theirs: Mark) -> tuple[Judgement, str]:
-        """Return what the destination's copy of this cluster's own messages means, and the cause in words."""
+        """Return how the destination's copy of this cluster's own messages is to be judged, and the cause in words."""
         own = self._engine.origin_stores.own_topic(name)
         copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
         judgement = judge(copy, own)

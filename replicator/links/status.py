@@ -16,7 +16,7 @@ from replicator.links.transfer import Transfer
 from replicator.peering.topic_summary import Behind
 
 TURN_TOPICS: Final = 100
-"""Some milliseconds."""
+"""Topics that are looked at before other tasks of the event loop run; this takes some milliseconds."""
 SHOWN_MAX: Final = 1_000
 """Of each list in a status; the number of all is given beside it."""
 LAGS_MAX: Final = 1_000
@@ -37,10 +37,10 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
 
 
 async def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: int, limit: int) -> list[Behind]:
-    """Return the topics with the largest backlogs and those with the greatest lags, ``limit`` of each, each topic once.
+    """Return the topics with the largest backlogs and those with the greatest lags: ``limit`` of each, each topic once.
 
-    Lags are looked at where backlogs are largest: of :data:`LAGS_MAX` topics. Others have their turn every
-    :data:`TURN_TOPICS` topics: to look at ten thousand takes some tenths of a second.
+    Lags are looked up only for the :data:`LAGS_MAX` topics with the largest backlogs. Other tasks run after every
+    :data:`TURN_TOPICS` topics: ten thousand take some tenths of a second.
     """
     names = [name for name, copy in topics.copier.topics.items() if copy.acknowledged < copy.last]
     backlogs: list[tuple[int, str]] = []

@@ -50,9 +50,10 @@ READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
 
 NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
-"""Codes of a destination of an earlier version, which has no such path, and of a wrong one: see the next question."""
+"""Error codes of a destination that takes no announcements of runs. Its version is earlier, or the address is wrong:
+the link's next request shows which."""
 NO_SUCH_ROUTE: Final = "NotFound"
-"""Code of the answer to a question that the destination's version does not know."""
+"""Error code of a destination whose version lacks the route."""
 NO_TOPIC: Final = "none"
 """Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
@@ -76,13 +77,13 @@ class PartitionsReply:
 
 
 class HttpTransport:
-    """One connection to a destination. Use as an async context manager; after an error make a new one.
+    """Connection of a link to its destination. Use it as an async context manager; make a new one after an error.
 
-    ``stream`` tells the streams of a link apart where it has several at once, as one for each task of Spark's.
-    ``store`` is the id of the source's store, told with each question and with the stream; "" if whoever carries does
-    not know it.
-    ``run_id`` names the run of the source's worker, in all that is sent.
-    Raises :class:`PeerUnavailable`, :class:`WrongPeer`, :class:`PeerRefused`.
+    ``stream`` names one of several streams that a link has at once, such as the stream of one Spark task. ``store`` is
+    the id of the source's store; each request and the stream carry it. It is "" if the caller does not know it.
+    ``run_id`` names the present start of the source's worker; each request and the stream carry it. Methods raise
+    :class:`PeerUnavailable` if the destination does not answer, :class:`WrongPeer` if another cluster answers, and
+    :class:`PeerRefused` if the destination refuses.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class HttpTransport:
         run_id: str = "",
     ) -> None:
         self.run_id = run_id
-        """Names the run of the source's worker; empty for none."""
+        """Id of the run of the source's worker; "" if the worker announces none."""
         self._source = source
         self._store = store
         self._stream = stream
@@ -113,7 +114,7 @@ class HttpTransport:
         self.restore_id = ""
         """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.store_id = ""
-        """Id of the destination's store, as it said when it was asked last; "" from an earlier version."""
+        """Id of the destination's store, from its last answer about its marks; "" if its version is earlier."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -156,14 +157,17 @@ class HttpTransport:
         await self._ask_about_lives(DELETE_COPY, topic, here)
 
     async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None:
-        """Have the destination keep the earlier lives of ``topic`` that it has, and take the later ``lives`` behind
-        them. Raises :class:`PeerRefused`."""
+        """Let the destination keep its earlier lives of ``topic`` as closed history, and accept the later ``lives``.
+
+        Raises :class:`PeerRefused` if the destination refuses it.
+        """
         await self._ask_about_lives(KEEP_BOTH, topic, lives)
 
     async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]:
-        """Return the origins of whose ``earlier`` lives of ``topic`` the destination lacks messages below its mark.
+        """Return the origins whose newest message of the ``earlier`` life of ``topic`` the destination lacks.
 
-        With ``note`` the destination notes first that these were left out. Raises :class:`PeerRefused`.
+        With ``note``, the destination first records these messages as left out. Raises :class:`PeerRefused` if it
+        refuses.
         """
         answer = await self._ask_about_lives(EARLIER_LIVES, topic, earlier, *([("note", "true")] if note else ()))
         return set(answer["lacking"])
@@ -181,9 +185,9 @@ class HttpTransport:
             raise PeerRefused(error.code, f"{older} (docs/upgrade.md)") from None
 
     async def tell_run(self, run: Run, question: str = "") -> RunAnswer | None:
-        """Tell the destination which run of the source's store this is, and which question that answers.
+        """Announce the run of the source's worker, with the question that this answers, if any.
 
-        Return None from a destination that takes no runs, such as one of an earlier version.
+        Return None if the destination knows no runs, as a destination of an earlier version does.
         """
         try:
             answer = await self._ask("POST", "runs", [("from", self._source)], RunTold(run, question).as_json())
@@ -197,7 +201,7 @@ class HttpTransport:
             raise PeerUnavailable(f"{self._base}/runs: its answer cannot be read: {error!r:.100}") from None
 
     async def question(self) -> str:
-        """Wait until the destination asks for the run, and return its question."""
+        """Wait until the destination asks whether the run is alive, and return its question."""
         assert self._frames is not None
         return await self._frames.question()
 
@@ -213,9 +217,9 @@ class HttpTransport:
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
     async def tell_lineage(self, told: LineageTold) -> dict[str, tuple[str, str]]:
-        """Tell the destination which stores wrote copies, and which topics were deleted on purpose.
+        """Report which stores wrote copies, and which topics were deleted on purpose.
 
-        Return code and message of each topic that it refuses.
+        Return code and message of the refusal, by topic that the destination refuses.
         """
         answer = await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json())
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
@@ -304,7 +308,7 @@ class HttpTransport:
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:
-    """Read the mark of one origin; workers of earlier versions say only its incarnation and position."""
+    """Return the mark in one origin's row. Workers of earlier versions report only incarnation and position."""
     messages, held = row.get("messages"), row.get("held")
     return Mark(
         row["incarnation"],

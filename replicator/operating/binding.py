@@ -19,16 +19,16 @@ BACKLOG: Final = 1024
 
 
 class WorkerError(Exception):
-    """The worker cannot be started as it is configured; the message names the field."""
+    """Error for a worker that cannot be started as it is configured; the message names the field."""
 
 
 class PlaceTaken(WorkerError):
-    """Another process uses a port of the worker; it may be a former worker that is about to end."""
+    """Error for a port that another process uses, perhaps an earlier worker that is about to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The sockets of one worker."""
+    """Bound sockets of one worker."""
 
     address: socket.socket
     pulsar: socket.socket | None
@@ -43,7 +43,7 @@ class Bound:
 
 
 def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
-    """Bind all sockets of a worker, before anything else is made, and return them.
+    """Bind all sockets of a worker before anything else is made, and return them.
 
     ``asks`` says whether the worker authenticates clients. Sockets of the binary protocol do not listen yet, because
     another cluster may serve this cluster's clients. Raises :class:`WorkerError` if an address cannot be bound, or if
@@ -90,7 +90,7 @@ def _is_loopback(cluster: Cluster, field: str, place: str) -> bool:
 
 
 def take_place(place: str, *, listening: bool) -> socket.socket:
-    """Return a socket that is bound to ``place`` (``HOST:PORT``). Raises :class:`OSError`."""
+    """Return a socket that is bound to ``place`` (``HOST:PORT``). Raises :class:`OSError` if it cannot be bound."""
     family, kind, protocol, _, address = _found(place)
     bound = socket.socket(family, kind, protocol)
     try:

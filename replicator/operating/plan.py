@@ -37,7 +37,7 @@ RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Result of asking one worker whether it is alive."""
+    """Result of asking one worker whether it answers."""
 
     reachable: bool
     detail: str
@@ -206,7 +206,8 @@ def plan(
 def _switch_warnings(
     topology: Topology, probes: Mapping[str, Probe], rules: Mapping[str, Rules] | None
 ) -> Iterator[PlanWarning]:
-    """Yield a warning for each difference that clients would meet if they moved along a link to its destination.
+    """Yield a warning for each difference that clients would meet after a switch from a link's source to its
+    destination.
 
     Differences are those in permissions, policies, schemas and the like. Yield nothing if ``rules`` is None, because no
     worker was asked.
@@ -229,7 +230,7 @@ def _switch_warnings(
 
 
 async def ask_rules(topology: Topology) -> dict[str, Rules]:
-    """Return permissions and policies of each cluster whose worker reports them; other clusters are left out."""
+    """Return the rules (permissions, policies and so on) of each cluster whose worker reports them."""
     found: dict[str, Rules] = {}
     async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
 

@@ -35,15 +35,15 @@ class _NotOurs(Exception):
 
 
 def how_it_ended(status: int) -> str:
-    """Return how a process ended, as the rest of a sentence: its exit status, or the name of the signal.
+    """Return how a process ended, as the rest of a sentence: its exit status, or the name of the signal that ended it.
 
-    ``status`` is as :attr:`subprocess.Popen.returncode` has it: the negative number of the signal.
+    ``status`` is the value of :attr:`subprocess.Popen.returncode`: the negative number of a signal.
     """
     if status >= 0:
         return f"ended with status {status}"
     try:
         name = signal.Signals(-status).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # a real-time signal has no name
         name = f"number {-status}"
     cause = ", as the system does when memory runs out" if -status == signal.SIGKILL else ""
     return f"was ended by signal {name}{cause}"

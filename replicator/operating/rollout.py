@@ -2,11 +2,12 @@
 
 Each worker reads its own file. A command sends only the digest of the topology to be used.
 
-1. :func:`ask_workers` asks every worker of the file what it runs, and then workers at addresses that these name.
+1. :func:`ask_workers` asks every worker of the file which topology it runs. Then it asks workers at further addresses
+   that the answers name.
 2. :class:`Rollout` compares the topologies with their paths resolved. Files of equal text in different folders name
    different directories. On another machine, a path under the file's folder counts as the same; on this machine it does
-   not. A cluster that no running worker knows need not run yet: its worker reads the file when it starts. A worker
-   whose cluster is no longer in the file is not asked, and is to be stopped.
+   not. The worker of a new cluster need not run yet: it reads the file when it starts. The worker of a cluster that is
+   no longer in the file is not asked; the operator stops it.
 3. :func:`carry_out` asks all workers to check the change (a dry run). Only if all agree are they asked to make it. A
    worker that crashes after that reads the file when it restarts; applying the file again does no harm.
 """
@@ -57,11 +58,11 @@ class RunningWorker:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A topology, compared with what the workers run."""
+    """Topology file, compared with the topologies that the workers run."""
 
     topology: Topology
     workers: tuple[RunningWorker, ...]
-    """One for each cluster of the topology, in the order of the file."""
+    """Answers of the workers, one for each cluster of the topology, in the order of the file."""
 
     @property
     def digest(self) -> str:
@@ -96,10 +97,8 @@ class Rollout:
         return diff_of_worker(worker.topology, masked(self.topology), worker.cluster)
 
     def changes(self) -> list[tuple[tuple[str, ...], tuple[Change, ...]]]:
-        """Return the changes, grouped: names of workers, and the changes that are the same for them.
-
-        Workers that run the new file already are left out.
-        """
+        """Return the changes, grouped by workers that have the same changes. Workers that run the new file are left
+        out."""
         groups: dict[tuple[str, ...], tuple[list[str], tuple[Change, ...]]] = {}
         for worker in self.taking_part:
             if changes := self.changes_of(worker):
@@ -107,7 +106,8 @@ class Rollout:
         return [(tuple(names), changes) for names, changes in groups.values()]
 
     def runs_it(self, worker: RunningWorker) -> bool:
-        """Return whether a worker runs the new file, also by its paths as they resolve on this machine."""
+        """Return whether a worker already runs the new file, also with the same resolved paths if it runs on this
+        machine."""
         return worker.digest == self.digest and not self.changes_of(worker)
 
     @property
@@ -116,10 +116,10 @@ class Rollout:
         return not self.missing and all(map(self.runs_it, self.taking_part))
 
     def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
-        """Return a line for each change that a worker agreed to reload and that its own file does not have.
+        """Return a line for each change that a worker agreed to make and that its own file does not have.
 
-        A worker compares digests, which leave out the folders of files, and so cannot notice such a difference. Changes
-        that a worker named in its answer are in its file.
+        A worker compares digests, which leave out the folders of files, and so cannot notice such a difference. A
+        change that the worker named in its answer is in its file.
         """
         said = {outcome.cluster: outcome.changed for outcome in checked}
         return [
@@ -148,7 +148,7 @@ class Rollout:
         }
 
     def render(self) -> RenderableType:
-        """Return what people see: the changes, a line each."""
+        """Return the changes as text for people, one line for each."""
         lines: list[Text] = []
         groups = self.changes()
         for names, changes in groups:
@@ -200,7 +200,7 @@ class Outcome:
     problems: tuple[str, ...] = ()
     """Reasons why the worker refuses; empty if it does not."""
     unavailable: bool = False
-    """Whether the worker did not answer, so that it is not known what it did."""
+    """Whether the worker did not answer, so that it is not known whether it made the change."""
 
 
 async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
@@ -295,12 +295,12 @@ async def _call(
 
 
 def problems_of(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return a line for each reason of a worker to refuse, with the worker's cluster."""
+    """Return a line for each reason why a worker refuses, with the worker's cluster."""
     return [f"{outcome.cluster}: {problem}" for outcome in outcomes for problem in outcome.problems]
 
 
 def worst_status(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit status: 3 if a worker did not answer, else 2 if one refuses, else 0."""
+    """Return the exit status: 3 if a worker did not answer, else 2 if a worker refuses, else 0."""
     if any(outcome.unavailable for outcome in outcomes):
         return 3
     return 2 if any(outcome.problems for outcome in outcomes) else 0

@@ -1,17 +1,18 @@
-"""A few messages that go the whole way: published at a cluster, copied over its links, consumed everywhere, removed.
+"""Roundtrip: publishes a few messages at one cluster, and consumes them there and in every cluster that links copy to.
 
-It tells somebody who has just installed or changed clusters that they work, in seconds and without Spark of its own.
-What holds in a failover is a drill's to find out.
+It tells somebody who has just installed or changed clusters, within seconds and without Spark, that they work. A drill
+tests failovers.
 
-0. The workers of the clusters that are watched have to answer, else no topic is made.
-1. Topics that interrupted runs left are removed: a run holds a consumer in its cluster until its end, so a topic
-   without clients is nobody's.
-2. A topic with a name of its own is made, so nobody else's messages are touched.
-3. A subscription at the cluster, and one at each cluster that a link carries the topic to, read from its beginning.
-4. Every message has to come to each of them, once and in order.
-5. The topic is removed from all clusters that it may have reached, whatever happened and whether or not they were
-   watched: links copy it and carry no deletion. The cluster where it began comes first, so that no link brings it
-   again.
+0. The workers of all clusters that are watched must answer, else no topic is made.
+1. Topics that interrupted roundtrips left are removed. A roundtrip holds a consumer in its cluster until it ends, so a
+   topic without clients belongs to an ended one.
+2. A topic with a new name is made, so nobody else's messages are touched.
+3. The cluster, and each cluster that a link carries the topic to, get a subscription that reads the topic from its
+   beginning.
+4. Every message must come to each subscription, once and in order.
+5. The topic is always removed at the end, from all clusters that it may have reached, even those that were not watched.
+   Links copy a topic, but not its deletion. The topic is removed from its first cluster first, so that no link brings
+   it again.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ SUBSCRIPTION: Final = "roundtrip"
 TOPIC_PREFIX: Final = "replicator-roundtrip-"
 REMEDY: Final = "`replicator roundtrip -f FILE --remove-left` removes it"
 QUIET_LOOKS: Final = 4
-"""Half a second each: for what links have on their way to clusters that were not watched."""
+"""Rounds that must find the topic nowhere, half a second each. Links may still bring it to clusters that were not
+watched."""
 UNUSED_SECONDS: Final = 1.0
-"""Between two looks at whether a topic has clients: one that is just being made has none for a moment."""
+"""Pause between two checks whether a topic has clients: a topic that is just being made has none for a moment."""
 LOOK_SECONDS_MAX: Final = 10.0
 REMOVAL_SECONDS_MAX: Final = 10.0
 REMOVAL_SHARE: Final = 0.25
-"""The share of a run's time that is kept for the removal of its topic: :data:`REMOVAL_SECONDS_MAX` at most."""
+"""Share of a roundtrip's time that is kept for the removal of its topic; :data:`REMOVAL_SECONDS_MAX` at most."""
 _RETRY_SECONDS_MAX: Final = 2.0
 _RANDOM_BYTES: Final = 4
 _RANDOM: Final = re.compile(f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
@@ -73,7 +75,7 @@ class NotArrived(NotThere):
 
 
 class NotRemoved(NotThere):
-    """A topic of a roundtrip could not be removed from some cluster."""
+    """Error for a topic of a roundtrip that could not be removed from some cluster."""
 
 
 async def run_roundtrip(
@@ -86,11 +88,15 @@ async def run_roundtrip(
     seconds_max: float,
     tell: Callable[[str], None],
 ) -> list[str]:
-    """Send messages the whole way once, remove the topic, and return a line of text for each cluster.
+    """Publish messages at cluster ``name``, and consume them there and, with ``with_links``, where its links lead.
 
-    All of it takes ``seconds_max`` at most, or some seconds more if workers do not answer while the topic is removed.
-    ``tell`` is called with notices for the user, such as topics of interrupted runs that were removed. Raises
-    :class:`NotArrived`, :class:`NotRemoved`, :class:`AdminError`, :class:`TopologyError`.
+    Then remove the topic, and return a line of text for each cluster. All this takes ``seconds_max`` at most, or some
+    seconds more if workers do not answer while the topic is removed. ``tell`` is called with notices for the user, such
+    as topics of interrupted roundtrips that were removed.
+
+    Raises :class:`NotArrived` if a message did not come in time, :class:`NotRemoved` if the topic could not be removed,
+    :class:`AdminError` if a worker does not answer or refuses, and :class:`TopologyError` if the topology has no
+    cluster ``name``.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds_max
@@ -128,8 +134,8 @@ async def run_roundtrip(
 
     try:
         lines = await _watched(home, away, topic, payloads, deadline - removal_seconds, made)
-        quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else something may be on its way
-    except NotArrived:  # because a worker went away?
+        quiet = 1 if reached <= {each.name for each in away} else QUIET_LOOKS  # else blocks may be on their way
+    except NotArrived:  # perhaps because a worker went away: then raise that reason
         await _need(topology, [home, *away], removal_seconds)
         raise
     finally:
@@ -142,7 +148,8 @@ async def run_roundtrip(
 
 
 async def _need(topology: Topology, needed: Sequence[Cluster], seconds_max: float) -> None:
-    """Raise :class:`WorkerUnavailable` if the worker of a ``needed`` cluster does not answer."""
+    """Raise :class:`WorkerUnavailable` if the worker of any cluster in ``needed`` does not answer within
+    ``seconds_max``."""
     probes = await probe_workers(topology, seconds_max)
     silent = [each for each in needed if not probes[each.name].reachable]
     if silent:
@@ -155,10 +162,11 @@ def _named(left: list[Left]) -> str:
 
 
 async def remove_left(topology: Topology, namespace: str, *, used_too: bool = False) -> list[str]:
-    """Remove the topics that interrupted roundtrips left, from all clusters that answer; return their names.
+    """Remove the topics that interrupted roundtrips left in ``namespace``, from all clusters that answer.
 
-    A topic is kept if clients are connected to it, or if the cluster where it was made does not answer: its run may go
-    on. With ``used_too`` such topics are removed as well. Raises :class:`NotRemoved` if one cannot be removed.
+    Return the names of the topics. A topic is kept if clients are connected to it, or if the cluster where it was made
+    does not answer: its roundtrip may still be working. With ``used_too`` such topics are removed as well. Raises
+    :class:`NotRemoved` if a topic cannot be removed.
     """
     found = await _left_topics(topology, namespace, used_too=used_too)
     if found and not used_too:
@@ -174,9 +182,10 @@ async def remove_left(topology: Topology, namespace: str, *, used_too: bool = Fa
 
 
 async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) -> dict[str, list[Cluster]]:
-    """Return the topics of ended roundtrips, each with the clusters that answer, the one where it was made first.
+    """Return the topics of ended roundtrips, each with the clusters that answer; the cluster where it was made comes
+    first.
 
-    With ``used_too``, also return topics whose run may go on.
+    With ``used_too``, also return topics whose roundtrip may still be working.
     """
     answers = dict(
         zip(
@@ -200,14 +209,14 @@ async def _left_topics(topology: Topology, namespace: str, *, used_too: bool) ->
 
 
 def _home_of(topic: str, clusters: Sequence[str]) -> str | None:
-    """Return the cluster of ``clusters`` whose roundtrip made ``topic``; None if no roundtrip of them made it."""
+    """Return which of ``clusters`` made ``topic`` in a roundtrip; None if none of them did."""
     home, _, random = topic.rpartition(f"/{TOPIC_PREFIX}")[2].rpartition("-")
     made = f"{TOPIC_PREFIX}{home}-{random}" == topic.rpartition("/")[2] and _RANDOM.fullmatch(random)
     return home if made and home in clusters else None
 
 
 async def _topics_of_runs(cluster: Cluster, namespace: str, clusters: Sequence[str]) -> dict[str, bool] | None:
-    """Return the roundtrips' topics in a cluster, each with whether a client is connected; None if the worker fails.
+    """Return a cluster's topics of roundtrips, each with whether a client is connected; None if its worker fails.
 
     Only topics of roundtrips that began at one of ``clusters`` count.
     """
@@ -217,7 +226,7 @@ async def _topics_of_runs(cluster: Cluster, namespace: str, clusters: Sequence[s
             ours = [name for name in names if _home_of(name, clusters) is not None]
             return {name: _has_clients(await admin.call("GET", topic_path(name, "stats"))) for name in ours}
     except RequestRefused as error:
-        return {} if error.status == NOT_FOUND else None  # a topic that has just gone is looked for again
+        return {} if error.status == NOT_FOUND else None  # the topic may have been deleted since the list
     except (AdminError, TimeoutError):
         return None
 
@@ -243,7 +252,7 @@ async def _watched(
             lines.append(f"{home.name}: {len(payloads)} messages published in {_ms_since(started)} ms")
             await _consume(home, consumer, payloads)
             lines.append(f"{home.name}: all consumed {_ms_since(started)} ms after publishing began")
-            for cluster in away:  # the consumer at home meanwhile tells other runs that this one goes on
+            for cluster in away:  # meanwhile the consumer at home shows others that this roundtrip works
                 waits_for = cluster.name
                 async with _consumer(cluster, topic) as other:
                     await _consume(cluster, other, payloads)

@@ -32,22 +32,23 @@ from replicator.topology.made_security import make_security
 DATABASE_REACHED: Final = "database_reached"
 """The row of a store's ``meta`` with the fingerprint of the database that the worker has reached."""
 REFUSALS: Final = (WorkerError, StoreUnusable, DatabaseError, ExtraMissing, SecurityError, TopologyError)
-"""The errors that a check may raise: for each the worker does not start."""
+"""Errors that a check may raise. The worker does not start after any of them."""
 
 
 @dataclass(slots=True)
 class Setup:
-    """The worker to be started, and what the checks have found so far."""
+    """Worker to be started, with what the checks have found so far."""
 
     topology: Topology
     cluster: Cluster
     running: bool = False
-    """Whether this worker runs already: then it holds its own ports and its store."""
+    """Whether this worker is already running, and so holds its own ports and its store."""
     exposed: tuple[str, ...] = field(default=(), init=False)
     """Addresses at which other hosts connect without authentication, because the cluster sets ``insecure: true``."""
     database: Examined | None = field(default=None, init=False)
     database_away: str | None = field(default=None, init=False)
-    """Why the database does not answer. The worker starts without it, because it has reached it before."""
+    """Why the database does not answer, if the worker starts without it; it may, because it has reached the database
+    before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ async def _directory(setup: Setup) -> None:
 async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
-        return  # the process that has it open has made these checks
+        return  # the worker that has the store open has made these checks
     rows = read_meta(cluster.data, (HEAD, MARK, BESIDE))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
@@ -138,7 +139,10 @@ async def _database(setup: Setup) -> None:
 
 
 def _reached(data: Path) -> str | None:
-    """Return the fingerprint of the database that a closed store's worker has reached; None if it is not known."""
+    """Return the fingerprint of the database that the store's worker has reached; None if it is not known.
+
+    The store must not be open.
+    """
     with suppress(StoreUnusable):
         return read_meta(data, (DATABASE_REACHED,)).get(DATABASE_REACHED)
     return None

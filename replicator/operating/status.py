@@ -1,4 +1,4 @@
-"""``replicator status``: shows the state of all workers of a topology."""
+"""Command ``replicator status``: collects the state of all workers of a topology, and shows it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from replicator.topology.patterns import DEFAULT_NAMESPACE, is_named
 
 ANSWER_SECONDS_MAX: Final = 5.0
 TOPICS_SECONDS_MAX: Final = 30.0
-"""For a status with all topics: ten thousand take an idle worker a second."""
+"""Time limit for a status with all topics. An idle worker needs a second for ten thousand topics."""
 LISTED_TOPICS_MAX: Final = 20
 """All topics are listed if no cluster has more than this."""
 WRONG_SHOWN_MAX: Final = 10
-"""Lines on what is wrong with one worker and its links, unless ``--all`` is given."""
+"""Most lines on faults of one worker and its links, unless ``--all`` is given."""
 REASON_CHARS_MAX: Final = 500
 TROUBLES_SHOWN_MAX: Final = 10
-"""Lines on one worker beside Apache Pulsar; if a broker is away, every topic has one."""
+"""Most lines on faults of one worker beside Apache Pulsar. If a broker is away, every topic has such a line."""
 _REFUSED: Final = frozenset({401, 403})
 _DATABASE_WELL: Final = frozenset({"up", "starting"})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
@@ -48,7 +48,7 @@ async def fetch_all(topology: Topology, patterns: Sequence[str] = ()) -> dict[st
         query = tuple(("topic", pattern) for pattern in patterns)
         answers = await asyncio.gather(*(fetch(session, each.address, query) for each in topology.clusters))
     for answer in answers:
-        if patterns and "topics" in answer:  # a worker of an older version gives all
+        if patterns and "topics" in answer:  # a worker of an older version returns all topics
             answer["topics"] = [each for each in answer["topics"] if is_named(tuple(patterns), each["name"])]
     return dict(zip(topology.names, answers, strict=True))
 
@@ -58,8 +58,8 @@ async def fetch_summaries(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, TopicSummary]]:
     """Ask every worker for its status without topics, and for a summary of its topics; return both by cluster.
 
-    A worker that gives no status is not in the second; its value in the first is what :func:`fetch` returns. A worker
-    that gives its status and no summary is not in the second either; its status then has ``summary_error``.
+    If a worker gives no status, the first result has what :func:`fetch` returns, and the second leaves the worker out.
+    If it gives a status and no summary, its status has ``summary_error``, and the second result leaves it out, too.
     """
     async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
         asked = [_fetch_summary(session, cluster.address, limit) for cluster in topology.clusters]
@@ -71,10 +71,10 @@ async def fetch_summaries(
 async def look(
     topology: Topology, patterns: Sequence[str] = (), *, top: int | None = None, every: bool = False
 ) -> tuple[dict[str, dict[str, Any]], Group]:
-    """Ask every worker; return the answers, and what to show to people.
+    """Ask every worker; return the answers, and the text to show.
 
-    That is a summary if a cluster has more than :data:`LISTED_TOPICS_MAX` topics. With ``patterns`` or ``every``, or
-    fewer topics, it is a list of topics: with ``top`` only of so many, those with the largest backlogs.
+    If a cluster has more than :data:`LISTED_TOPICS_MAX` topics, the text has a summary of topics. Otherwise, or with
+    ``patterns`` or ``every``, it has a list of topics; with ``top``, only the ``top`` topics with the largest backlogs.
     """
     if not patterns and not every:
         limit = LIMIT if top is None else top
@@ -107,7 +107,7 @@ async def _fetch_summary(
 
 
 def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
-    """Return the summary of a whole status. Its list of topics that links lag with stays empty."""
+    """Return the summary of a status with topics. Its list of topics that links lag with is empty."""
     topics = answer["topics"]
     rows = [(topic, each) for topic in topics for each in topic["subscriptions"] if each["backlog_messages"]]
     largest = heapq.nlargest(limit, rows, key=lambda row: row[1]["backlog_messages"])
@@ -124,7 +124,8 @@ def summary_of(answer: Mapping[str, Any], limit: int = LIMIT) -> TopicSummary:
 async def fetch(session: aiohttp.ClientSession, address: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Return the status of the worker at ``address``.
 
-    If it cannot be had, ``error`` says why, and ``status`` is the HTTP status, or None if the worker did not answer.
+    If the status cannot be had, ``error`` says why, and ``status`` is the HTTP status, or None if the worker did not
+    answer.
     """
     return await _fetch(session, address, "/replication/v1/status", query)
 
@@ -139,7 +140,7 @@ async def _fetch(
                 return {"error": f"{address}: status {response.status}: {reason}", "status": response.status}
             answer = await response.json()
             return answer if isinstance(answer, dict) else _unanswered(f"{address}: its answer is no object")
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # below the table stands what to do
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # a line below says what to do
         return _unanswered(f"{address}: {why_no_answer(error, remedy='')}")
 
 
@@ -156,7 +157,11 @@ def _reason(body: str) -> str:
 
 
 def exit_status(answers: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return 3 if a worker does not answer, or not with a summary, 2 if those that give nothing all refuse, else 0."""
+    """Return the exit status of the command.
+
+    It is 3 if a worker does not answer, or does not answer with a summary; else 2 if every failing worker refuses; else
+    0.
+    """
     without = [answer for answer in answers.values() if "error" in answer]
     if any("summary_error" in answer for answer in answers.values()):
         return 3
@@ -172,11 +177,11 @@ def render(
     *,
     matching: bool = False,
 ) -> Group:
-    """Return what people see: workers, links, what is wrong, and topics.
+    """Return the text to show: workers, links, faults, and topics.
 
-    With ``summaries`` these are at most ``top`` topics of each kind. Without, the topics of ``answers`` are listed with
-    their subscriptions: all, or the ``top`` topics with the largest backlogs. ``matching`` says that ``answers`` have
-    only the topics that a pattern matches.
+    With ``summaries`` the text has at most ``top`` topics of each kind. Without, it lists the topics of ``answers``
+    with their subscriptions: all topics, or the ``top`` topics with the largest backlogs. ``matching`` says that
+    ``answers`` have only the topics that a pattern matches.
     """
     parts: list[RenderableType] = [_workers(answers, summaries or {}, matching=matching)]
     unanswered = [answer for answer in answers.values() if "error" in answer]
@@ -245,7 +250,7 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the faults of a worker that gave its status, and those of its links; warnings come last."""
     if failed := answer["store"]["failed"]:
         yield Text(failed, style="red")
-    for twin in (answer.get("run") or {}).get("twins", ()):  # a worker of an older version does not say
+    for twin in (answer.get("run") or {}).get("twins", ()):  # older workers do not report it
         which = "that one, and takes nothing from this" if twin["served"] else "this one alone"
         yield Text(
             f"two live copies of its store: run {twin['id']} on {twin['host']}; {twin['peer']} serves {which}",
@@ -263,7 +268,7 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
-    if failing := (answer.get("tasks") or {}).get("failing"):  # a worker of an older version does not say
+    if failing := (answer.get("tasks") or {}).get("failing"):  # older workers do not report it
         named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
         yield Text(f"ready; failing: {named}", style="yellow")
     if exposed := answer.get("exposed"):
@@ -278,7 +283,7 @@ def _troubles_of_link(link: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"{name} is {link['state']}" + (f": {link['detail']}" if link["detail"] else ""), style="red")
     for topic, reason in link["halted"].items():
         yield Text(f"{name} halted {topic}: {reason}", style="red")
-    if lost := link.get("lost_here"):  # a worker of an older version does not say
+    if lost := link.get("lost_here"):  # older workers do not report it
         topic, reason = next(iter(lost.items()))
         yield Text(f"{name} leads to {len(lost)} topics that were lost here, such as {topic}: {reason}", style="red")
     for topic in link["hold_exceeded"]:

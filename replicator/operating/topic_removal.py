@@ -1,4 +1,4 @@
-"""Removal of a topic that one of our commands made, from all clusters that links copy it to.
+"""Removal of a topic from all clusters that links copy it to; for topics that our own commands made.
 
 Links do not copy deletions. A link may bring a topic back with blocks that were on their way when a cluster deleted it.
 So the topic is deleted everywhere, again and again, until no cluster has it.
@@ -22,21 +22,21 @@ from replicator.topology import Cluster
 NOT_FOUND: Final = 404
 REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.5
-"""Between two removals: blocks that were on their way may make the topic again."""
+"""Pause between two rounds of removal: blocks that were on their way may make the topic again."""
 ANSWER_SECONDS_MAX: Final = 20.0
-"""A worker that takes longer counts as not answering, and is not asked again."""
+"""Longest wait for a worker's answer. A worker that takes longer counts as not answering, and is not asked again."""
 ANSWER_SECONDS_MIN: Final = 1.0
-"""A worker gets this time to delete a topic, even if the time for all is up."""
+"""Shortest wait for a worker's answer. A worker gets this time to delete the topic even after the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A cluster that has, or may have, the topic after the removal."""
+    """Cluster that has the topic after the removal, or may have it."""
 
     cluster: str
     reason: str
     unavailable: bool = False
-    """The worker did not answer, so it is not known whether the topic is there."""
+    """Whether the worker did not answer, so that it is not known whether the topic is there."""
 
     def __str__(self) -> str:
         return f"{self.cluster}: {self.reason}"
@@ -47,9 +47,9 @@ async def remove_topic(
 ) -> list[Left]:
     """Delete a topic in all ``clusters``, also if clients are connected; return the clusters that may still have it.
 
-    Give the cluster where the topic was made first: without it links bring nothing more. The topic counts as removed
-    once ``quiet_looks`` rounds in a row have found it nowhere. The first round does not count: blocks may be on their
-    way.
+    The first of ``clusters`` must be where the topic was made: once it is deleted there, links bring nothing more. The
+    topic counts as removed once ``quiet_looks`` rounds in a row have found it nowhere. The first round does not count:
+    blocks may be on their way.
 
     After ``seconds_max`` no further round begins, but there are two at least. No request takes longer than what is left
     of that time, or :data:`ANSWER_SECONDS_MIN`.
@@ -86,7 +86,10 @@ async def remove_topic(
 
 
 async def _removed(cluster: Cluster, topic: str) -> bool:
-    """Delete the topic in one cluster; return whether it existed. Raises :class:`AdminError`, :class:`BridgeError`."""
+    """Delete the topic in one cluster; return whether it existed.
+
+    Raises :class:`AdminError` if the worker does not answer or refuses, and :class:`BridgeError` if its brokers do.
+    """
     found = False
     if cluster.apache is not None:
         async with BrokerAdmin(cluster.apache) as brokers:

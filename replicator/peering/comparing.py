@@ -48,7 +48,7 @@ class SubscriptionState:
 
     @classmethod
     def of_json(cls, state: Mapping[str, Any]) -> Self:
-        """Return the state that one row of ``GET /replication/v1/subscriptions`` has.
+        """Return the subscription in one row of ``GET /replication/v1/subscriptions``.
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the row is malformed.
         """
@@ -67,7 +67,7 @@ class SubscriptionState:
 
 
 def mapping_of_json(row: Mapping[str, Any]) -> SnapshotMapping:
-    """Return the snapshot mapping that a JSON object has.
+    """Return the snapshot mapping in a JSON object.
 
     Raises ValueError, KeyError, TypeError or InvalidPosition if the object is malformed.
     """
@@ -98,10 +98,8 @@ class StatesAsked:
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return the request that a JSON body has.
-
-        Raises ValueError, KeyError, TypeError or AttributeError if the body is malformed.
-        """
+        """Return the request in a JSON body. Raises ValueError, KeyError, TypeError or AttributeError if the body is
+        malformed."""
         return cls([str(name) for name in body["topics"]], bool(body.get("mappings", True)))
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +121,7 @@ class StatesAnswer:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Return the answer that a JSON body has.
+        """Return the answer about subscriptions and snapshot mappings in a JSON body.
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
         """
@@ -149,7 +147,7 @@ class DigestsAsked:
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return the request that a JSON body has.
+        """Return the request for digests in a JSON body.
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
         """
@@ -174,7 +172,7 @@ class DigestsAnswer:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Return the answer that a JSON body has.
+        """Return the answer about digests in a JSON body.
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed.
         """
@@ -198,7 +196,7 @@ def digest_as_json(digest: TopicDigest) -> dict[str, Any]:
 
 
 def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
-    """Return the digest of a topic that a JSON object has.
+    """Return the digest of a topic in a JSON object.
 
     Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the object is malformed.
     """

@@ -1,9 +1,9 @@
-"""Message by which a link tells its destination which stores wrote what it copies, and which topics were deleted.
+"""Message by which a link reports to its destination which stores wrote its copies, and which topics were deleted.
 
 :data:`LINEAGE_ROUTE` gets ``{"stores": {origin: {"store", "predecessors": [id]}}, "copies": [{"topic", "origin",
 "incarnation", "store"}], "deletions": [{"topic", "origin", "incarnation", "position", "at_ms"}]}``, and answers
-``{"refused": {topic: {"code", "message"}}}``. A link sends it only to a worker that names its own store when it is
-asked for high-water marks: an earlier version does not have the route.
+``{"refused": {topic: {"code", "message"}}}``. A link sends the message only if the destination names its own store in
+its answer with high-water marks. A destination of an earlier version does not, and lacks the route.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from replicator.engine.lineage import CopyWriter, Deletion, StoreLine
 
 LINEAGE_ROUTE: Final = "/replication/v1/lineage"
 ROWS_MAX: Final = 500
-"""Copies and deletions together in one message: with the longest names some 300 kB, below what an HTTP server takes."""
+"""Most copies and deletions in one message. With the longest names they take some 300 kB, less than the HTTP server's
+limit."""
 ORIGINS_MAX: Final = 100
-"""Origins whose stores one message names: as many as a link asks high-water marks of."""
+"""Most origins whose stores one message names: as many as a link asks high-water marks of."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineageTold:
-    """News of a link: the newest stores of origins, the writers of copies, and lives that were deleted on purpose."""
+    """Report of a link: the newest stores of origins, the writers of copies, and lives that origins deleted on
+    purpose."""
 
     stores: Mapping[str, StoreLine] = field(default_factory=dict)
     copies: Sequence[CopyWriter] = ()
@@ -31,7 +33,7 @@ class LineageTold:
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return the message that a JSON body has.
+        """Return the report in a JSON body.
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed or too large.
         """

@@ -1,14 +1,13 @@
 """Messages by which a link asks its destination to keep an earlier life of a topic, or to delete its copy.
 
-A *life* is a run of ledgers of a topic at its origin, from the making of the topic to its deletion. Its incarnation
-names it.
+A *life* is a topic at its origin from when it is made until it is deleted; its incarnation names it. Each life has
+ledgers of its own.
 
 ``POST /replication/v1/keep-both?from=&topic=`` and ``POST /replication/v1/delete-copy?from=&topic=`` carry
-:class:`OriginMarks` in JSON. Each ends the wait of one topic: the first keeps both lives, the second deletes the copy.
-
+:class:`OriginMarks` in JSON. Each resolves a gap of one topic: the first keeps both lives, the second deletes the copy.
 ``POST /replication/v1/earlier-lives?from=&topic=`` carries :class:`OriginMarks` of earlier lives that the source has,
-each at its newest message. The answer ``{"lacking": [origin, …]}`` names each origin of which the destination lacks
-that message, but has later ones. With ``note=true`` the destination first notes what it lacks as left out.
+each with its newest message. The answer ``{"lacking": [origin, …]}`` names each origin for which the destination has
+later messages, but not that one. With ``note=true`` the destination first records the missing messages as left out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EARLIER_LIVES: Final = "earlier-lives"
 
 @dataclass(frozen=True, slots=True)
 class OriginMarks:
-    """How far the source has each origin of one topic, with the incarnation of the topic there."""
+    """Marks of one topic: for each origin, the topic's incarnation and a position of that life."""
 
     origins: Mapping[str, HighWater]
 
@@ -43,7 +42,8 @@ class OriginMarks:
 
     @classmethod
     def from_json(cls, body: Any) -> Self:
-        """Read what :meth:`as_json` returned; raise ValueError, KeyError, TypeError or AttributeError for others."""
+        """Return the marks in a JSON body. Raises ValueError, KeyError, TypeError or AttributeError if the body is
+        malformed."""
         return cls(
             {
                 str(origin): HighWater(int(mark["incarnation"]), Position.parse(mark["position"]))

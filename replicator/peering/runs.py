@@ -1,14 +1,14 @@
-"""Messages and routes by which a worker tells its run to the destinations of its links, and learns of twins.
+"""Messages and routes by which a worker announces its run to the destinations of its links, and learns of twins.
 
-A run is one start of a worker on a store. Two runs of one store at a time are twins: somebody copied the directory.
+A run is one start of a worker on its store. Two live runs of one store are twins: somebody copied the data directory.
 
-1. Before a link opens its stream it tells its run: ``POST /replication/v1/runs?from=CLUSTER`` with a :class:`RunTold`.
-   The :class:`RunAnswer` says whether the destination serves this run.
-2. The destination asks over the stream of the run that it serves, by an answer that belongs to no frame:
-   ``{"question": TEXT}``. The worker tells its run again, with the text as ``answering``.
+1. Before a link opens its stream, the worker announces its run: ``POST /replication/v1/runs?from=CLUSTER`` with a
+   :class:`RunTold`. The :class:`RunAnswer` says whether the destination serves this run.
+2. The destination can ask the served run whether it is still alive. It sends ``{"question": TEXT}`` over that run's
+   stream, as an answer that belongs to no frame. The worker announces its run again, with TEXT as ``answering``.
 3. Each later request and each stream of the link names the run in its parameter ``run``.
 
-A destination of an earlier version has no such route, and a worker of an earlier version names no run.
+A destination of an earlier version has no such route. A worker of an earlier version announces no run.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from typing import Any, Final, Self
 RUNS_ROUTE: Final = "/replication/v1/runs"
 STAYS_ROUTE: Final = RUNS_ROUTE + "/{cluster}/stays"
 QUESTION: Final = "question"
-"""The only field of an answer in a stream that belongs to no frame."""
+"""Only field of a question: an answer in a stream that belongs to no frame."""
 EARLIER_MAX: Final = 32
-"""Earlier runs that a run names: enough to know a store again after many restarts, in a body of 2 kB."""
+"""Most earlier runs that a run names. They identify a store even after many restarts, and take 2 kB of a body."""
 ID_CHARS_MAX: Final = 64
 HOST_CHARS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a worker on a store. ``earlier`` are the runs of the same store before it, the newest first."""
+    """One start of a worker on its store. ``earlier`` names the starts on the same store before it, the newest
+    first."""
 
     id: str
     earlier: tuple[str, ...] = ()
@@ -39,12 +40,12 @@ class Run:
 
     @property
     def line(self) -> tuple[str, ...]:
-        """This run and those before it, the newest first."""
+        """Ids of this run and of the earlier runs, the newest first."""
         return (self.id, *self.earlier)
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
-        """Return the run that a JSON object has, cut to the limits.
+        """Return the run in a JSON object, with its texts and lists cut to the limits.
 
         Raises KeyError, TypeError or ValueError if the object is malformed.
         """
@@ -60,27 +61,27 @@ class Run:
 
 
 class Standing(StrEnum):
-    """How a destination treats a run."""
+    """Answers of a destination to a run that announced itself."""
 
     SERVED = "served"
     ASKING = "asking"
-    """The destination asks another run whether it is still there: tell the run again."""
+    """The destination is asking the served run whether it is alive: announce the run again later."""
     TWIN = "twin"
-    """Another run of the store is served."""
+    """Another live run of the same store is served, so this run is refused."""
     DISMISSED = "dismissed"
-    """An operator said that another run stays."""
+    """An operator decided that another run of the same store stays, so this run is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTold:
-    """A run, and the question that it answers, if any."""
+    """Message of a worker that announces its run; ``answering`` is the question that it answers, or empty."""
 
     run: Run
     answering: str = ""
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return what a JSON body has. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """Return the announcement in a JSON body. Raises KeyError, TypeError or ValueError if the body is malformed."""
         return cls(Run.of_json(body["run"]), str(body.get("answering", ""))[:ID_CHARS_MAX])
 
     def as_json(self) -> dict[str, Any]:
@@ -89,17 +90,18 @@ class RunTold:
 
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """How the destination treats the run that told itself; the run that it serves; and the twins of that one."""
+    """Answer to a run that announced itself: how it is treated, which run is served, and the twins of the served
+    run."""
 
     standing: Standing
     served: Run | None
     twins: Sequence[Run]
     reason: str
-    """Why the run is not served, and what to do, in words; empty if it is served."""
+    """Why the run is not served, and what an operator can do; empty if it is served."""
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
-        """Return the answer in a JSON body. Raises KeyError, TypeError or ValueError if it is malformed."""
+        """Return the answer in a JSON body. Raises KeyError, TypeError or ValueError if the body is malformed."""
         return cls(
             Standing(body["standing"]),
             None if body["served"] is None else Run.of_json(body["served"]),

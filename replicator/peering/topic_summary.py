@@ -13,12 +13,12 @@ from typing import Any, Final, Self
 SUMMARY_ROUTE: Final = "/replication/v1/topic-summary"
 LIMIT: Final = 10
 LIMIT_MAX: Final = 1_000
-"""The most rows of each list: a table that people can still read, and some hundred kilobytes."""
+"""Most rows of each list: a table that people can still read, and some hundred kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """A subscription, and how many messages it has not consumed yet."""
+    """Number of messages that a subscription has not consumed yet."""
 
     topic: str
     subscription: str
@@ -69,7 +69,7 @@ class TopicSummary:
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Return the summary that a JSON body has, without fields that only newer workers know.
+        """Return the summary in a JSON body. Fields that only newer workers send are ignored.
 
         Raises KeyError, TypeError or ValueError if the body is malformed.
         """

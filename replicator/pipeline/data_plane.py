@@ -67,23 +67,24 @@ class FetchedBlock(NamedTuple):
 
 
 class BlockPage(NamedTuple):
-    """One page of a topic's blocks, and how the topic was when it was read."""
+    """One page of a topic's blocks, with the state of the topic when the page was read."""
 
     blocks: list[FetchedBlock]
     trimmed: Position
-    """Up to where the topic was trimmed; :data:`BEFORE_ALL` also from a worker that does not say it."""
+    """Position up to which the topic was trimmed; :data:`BEFORE_ALL` if nothing was, or if the worker does not report
+    it."""
     incarnation: int | None
-    """The life of the topic; None from a worker that does not say it."""
+    """Incarnation of the topic; None if the worker does not report it."""
     reached: Position
-    """The position after which the next page begins."""
+    """Position after which the next page begins."""
     at_end: bool
 
 
 class DataPlane(WorkerConnection):
-    """One worker's read API. Use it as a context manager, or close it.
+    """Client for one worker's read API. Use it as a context manager, or close it.
 
-    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, its kind
-    :class:`AnswerCutOff` if an answer ends early, and :class:`UnexpectedAnswer` if it refuses, or answers with
+    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, its subclass
+    :class:`AnswerCutOff` if an answer ends early, and :class:`UnexpectedAnswer` if the worker refuses, or answers with
     something else than the API promises.
     """
 
@@ -95,15 +96,18 @@ class DataPlane(WorkerConnection):
         silence_seconds: float = TIMEOUT_S,
         reclaiming: str | None = None,
     ) -> None:
-        """``wait_seconds`` is how long each request waits for a worker that does not answer, or is not ready;
-        ``silence_seconds`` for one that has taken the connection and sends nothing. ``reclaiming`` is the cluster that
-        takes back its messages: the worker holds its retention back meanwhile."""
+        """Keep the settings of the connection.
+
+        A request waits ``wait_seconds`` for a worker that does not answer, or is not ready. It waits
+        ``silence_seconds`` for a worker that accepted the connection and sends nothing. ``reclaiming`` is the cluster
+        that takes back its lost messages, if any: the worker holds its retention back meanwhile.
+        """
         super().__init__(check_url(url), silence_seconds)
         self._wait_seconds = wait_seconds
         self._reclaiming = reclaiming
 
     def shown(self) -> dict[str, str]:
-        """The headers that show who asks, and what for."""
+        """Return the headers that identify the client, and the cluster that takes back its messages."""
         return {**super().shown(), **({} if self._reclaiming is None else {RECLAIMING_HEADER: self._reclaiming})}
 
     def topics(self) -> tuple[str, list[TopicState]]:
@@ -194,7 +198,8 @@ class DataPlane(WorkerConnection):
     def page(
         self, topic: str, after: Position, upto: Position | None = None, *, page_bytes: int | None = None
     ) -> BlockPage:
-        """Return the first page of what :meth:`blocks` yields, with how the topic was at that moment."""
+        """Return the first page of the blocks that :meth:`blocks` yields, with the state of the topic at that
+        moment."""
         bound = {} if upto is None else {"upto": str(upto)}
         limit = str(page_bytes or PAGE_BYTES)
         answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)

@@ -35,7 +35,7 @@ class PeerUnavailable(PipelineError):
 
 
 class AnswerCutOff(PeerUnavailable):
-    """A worker's answer that ended early: the worker was killed, or the connection broke."""
+    """Error for a worker's answer that ended early: the worker was killed, or the connection broke."""
 
 
 class UnexpectedAnswer(PipelineError):
@@ -44,7 +44,7 @@ class UnexpectedAnswer(PipelineError):
     code: str | None = None
     """The error's, where the worker gave one."""
     status: int | None = None
-    """HTTP status, if the worker refused the request; else None."""
+    """HTTP status if the worker refused the request; None for other errors."""
 
 
 class SparkFailed(PipelineError):

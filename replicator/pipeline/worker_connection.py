@@ -14,10 +14,10 @@ TIMEOUT_S: Final = 60
 
 
 def read_whole(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
-    """Read the body of an answer, and one byte more than ``bytes_max`` of one that is longer.
+    """Return the body of an answer. If it is longer than ``bytes_max``, return one byte more than that.
 
-    Raises :class:`http.client.IncompleteRead` for a body that ends before the length that its head announced.
-    :meth:`~http.client.HTTPResponse.read` with a number of bytes returns such a body without a word.
+    Raises :class:`http.client.IncompleteRead` if the body ends before the announced length.
+    :meth:`~http.client.HTTPResponse.read` with a number of bytes would return such a body without an error.
     """
     body = response.read(bytes_max + 1)
     if len(body) <= bytes_max and response.length:

@@ -14,7 +14,7 @@ START_IT: Final = "start the worker there, or correct its address in the topolog
 
 
 def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
-    """Return the reason for a request without an answer, with ``remedy`` if nobody listens or no host has the name.
+    """Return why a request to a worker got no answer, with ``remedy`` if nobody listens or no host has the name.
 
     ``error`` is from aiohttp or a socket. Its own text repeats the address, in a form that readers do not know.
     """
@@ -28,14 +28,14 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the reason that the system or TLS gives, without the address that the text of ``error`` repeats."""
+    """Return the reason of the system or of TLS. The text of ``error`` would repeat the address."""
     return _of_system(_inside(error))
 
 
 def _inside(error: Exception) -> Exception:
-    """Return the error of the system or of TLS that an error of aiohttp carries, or ``error`` itself.
+    """Return the error of the system or of TLS inside an error of aiohttp, or ``error`` itself.
 
-    What reads data in Spark's processes does without aiohttp, so its types are not imported here.
+    aiohttp's types are not imported here, because readers of data in Spark's processes do without aiohttp.
     """
     found = getattr(error, "certificate_error", None) or getattr(error, "os_error", None)
     return found if isinstance(found, Exception) else error
@@ -46,7 +46,7 @@ def _of_system(reason: Exception) -> str:
         return f"its certificate is not taken: {reason.verify_message}"
     if isinstance(reason, ssl.SSLError):  # its number is none of the system's
         return f"TLS: {(reason.reason or 'failed').replace('_', ' ').lower()}"
-    if isinstance(reason, socket.gaierror):  # nor is this one's
+    if isinstance(reason, socket.gaierror):  # nor is the number of this error
         return "no host of this name is known"
     number = getattr(reason, "errno", None)
     return os.strerror(number).lower() if number and number > 0 else "cannot connect"

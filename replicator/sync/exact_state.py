@@ -1,30 +1,34 @@
-"""The exact state of one topic's subscriptions: what of it is announced, and how announcements are merged (DESIGN
+"""The exact state of one topic's subscriptions: what this cluster announces, and how it merges announcements (DESIGN
 4.4). Pure.
 
-The module serves invariants 5 and 6. :class:`~replicator.sync.topic_acks.TopicAcks` tells what identities mean here:
+The module serves invariants 5 and 6. :class:`~replicator.sync.topic_acks.TopicAcks` translates between identities
+(origin and origin position) and local positions. A subscription's generation counts its seeks and resets. Its start is
+the position, for each origin, before which it never had to consume.
 
 1. An update of a past generation is ignored.
-2. A newer generation starts over. Its first update is whole. For origins that it does not name, acknowledgements and
-   starts stay, and are told: the cluster that moved the subscription did not know these origins. From a cluster that
-   tells no exact state, a newer generation starts at its mark-delete position.
-3. Acknowledgements of an update are merged with those that wait, and translated to local positions. Acknowledgements
-   of messages that are not here yet wait, durably.
+2. An update of a newer generation replaces the state. The first update of a generation has the whole state.
+   Acknowledgements and starts of origins that it does not name stay, and are announced: the cluster that moved the
+   subscription did not know these origins. If the sender announces no exact state, the newer generation begins at the
+   sender's mark-delete position.
+3. Acknowledgements of an update are merged with those that wait for messages, and translated to local positions.
+   Acknowledgements of messages that are not here yet wait, durably.
 4. When messages come, the waiting acknowledgements are translated again, before a consumer gets the messages.
-5. Acknowledgements of messages that were trimmed here before the generation began, or that lie before the start, mean
-   nothing here, but other clusters may have the messages. They are kept, and told on as they came. If this cluster
-   relays, acknowledgements of messages that a link left out are treated in the same way.
+5. Acknowledgements of messages that were trimmed here before the generation began, or that lie before the start, have
+   no effect here, but other clusters may have the messages. They are kept, and announced again unchanged. If this
+   cluster relays announcements, acknowledgements of messages that a link left out are kept in the same way.
 
 The start of the subscription (DESIGN 4.7) is merged first:
 
 6. The earlier start of each origin counts. Messages between the new start and the old one become unconsumed, unless
    somebody acknowledged them. Trimmed ones among them cannot be delivered here, and are not claimed.
-7. Entries before the start count as consumed here, and no cluster is told so. That also holds for entries that come
-   later.
-8. A cursor of an earlier version has no start. It takes the start that others tell, and keeps its acknowledgements.
+7. Entries before the start count as consumed here, but are not announced as acknowledged. This also holds for entries
+   before the start that come later.
+8. A cursor of an earlier version has no start. It takes the start that other clusters announce, and keeps its
+   acknowledgements.
 9. A message with two entries, one before the start and one after it, is delivered. Acknowledgements of one entry also
    count for the other when the start moves back.
-10. A mark-delete position from elsewhere is ignored if the starts that came with it are later than those that count, or
-    if a reclaim put entries back below it since.
+10. A mark-delete position from another cluster is ignored in two cases: the starts that came with it are later than the
+    subscription's, or a reclaim has since brought entries back below it.
 """
 
 from __future__ import annotations
@@ -47,8 +51,10 @@ from snapshots.starts import Starts
 
 
 class Merges(Protocol):
-    """Interface that merges into a subscription what other clusters tell. Methods tell whether they changed it; none
-    saves."""
+    """Interface that merges other clusters' announcements into a subscription.
+
+    Methods return whether they changed the subscription. No method saves it.
+    """
 
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool: ...
     def mark_delete(self, position: Position, generation: int) -> bool: ...
@@ -71,10 +77,11 @@ class Replicated(Protocol):
 
 
 class ExactState:
-    """Tells and merges the exact states of one topic's subscriptions.
+    """Exact states of one topic's subscriptions: announced to other clusters, and merged with their announcements.
 
-    ``origins`` returns every origin whose entries the log has or had. Mark-delete positions of others up to
-    ``unproven_through`` mean nothing: entries were put back below it after they were mapped.
+    ``origins`` returns every origin whose entries the log has or had. Mark-delete positions that other clusters
+    announce are ignored up to ``unproven_through``: a reclaim brought entries back below it after positions were
+    mapped.
     """
 
     def __init__(
@@ -94,14 +101,17 @@ class ExactState:
         self._ahead: dict[str, frozenset[str]] = {}
         """By subscription, the origins from which messages before the start may still come."""
         self._placed: dict[str, tuple[Starts, Mapping[str, Position]]] = {}
-        """By subscription, starts before which no message can come any more, with the last position before each
+        """By subscription, its starts before which no message can come any more, with the last position before each
         start."""
 
     # Telling.
 
     def take(self, subscription: Replicated, *, whole: bool) -> tuple[AckVector, bool]:
-        """Return what is unannounced of a subscription, or its whole state. See
-        :class:`~snapshots.announcing.AckSource`."""
+        """Return acknowledgements to announce as identities, and whether they are the subscription's whole state.
+
+        They are the whole state if ``whole`` is true, or if the subscription is noted as unannounced as a whole.
+        Otherwise they are the changes since the last call. See :class:`~snapshots.announcing.AckSource`.
+        """
         unannounced = subscription.cursor.state.take_unannounced()
         if whole or unannounced.whole:
             return self.whole(subscription), True
@@ -112,8 +122,8 @@ class ExactState:
         return delta, False
 
     def whole(self, subscription: Replicated) -> AckVector:
-        """Return all known acknowledgements of a subscription, including those of messages that the log does not
-        have."""
+        """Return all known acknowledgements of a subscription as identities, also those of messages that the log
+        lacks."""
         state, name = subscription.cursor.state, subscription.name
         vector = self.acks.vector_of(state, self._origins())
         vector.merge(self.pending.of(name, state.generation))
@@ -127,8 +137,10 @@ class ExactState:
     # Merging.
 
     def merge_update(self, subscription: Replicated, update: ApplyUpdate, *, relay: bool) -> bool:
-        """Merge what another cluster announces. With ``relay``, note it as unannounced, too. Return whether anything
-        changed."""
+        """Merge an announcement of another cluster. Return whether anything changed.
+
+        With ``relay``, also record the merged state as unannounced, so that this cluster announces it to others.
+        """
         cursor = subscription.cursor
         if update.generation < cursor.generation:
             return False
@@ -158,7 +170,7 @@ class ExactState:
         return changed
 
     def outlive(self, subscription: Replicated, generation: int) -> None:
-        """Keep the subscription though another cluster deleted it in ``generation``. It gets the next generation.
+        """Keep the subscription, although another cluster deleted it in ``generation``. It gets the next generation.
 
         Acknowledgements that wait for their messages are kept, too.
         """
@@ -168,10 +180,10 @@ class ExactState:
         self.pending.put(name, subscription.cursor.generation, waiting, heard)
 
     def unclaimed(self, read_compacted: bool) -> Mapping[str, Position]:
-        """Return, by origin, up to where entries are trimmed in this cluster; empty if the subscription reads
-        compacted.
+        """Return, by origin, the position up to which entries are trimmed in this cluster; empty if the subscription
+        reads compacted.
 
-        A subscription that another cluster made does not tell these entries as acknowledged.
+        These entries are not announced as acknowledged for a subscription that another cluster made.
         """
         return {} if read_compacted else self.acks.trimmed_through(self._origins())
 
@@ -186,16 +198,16 @@ class ExactState:
         return list(names)
 
     def forget(self, name: str) -> None:
-        """Drop what is kept of the subscription ``name``, because it was deleted."""
+        """Drop the cached start positions of the subscription ``name``, because it was deleted."""
         self._ahead.pop(name, None)
         self._placed.pop(name, None)
 
-    # The start.
+    # Starts.
 
     def merge_start(self, subscription: Replicated, said: Starts) -> bool:
-        """Merge the starts ``said``, with which somebody also made the subscription at this cluster's brokers.
+        """Merge the starts ``said`` of a subscription that was also created at this cluster's brokers.
 
-        Return whether anything changed. If so, the whole state is noted as unannounced.
+        Return whether anything changed. If so, the subscription's whole state is recorded as unannounced.
         """
         if not self._start(subscription, said):
             return False
@@ -207,10 +219,11 @@ class ExactState:
         return True
 
     def twins_came(self, subscription: Replicated, entries: Collection[Position]) -> bool:
-        """Deliver the messages of ``entries`` that came by another way too, and lie before the start only there.
+        """Deliver messages that have a second entry here: the entry in ``entries`` lies after the start, the other
+        before it.
 
-        They count as consumed together with the entry before the start, and nobody acknowledged that one. Return
-        whether anything changed.
+        Such an entry counts as consumed only because its other entry lies before the start. Nobody acknowledged the
+        message. Return whether anything changed.
         """
         cursor = subscription.cursor
         state = cursor.state
@@ -236,7 +249,7 @@ class ExactState:
         known = self.acks.known(origins)
         acknowledged = self.acks.up_to(self.whole(subscription), starts.ends_before(after, known))
         trimmed = self.acks.trimmed_through(origins)
-        if state.read_compacted:  # it counts what compaction took away as consumed; nobody acknowledged that
+        if state.read_compacted:  # compacted-away messages count as consumed, but nobody acknowledged them
             for origin, acks in acknowledged.origins.items():
                 acks.discard_through(trimmed.get(origin, BEFORE_ALL))
         unclaimed, uncovered = dict(state.unclaimed or {}), PositionSet()
@@ -281,9 +294,9 @@ class ExactState:
         return bool(found) and subscription.merging.acks(found, {}, announce=False)
 
     def _counts(self, subscription: Replicated, said: Starts) -> bool:
-        """Return whether a mark-delete position that comes with the starts ``said`` may be merged.
+        """Return whether a mark-delete position that came with the starts ``said`` may be merged.
 
-        It may if none of these starts is later than the subscription's own start for the origin.
+        It may if none of these starts is later than the subscription's own start for the same origin.
         """
         mine = subscription.cursor.state.starts
         return all(start <= mine.get(origin, start) for origin, start in said.items())
@@ -307,7 +320,7 @@ class ExactState:
         return changed or is_news or started
 
     def _not_claimed(self, subscription: Replicated) -> Mapping[str, Position]:
-        """Return, by origin, the position up to which entries must not be told as acknowledged, inclusive.
+        """Return, by origin, the position up to which entries must not be announced as acknowledged, inclusive.
 
         These are entries before the start, and entries that were trimmed before anybody consumed them.
         """

@@ -60,7 +60,7 @@ class SubscriptionSync:
 
     @property
     def settings(self) -> ControllerSettings:
-        """Return the paces of the present topology."""
+        """Return the sync settings of the present topology."""
         return self._shared.settings
 
     @property
@@ -70,7 +70,7 @@ class SubscriptionSync:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no topic has anything to do, now or later."""
+        """Return whether no topic has anything to announce or merge, now or later."""
         return all(sync.is_idle for sync in self._topics.values())
 
     def start(self) -> None:
@@ -109,19 +109,19 @@ class SubscriptionSync:
     # What may be asked.
 
     def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
-        """Yield all known mappings with their topics, for an index that lost them."""
+        """Yield all known snapshot mappings with their topics, to refill an index that lost them."""
         for name, sync in self._topics.items():
             for peer in sync.controller.mapped_peers():
                 for mapping in sync.controller.mappings(peer):
                     yield name, mapping
 
     def mappings_of(self, topic_name: str, peer: str) -> list[SnapshotMapping]:
-        """Return the known mappings of one topic and peer, oldest first."""
+        """Return the known snapshot mappings of ``topic`` with one peer, oldest first."""
         sync = self._topics.get(topic_name)
         return [] if sync is None else list(sync.controller.mappings(peer))
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """Return the exact state of a subscription by identity, as it would be announced."""
+        """Return the exact state of a subscription by identity, as this cluster would announce it."""
         return self._of(topic).whole(subscription)
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:

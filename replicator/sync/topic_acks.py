@@ -1,30 +1,34 @@
-"""Between a subscription's cursor here and ack vectors: the exact mapping at work, for one topic (DESIGN 4.4). Pure.
+"""Translation between a subscription's cursor and ack vectors, by the extents of one topic (DESIGN 4.4). Pure.
 
-It serves invariant 5 (no skip): a vector made here claims only what is in this log, or is known to be no message.
+A cursor has local positions. An ack vector names messages by identity: origin and origin position. Invariant 5 (no
+skip): a vector that is made here claims only messages that are or were in this log, and positions that have no message.
 
-Out of the cursor:
+From the cursor to a vector:
 
-1. Own entries are their own origin. So all of a ledger up to the mark-delete position is a range of our own, whatever
-   lies in between from elsewhere: positions at which a copied entry lies are no identity of ours. Between two ledgers
-   nothing is claimed, trimmed or not: a log that was restored from an old copy has lost the end of one, and others
-   may have it.
-2. Of another origin so as well, as it may be that one which was restored: ledger by ledger up to the last entry that is
-   or was here. The last range ends at the last entry that lies at or below the mark-delete position. Ranges that a
-   link left out are taken away: nobody here has seen those messages. So are batches of which it left out a part: of
-   those the messages that are here are claimed (:mod:`replicator.sync.partly_announced`). So is, of any origin, what
-   was trimmed when the generation began here: it counts as consumed in this cluster only, which cannot deliver it.
-3. Positions beyond, and parts of batches, are translated by the extents.
-4. Nothing is claimed of what lies before the start of the subscription: nobody consumed it (:mod:`snapshots.starts`).
+1. Own messages: their local position is their origin position. All of a ledger up to the mark-delete position is
+   claimed as one range. Copied entries inside the range do no harm, because their positions are no identity of this
+   cluster. Positions between two ledgers are not claimed, even if trimmed: a log that was restored from an old copy has
+   lost the end of a ledger, and other clusters may have that end.
+2. Messages of another origin are also claimed ledger by ledger, because that origin may have been restored, too. Each
+   range ends at the last entry of the ledger that is or was here. The last range ends at the last entry at or below the
+   mark-delete position. Three things are not claimed. Ranges that a link left out: nobody consumed those messages here.
+   Batches with messages that a link left out: only their messages that are here are claimed
+   (:mod:`replicator.sync.partly_announced`). Entries of any origin that were trimmed when the generation began here:
+   they count as consumed only because this cluster cannot deliver them.
+3. Acknowledged positions after the mark-delete position, and parts of batches, are translated by the extents.
+4. Nothing before the start of the subscription is claimed, because nobody consumed it (:mod:`snapshots.starts`).
 
-Into the cursor:
+From a vector to the cursor:
 
-5. A range of our own names the entries of it that are not copies; positions that are copies are passed over.
-6. What is claimed of another origin beyond what is here of it is handed back, to be placed when it has come. What is
-   not here below that never comes: it was left out, or trimmed. It is accepted, and means nothing here.
-7. Positions of an origin ascend from life to life of its topic (docs/adr/0080), so one table of extents serves all
-   lives that are here. A claim about an entry that is not here means nothing; one about a life yet to come waits (6).
+5. A range of own messages is restricted to entries that are not copies.
+6. Claims about another origin after its last entry here are returned to the caller, which places them when the entries
+   come. An entry before that last entry, and not here, never comes: it was left out, or trimmed. A claim about it is
+   accepted and has no effect.
+7. Positions of an origin ascend from one life of its topic to the next (docs/adr/0080). So one table of extents serves
+   all lives. A claim about a life that has not come yet waits (6).
 
-Extents are forgotten one checkpoint after the log was trimmed: what was consumed just before may still be unannounced.
+Extents are forgotten one checkpoint after the log was trimmed, because what was consumed just before may still be
+unannounced.
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ from snapshots.position_set import PositionSet
 
 @dataclass(slots=True)
 class Placed:
-    """Acknowledgements in local positions. ``rest`` has the acknowledgements of messages that have not come yet."""
+    """Acknowledgements translated to local positions. ``rest`` has those of messages that have not come yet, as
+    identities."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -56,11 +61,10 @@ class Placed:
 
 
 class TopicAcks:
-    """Translates one topic's acknowledgements between local positions in ``cluster`` and identities, by the topic's
-    extents.
+    """Translation of one topic's acknowledgements between local positions in ``cluster`` and identities, by extents.
 
-    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its
-    link left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
+    ``high_water`` returns the high-water mark of an origin. ``left_out`` returns the ranges of an origin that its link
+    left out. ``trimmed_ends`` returns, by origin, the last entry of each trimmed ledger.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class TopicAcks:
     # ---- out of the cursor ------------------------------------------------------------------------------
 
     def vector_of(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
-        """Return the whole state as identities, as far as this cluster can vouch for it.
+        """Return the whole state of a subscription as identities, as far as this log proves it.
 
         ``origins`` names every origin whose entries the log has or had.
         """
@@ -147,7 +151,8 @@ class TopicAcks:
         return vector
 
     def trimmed_through(self, origins: Mapping[str, HighWater]) -> dict[str, Position]:
-        """Return, by origin, up to where its entries are trimmed in this cluster. See :attr:`CursorState.unclaimed`."""
+        """Return, by origin, the position up to which its entries are trimmed in this cluster. See
+        :attr:`CursorState.unclaimed`."""
         trimmed = self._log.trimmed
         if trimmed == BEFORE_ALL:
             return {}
@@ -182,11 +187,11 @@ class TopicAcks:
         )
 
     def unconsumed(self, state: CursorState, origins: Mapping[str, HighWater]) -> AckVector:
-        """Return the identities of unconsumed entries in the log, and of partly acknowledged batches the
+        """Return the identities of unconsumed entries in the log, and for partly acknowledged batches the
         *acknowledged* indexes.
 
-        Two clusters with the same messages of an origin return equal results exactly if their subscriptions agree on
-        it.
+        For two clusters with the same messages of an origin, the results are equal exactly if their subscriptions agree
+        on that origin.
         """
         left = self._log.messages_after(state.mark_delete, state.individually_deleted)
         vector = AckVector(
@@ -235,8 +240,8 @@ class TopicAcks:
     # ---- into the cursor --------------------------------------------------------------------------------
 
     def place(self, vector: AckVector, above: Position) -> Placed:
-        """Return the local positions of the messages in ``vector``, and apart from them what is about messages yet to
-        come.
+        """Return the local positions of the messages in ``vector``, and as a rest the identities of messages that have
+        not come yet.
 
         Ranges are restricted to positions above ``above``, because everything below is consumed.
         """
@@ -257,8 +262,8 @@ class TopicAcks:
     def before(self, ends: Mapping[str, Position], above: Position) -> PositionSet:
         """Return the local positions above ``above`` of entries before a start.
 
-        ``ends`` has, by origin, the last entry before the start. An entry is left out if it has a twin after the
-        start.
+        ``ends`` has, by origin, the last entry before the start. An entry is left out if another entry of the same
+        message lies after the start.
         """
         found = PositionSet()
         for origin, end in ends.items():
@@ -283,9 +288,10 @@ class TopicAcks:
         return found
 
     def beyond_start(self, entries: Collection[Position], said: starts.Starts, heard: AckVector) -> PositionSet:
-        """Return those of ``entries`` that lie after a start, while all other entries of their messages lie before it.
+        """Return those of ``entries`` that lie after a start although every other entry of the same message lies before
+        it.
 
-        Where ``heard`` has one of these, somebody acknowledged the message, and it is left out.
+        An entry is left out if ``heard`` has another entry of its message: then somebody acknowledged the message.
         """
         found = PositionSet()
         if (twins := self._log.twins) is None:
@@ -301,9 +307,9 @@ class TopicAcks:
     def discard_acknowledged_twins(
         self, positions: PositionSet, said: starts.Starts, heard: AckVector, is_consumed: Callable[[Position], bool]
     ) -> None:
-        """Take out of ``positions`` the entries of messages that were acknowledged as another entry.
+        """Remove from ``positions`` entries whose message was acknowledged under another of its entries.
 
-        An entry before the start is consumed without being acknowledged, unless ``heard`` has it.
+        An entry before the start is consumed without an acknowledgement, unless ``heard`` has it.
         """
         if (twins := self._log.twins) is None:
             return
@@ -347,7 +353,7 @@ class TopicAcks:
         return found
 
     def of_missing(self, vector: AckVector) -> AckVector:
-        """Return the acknowledgements in ``vector`` of messages that links did not bring to this cluster."""
+        """Return the acknowledgements in ``vector`` of messages that the links to this cluster left out."""
         found = AckVector()
         for origin, acks in vector.origins.items():
             partly = PositionSet() if self._log.parts is None else self._log.parts.origins.get(origin, PositionSet())
@@ -359,7 +365,8 @@ class TopicAcks:
         return found
 
     def _incarnation_of(self, origin: str) -> int:
-        """Return the newest life of ``origin``, of which something is here, that is known here."""
+        """Return the newest incarnation of ``origin``'s topic that is known here; some entry of ``origin`` must be
+        here."""
         if origin == self._cluster:
             return self._incarnation
         high_water = self._high_water(origin)

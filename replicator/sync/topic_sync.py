@@ -130,9 +130,9 @@ class TopicSync:
         self._settle()
 
     def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
-        """Return whether messages before the start may not count as consumed yet, or may still come.
+        """Return whether a message before the start may not count as consumed yet, or may still come.
 
-        Such messages can remain if the worker ended right after they came.
+        Such a message can remain if the worker ended right after the message came.
         """
         topic, state = self._topic, subscription.cursor.state
         if not state.replicated or not is_anything_before(state.starts):
@@ -273,11 +273,10 @@ class TopicSync:
             self._settle()
 
     def _may_claim(self, subscription: Subscription) -> bool:
-        """Return whether other clusters may be told that all messages up to the mark-delete position are
-        acknowledged.
+        """Return whether this cluster may announce that all messages up to the mark-delete position are acknowledged.
 
-        They may not if messages lie before the start, or were trimmed before anybody consumed them. Without exact
-        sync they always may: then mark-delete positions are the only way to tell, and the start travels with them.
+        It may not if messages lie before the start, or were trimmed before anybody consumed them. Without exact sync it
+        always may: then mark-delete positions are the only announcement, and the start travels with them.
         """
         state = subscription.cursor.state
         return not self._shared.exact or (state.unclaimed is None and not is_anything_before(state.starts))
@@ -317,7 +316,8 @@ class TopicSync:
         self._queue.wake()
 
     def _twins_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
-        """Entries came of messages that were here by another way: some may lie after the start in this way only."""
+        """Deliver messages that were here before as other entries, if only their new entries lie after a subscription's
+        start."""
         if entries and subscription.replicated and self._state.exact.twins_came(subscription, entries):
             subscription.saved().add_done_callback(_take_exception)
 

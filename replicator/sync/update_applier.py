@@ -1,4 +1,4 @@
-"""Applies what another cluster announces of a topic's subscriptions: creates, deletes and merges them."""
+"""Applies other clusters' announcements about a topic's subscriptions: creates, deletes and merges them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class UpdateApplier:
-    """Applies updates of other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
+    """Applies updates from other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
     __slots__ = ("_controller", "_settle", "_shared", "_state", "_topic", "from_peers")
 
@@ -41,11 +41,11 @@ class UpdateApplier:
         """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
-        """Apply an update. Return a future that is done when the result is durable, or None if nothing is to be
+        """Apply an update. Return a future that is done when the result is durable, or None if nothing needs to be
         saved.
 
-        ``repeating`` tells that the update was merged before, but may not have been saved. Raises :class:`StoreFull`,
-        :class:`StoreFailed`, and :class:`TopicNotFound`.
+        ``repeating`` says that the update was merged before, but perhaps not saved. Raises :class:`StoreFull` and
+        :class:`StoreFailed` if the store cannot take the result, and :class:`TopicNotFound` if the topic is gone.
         """
         relay = self._shared.routes.relays(self._topic.name, update.source)
         try:

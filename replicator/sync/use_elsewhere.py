@@ -1,16 +1,18 @@
-"""Questions to other clusters, before an unforced deletion of a subscription: do consumers use it there?
+"""Questions to other clusters before an unforced deletion of a subscription: do consumers use it there?
 
 Invariants (DESIGN §3): 8, a cluster that does not answer delays a deletion by ``sync.in_use_timeout_ms`` at most, and
 nothing else; 11, at most :data:`QUESTIONS_AT_ONCE_MAX` questions to one cluster are under way.
 
-1. All clusters that would hear of the deletion are asked at once: the clusters that receive the topic's markers.
-2. The first answer with consumers refuses the deletion, and names the cluster. The other answers are not awaited.
+1. The worker asks at once all clusters that the deletion will be announced to: the clusters that receive the topic's
+   markers.
+2. The first answer with consumers refuses the deletion, and the error names that cluster. The other answers are not
+   awaited.
 3. A cluster that gives no valid answer counts as having no consumers, and a log line names it. It may be away or too
    slow, or its worker may be of a release without this route.
-4. Consumers may connect right after an answer. The tombstone protects them:
+4. A consumer may connect right after its cluster answered. The tombstone protects it:
    :mod:`replicator.engine.subscriptions.deleting`.
 
-All partitions of a topic are asked for together. A client that unsubscribes from a partitioned topic deletes
+The question is about all partitions of a topic together. A client that unsubscribes from a partitioned topic deletes
 partition by partition, so either all deletions are refused, or none is. Equal questions at the same time share their
 answers.
 """
@@ -96,7 +98,7 @@ class UseAnswer:
 class UseElsewhere:
     """Asks the workers of other clusters whether consumers use a subscription.
 
-    ``peers`` returns the clusters that hear of deletions on a topic.
+    ``peers`` returns the clusters to which deletions on a topic are announced.
     """
 
     def __init__(self, engine: Engine, peers: Callable[[Topic], frozenset[str]]) -> None:
@@ -139,12 +141,12 @@ class UseElsewhere:
         try:
             await asyncio.shield(asking)
         except SubscriptionBusy as error:
-            raise SubscriptionBusy(str(error)) from None  # each who waits gets one of their own
+            raise SubscriptionBusy(str(error)) from None  # each caller gets an error of its own
 
     def _asked(self, question: UseQuestion, task: asyncio.Task[None]) -> None:
         self._asking.pop(question, None)
         if not task.cancelled():
-            task.exception()  # maybe nobody waits any more
+            task.exception()  # perhaps no caller waits any more
 
     def _with_partitions(self, topics: Sequence[str]) -> list[str]:
         """Return ``topics``, each partition among them replaced by all partitions of its topic."""
@@ -201,7 +203,7 @@ class UseElsewhere:
     async def _ask(
         self, cluster: str, subscription: str, topics: Sequence[str], deadline: float
     ) -> tuple[str, Mapping[str, int] | str]:
-        """Return the cluster with its consumers by topic, or with the reason why it gave no valid answer by
+        """Return the cluster's name, with its consumers by topic, or the reason why it gave no valid answer by
         ``deadline``."""
         turns = self._turns.setdefault(cluster, asyncio.Semaphore(QUESTIONS_AT_ONCE_MAX))
         try:

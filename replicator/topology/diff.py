@@ -70,10 +70,10 @@ _OF_OWN_WORKER: Final = frozenset(
         "data",
         "database_file",
         "token_file",
-        "apache",  # full of files, which are elsewhere on every machine
+        "apache",  # names many files, which lie elsewhere on each machine
     }
 )
-"""Fields of a cluster that matter to its own worker alone. The digest leaves them out."""
+"""Fields of a cluster that concern its own worker alone. The digest leaves them out."""
 _CLUSTER_FIELDS_TOLD: Final = (
     set(Cluster.model_fields) - _OF_OWN_WORKER - {"name", "database", "policies", "tls_required"}
 )
@@ -81,7 +81,8 @@ _CLUSTER_FIELDS_TOLD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference of two topologies. ``before`` and ``after`` are values as in the file; None if there is none."""
+    """One difference of two topologies. ``before`` and ``after`` are the values in the files, or None if there is no
+    value."""
 
     kind: str
     subject: str

@@ -64,7 +64,7 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 """Clients send commands of a few kilobytes beside it, and their batches are as large as 128 KiB by default."""
 
 IN_USE_TIMEOUT_MS_MAX: Final = 20_000
-"""Official clients wait 30 s for the answer to an unsubscribe."""
+"""Upper limit of the setting: official clients wait 30 s for the answer to an unsubscribe."""
 SPARK: Final = "spark"
 CLOSED: Final = "closed"
 OPEN: Final = "open"
@@ -406,7 +406,7 @@ class MetricsSettings(Section):
 
 
 class WatchdogSettings(Section):
-    """After how long a worker ends itself because its event loop stands still."""
+    """Settings of the watchdog: how long the event loop must stand still before the worker ends itself."""
 
     end_after: Annotated[int, BeforeValidator(parse_duration), AfterValidator(check_end_after)] | None = None
     """Seconds; 0 means never. None means that the worker's option ``--end-when-stuck`` decides."""

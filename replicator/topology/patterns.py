@@ -18,7 +18,7 @@ from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
 
 DEFAULT_NAMESPACE: Final = "public/default/"
-"""Left out of the names of topics wherever a command takes or shows them."""
+"""Tenant and namespace that commands leave out of topic names, on input and output."""
 PATTERNS_MAX: Final = 100
 """Patterns of one link, in ``topics`` and in ``exclude``. Topics that need more belong into a namespace."""
 

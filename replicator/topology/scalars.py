@@ -20,7 +20,8 @@ from replicator.engine.log.segments.settings import SEGMENT_BYTES_MAX, SEGMENT_B
 from replicator.engine.policies_codec import NUMBER_MAX
 
 END_AFTER_SECONDS_MIN: Final = 3
-"""The watchdog ticks once a second. A process that was suspended may tick once before its event loop turns."""
+"""Shortest time that can be set. The watchdog ticks once a second, and a process that was suspended may tick once
+before its event loop turns."""
 END_AFTER_SECONDS_MAX: Final = 24 * 60 * 60
 EMBEDDED: Final = "embedded"
 """A database of the worker's own; and copying by the worker itself."""
@@ -257,7 +258,7 @@ Flag = Annotated[bool, BeforeValidator(_check_flag)]
 def check_end_after(seconds: int) -> int:
     """Return ``seconds`` if it is 0 (never) or within the allowed range; else raise ValueError.
 
-    A shorter time could not tell a standstill from a worker that is slow.
+    With a shorter time, the watchdog could not tell a standstill from a slow worker.
     """
     if seconds != 0 and not END_AFTER_SECONDS_MIN <= seconds <= END_AFTER_SECONDS_MAX:
         raise ValueError(

@@ -99,7 +99,7 @@ class EventLoopStatus(TypedDict):
 
 
 class SharedNameStatus(TypedDict):
-    """A producer's name that is active in two clusters at the same time."""
+    """Name of a producer that is active in two clusters at the same time."""
 
     topic: Annotated[str, "the topic"]
     producer: Annotated[str, "the name of the producer"]
@@ -107,7 +107,7 @@ class SharedNameStatus(TypedDict):
 
 
 class DeduplicationStatus(TypedDict):
-    """Messages that have the same producer name and sequence id in two clusters, and differ in content."""
+    """Count of messages with the same producer name and sequence id in two clusters, but different content."""
 
     other_content: Annotated[int, "since the start, messages whose ids another cluster used for others", "messages"]
     hidden_differing: Annotated[int, "messages that an earlier version hid as duplicates and that differ", "messages"]
@@ -132,7 +132,8 @@ class SyncCounters(TypedDict):
 
 
 class TwinStatus(TypedDict):
-    """Another run of the worker's store that a destination of its links named: somebody copied the data directory."""
+    """Another run of the worker's store, as a destination of its links reported it: somebody copied the data
+    directory."""
 
     peer: Annotated[str, "the cluster that named it"]
     link: Annotated[str, "the link over which it did"]
@@ -143,7 +144,7 @@ class TwinStatus(TypedDict):
 
 
 class RunStatus(TypedDict):
-    """The run of a worker: one start of it on its store."""
+    """Present run of a worker: one start of the worker on its store."""
 
     id: Annotated[str, "its id"]
     host: Annotated[str, "the host name of its machine"]

@@ -1,4 +1,4 @@
-"""Answers of a running worker's API: its :class:`~replicator.api.app.StatusSource`."""
+"""Answers of a running worker's HTTP API: implements :class:`~replicator.api.app.StatusSource`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reports:
         }
 
     def topology(self) -> Topology:
-        """Return the topology that runs."""
+        """Return the topology that the worker runs."""
         return self._reloader.topology
 
     def topology_status(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ class Reports:
         return await self._reloader.reload_file(expected=expected, dry_run=dry_run)
 
     def addresses(self) -> dict[str, ClusterAddress]:
-        """Return the addresses at which clients reach each cluster of the topology that runs."""
+        """Return the addresses at which clients reach each cluster of the present topology."""
         clusters = self._reloader.topology.clusters
         return {each.name: ClusterAddress(each.client_url, each.pulsar_url, each.pulsar_tls_url) for each in clusters}
 
     def allowed(self) -> Allowed:
-        """Return the host names of the worker, and the web pages that may use it."""
+        """Return the host names of the worker, and the origins of web pages that may call it."""
         topology = self._reloader.topology
         if self._allowed is None or self._allowed[0] is not topology:
             own = topology.cluster(self._parts.cluster)
@@ -131,7 +131,7 @@ class Reports:
 
 
 def failing_tasks(supervisor: Supervisor) -> list[dict[str, Any]]:
-    """Return the tasks that ended five times within ten minutes, each with its number of ends and the last cause."""
+    """Return the tasks that ended five times within ten minutes, each with its number of ends and the last error."""
     return [
         {"name": task.name, "kind": task.kind, "ends": task.restarts, "cause": task.last_end}
         for task in supervisor.failing()

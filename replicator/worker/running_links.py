@@ -25,7 +25,7 @@ from replicator.topology import SPARK, Topology
 from replicator.topology.paths import passed_on_by
 
 RUNS: Final = "runs"
-"""Under this name in the table ``meta``: the runs of this store, the newest first."""
+"""Key of the row in the table ``meta`` that has the runs of this store, the newest first."""
 _REFUSED: Final = (Standing.TWIN, Standing.DISMISSED)
 
 
@@ -39,7 +39,8 @@ def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
 
 
 async def begin_run(engine: Engine) -> Run:
-    """Begin a run of this store, note it in the store, and return it with the runs before it."""
+    """Return a new run: this start of the worker, with the earlier runs of the store. Store it before anything is
+    announced."""
     earlier = [str(each) for each in engine.store.meta(RUNS) or ()]
     run = Run(uuid.uuid4().hex, tuple(earlier[:EARLIER_MAX]), socket.gethostname(), engine.started_at_ms)
     await engine.remember(RUNS, [run.id, *run.earlier][:EARLIER_MAX])
@@ -47,8 +48,10 @@ async def begin_run(engine: Engine) -> Run:
 
 
 class RunningLinks:
-    """The links that leave ``engine``'s cluster. ``index`` is told how far their topics are, and ``on_lost_copy`` of
-    topics of which a destination has less than it had. Destinations are told ``run``, if there is one.
+    """Running links that leave ``engine``'s cluster.
+
+    ``index`` is told how far the links' topics are copied. ``on_lost_copy`` is called with a topic whose copy at a
+    destination shrank. ``run``, if given, is announced to destinations.
     """
 
     def __init__(
@@ -76,7 +79,10 @@ class RunningLinks:
         return self._running.get(key)
 
     def run_status(self) -> dict[str, Any]:
-        """Return this run, and the other runs of its store that destinations named, each with how it is treated."""
+        """Return this worker's run, and the other runs of its store that destinations reported: their twins.
+
+        Each twin has the destination and the link that reported it, and whether the destination serves it.
+        """
         twins = []
         for link in self:
             if (answer := link.run_answer) is None:

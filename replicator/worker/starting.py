@@ -1,12 +1,11 @@
-"""Starting a worker: puts engine, links, sync, database and HTTP API together.
+"""Start and stop of a worker: puts engine, links, sync, database and HTTP API together.
 
-Starting checks everything that can be refused before anything is changed, by
-:mod:`replicator.operating.start_checks`, which ``replicator doctor`` runs too. Then the address is bound and the store
-opened, and only a worker that will run migrates the database. After the first successful start a database that is away
-does not keep the worker from starting (invariant 9).
+A start first makes the checks of :mod:`replicator.operating.start_checks`, before anything is changed; ``replicator
+doctor`` makes the same checks. Then it binds the address and opens the store. Only after that does it migrate the
+database. After a first successful start, the worker also starts while its database does not answer (invariant 9).
 
-What is started puts its end on a stack at once. A start that fails half-way, and a worker that stops, take down what
-there is in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,
+Each part puts its end on a stack when it has started. A worker that stops, and a start that fails half-way, end the
+parts in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,
 database.
 """
 
@@ -106,12 +105,13 @@ log = structlog.get_logger(__name__)
 async def run_worker(
     topology: Topology, cluster: str, *, reload_on_change: bool = False, end_when_stuck: int | None = None
 ) -> None:
-    """Start, serve until SIGTERM or SIGINT, and stop. Raises what :func:`start_worker` raises.
+    """Start a worker, serve until SIGTERM or SIGINT, and stop the worker. Raises the same errors as
+    :func:`start_worker`.
 
-    SIGHUP makes the worker read its file again; one that comes while it starts is heeded when it has started. With
-    ``reload_on_change`` it does so by itself when the file, or one that it names for this worker, has changed.
-    The process ends when its event loop stood still for the topology's ``watchdog.end_after``, or else for
-    ``end_when_stuck`` seconds.
+    On SIGHUP the worker reads its topology file again; a SIGHUP during the start takes effect after it. With
+    ``reload_on_change`` the worker also reads the file when it has changed, or when a file that it names for this
+    worker has changed. The process ends itself if its event loop stands still for the topology's
+    ``watchdog.end_after``, or, if that is not set, for ``end_when_stuck`` seconds.
     """
     watchdog = Watchdog(of_process=True, end_after=end_when_stuck)
     watchdog.start()

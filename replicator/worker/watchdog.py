@@ -36,12 +36,14 @@ from replicator.topology import WatchdogSettings
 BEAT_SECONDS: Final = 0.1
 """Shorter standstills may go unnoticed between two beats. A beat costs 30 µs, mostly for ``faulthandler``'s timer."""
 STACKS_SECONDS: Final = 5.0
-"""Nothing that a worker does on its event loop takes nearly so long."""
+"""Time without a beat after which all stacks are written. Nothing on a worker's event loop takes nearly so long."""
 TICK_SECONDS: Final = 1.0
 TELL_SECONDS: Final = 1.0
-"""The process ends after this time even if its last log lines are not written: writing them may be what hangs."""
+"""Longest time for writing the last log lines. Then the process ends even if they are not written, because writing may
+hang."""
 EXIT_STATUS: Final = 70
-"""Exit status of a worker that ended itself: ``EX_SOFTWARE`` of ``sysexits.h``. Service managers restart it."""
+"""Exit status of a worker that ended itself: ``EX_SOFTWARE`` of ``sysexits.h``. Service managers restart such a
+worker."""
 MAX_WINDOW_SECONDS: Final = 60.0
 """The maximum covers the last one to two such windows, so that several scrapers can all see it."""
 
@@ -116,7 +118,7 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
         self._armed = False
         self._may_write = False
-        """Whether the timer of the stacks may have run out, and its thread be writing."""
+        """Whether the timer for the stacks may have run out, so that its thread may be writing."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -141,12 +143,12 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def use(self, settings: WatchdogSettings) -> None:
-        """Take over the settings of a topology; if they set no time, the one given to the constructor applies."""
+        """Apply the settings of a topology. If they set no time, the time given to the constructor applies."""
         said = settings.end_after
         self._end_after = self._end_after_by_default if said is None else said
 
     def arm(self, armed: bool) -> None:
-        """Allow the watchdog to end the process, or forbid it: starting and stopping a worker may take long."""
+        """Allow the watchdog to end the process, or forbid it; it is forbidden while a worker starts and stops."""
         self._armed = armed
 
     def status(self) -> dict[str, float]:
@@ -162,12 +164,15 @@ class Watchdog:
         self._timer = loop.call_later(BEAT_SECONDS, self._beat, loop)
         if self._of_process and not self._is_blocked():
             self._may_write = False
-            with contextlib.suppress(RuntimeError):  # no thread can be started for the timer: the next beat tries again
+            with contextlib.suppress(RuntimeError):  # no thread could be started: the next beat tries again
                 faulthandler.dump_traceback_later(STACKS_SECONDS, file=_standard_error())
 
     def _is_blocked(self) -> bool:
-        """Whether the timer's thread may wait for the reader of the log. To set the timer waits for that thread, and
-        holds the GIL meanwhile: the process would stand still, and nobody could end it."""
+        """Return whether the timer's thread may be blocked by a log that nobody reads.
+
+        Setting the timer waits for that thread, and holds the GIL meanwhile. The process would stand still, and no part
+        of it could end it.
+        """
         if not self._may_write:
             return False
         poll = select.poll()

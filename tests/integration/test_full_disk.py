@@ -404,9 +404,8 @@ def test_invariant_1_no_transaction_grows_the_file_by_more_than_the_room_that_it
                     entry = twins_support.numbered(number, producer=f"p{number % 50}")
                     await trimmed.publish([entry, message(b"x" * 1_000)])
                 what[0] = "cursors"
-                await one_group(
-                    engine, clock, *(each.subscriptions.create("sub", BEFORE_ALL, replicated=False) for each in topics)
-                )
+                made = (each.subscriptions.create("sub", BEFORE_ALL, replicated=False) for each in topics)
+                await one_group(engine, clock, *made, queued=1)
                 what[0] = "rows"
                 for seed in range(3):
                     keys = [b"%d %d" % (row * 7919 % 4001, seed) for row in range(4000)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine_support import (
+    READ_FROM_DISK,
     TOPIC,
     CuttingProxy,
     DataPlaneServer,
@@ -297,7 +298,10 @@ def test_a_topic_of_another_incarnation_is_halted_and_the_others_go_on(tmp_path:
 
 def test_a_rotten_block_halts_its_topic_and_is_not_copied(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
+        async with (
+            opened(tmp_path / "us-east", settings=READ_FROM_DISK) as east,
+            opened(tmp_path / "eu-west", "eu-west") as west,
+        ):
             rotten, sound = await east.topic("rotten"), await east.topic("sound")
             for number in range(3):
                 await rotten.publish(numbered(number, 1))

@@ -70,18 +70,16 @@ async def clear_backlog(request: web.Request) -> web.Response:
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
-    """Delete a subscription in every topic of a namespace, unless consumers use it on one of them, in any cluster.
-
-    If they do, answer with an error and delete nothing.
-    """
+    """Delete a subscription in every topic of a namespace. If consumers of any cluster use it on one of the topics,
+    delete nothing and answer with an error."""
     await delete_together([subscription async for subscription in _subscriptions(request)])
     return no_content()
 
 
 async def _subscriptions(request: web.Request) -> AsyncIterator[Subscription]:
-    """Yield the subscriptions of the path's name in all topics of the namespace, or all its subscriptions.
+    """Yield the subscriptions with the path's name in all topics of the namespace; without a name, all subscriptions.
 
-    The event loop serves others between topics.
+    The event loop runs other tasks between topics.
     """
     name = subscription_name(request) if "subscription" in request.match_info else None
     engine = request.app[ENGINE]

@@ -90,10 +90,10 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a subscription that no consumer uses in any cluster; with ``force=true`` also one in use.
+    """Delete a subscription, unless consumers use it in any cluster; with ``force=true``, delete it even then.
 
-    The path names a topic, or a partitioned topic, whose partitions all lose the subscription. Without force, consumers
-    anywhere mean an error, and nothing is deleted. With force they are disconnected.
+    The path names a topic, or a partitioned topic; then every partition loses the subscription. Without force, a
+    consumer in any cluster means an error, and nothing is deleted. With force, consumers are disconnected.
     """
     force = flag_parameter(request, "force")
     subscriptions = await _subscriptions(request)
@@ -226,7 +226,8 @@ async def find_subscription(request: web.Request) -> Subscription:
 
 
 async def _topics_made_by_use(request: web.Request) -> list[Topic]:
-    """Return the topics of :func:`logs_of`; make the topic first if its namespace allows creation by use."""
+    """Return the topics of :func:`logs_of`. Create the topic first if it does not exist and its namespace lets use
+    create topics."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     if not await engine.by_use.partitions(name):
         await engine.topic(name)

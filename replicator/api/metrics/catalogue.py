@@ -96,7 +96,7 @@ DRIVER_STARTS: Final = counter(
     "pipeline_driver_starts", "Times that the driver of live copy was started.", unit="starts"
 )
 
-# Latencies: of groups, runs, blocks and frames, not of each message. Ages are by the clocks of two clusters.
+# Latencies are per group, run of entries, block and frame, not per message. Ages compare the clocks of two clusters.
 # The event loop.
 LOOP_LAG: Final = histogram(
     "event_loop_lag_seconds", "How late the worker's event loop turned, measured ten times a second."

@@ -68,9 +68,9 @@ def number_field(fields: Mapping[str, Any], name: str) -> int:
 
 
 def null_value_field(fields: Mapping[str, Any]) -> bool:
-    """Return whether ``nullValue`` is true: the message has no value, which is not an empty payload.
+    """Return whether ``nullValue`` is true: the message then has no value, unlike a message with an empty payload.
 
-    Raises :class:`BadField` if it is no boolean, or if the message has a payload, too.
+    Raises :class:`BadField` if it is no boolean, or if the message also has a payload.
     """
     value = fields.get("nullValue")
     if value is not None and not isinstance(value, bool):

@@ -209,9 +209,10 @@ class Acknowledger:
 
 
 def id_of(message: Message | MessageId, topic: str) -> MessageId:
-    """Return the id of ``message``, which an application acknowledges or rejects. It must be of ``topic``.
+    """Return the id of ``message``, a value that an application acknowledges or rejects.
 
-    Raises :class:`InvalidMessage` for a value of another type, and :class:`InvalidAck` for a message of another topic.
+    Raises :class:`InvalidMessage` if the value has another type, and :class:`InvalidAck` if the message is not of
+    ``topic``.
     """
     if isinstance(message, MessageId):
         return message

@@ -245,10 +245,11 @@ class Consumer(Receiver):
             self._skipped_after_restart = None
 
     async def get_last_message_id(self) -> MessageId:
-        """Return the id of the last message that this consumer can receive.
+        """Return the id of the last message that this consumer can receive; :attr:`MessageId.earliest` if there is
+        none.
 
-        Return :attr:`MessageId.earliest` if there is none. The ``batch_size`` of the id is a lower bound: one more than
-        its ``batch_index``. Raises as :meth:`last_message` does.
+        The ``batch_size`` of the id is a lower bound: one more than its ``batch_index``. Raises the same errors as
+        :meth:`last_message`.
         """
         last = await self.last_message()
         return MessageId.at(last.position, self._partition, last.batch_index, max(last.batch_index + 1, 1))
@@ -256,8 +257,8 @@ class Consumer(Receiver):
     async def last_message(self) -> LastMessage:
         """Return the last message that this consumer can receive, and the subscription's mark-delete position.
 
-        While the consumer reconnects, such as after a seek, the request is sent again. Raises :class:`ConnectError`, or
-        :class:`Timeout` once the operation timeout is over.
+        If the consumer reconnects meanwhile, as after a seek, the request is sent again. Raises :class:`ConnectError`
+        if the connection fails, and :class:`Timeout` once the operation timeout has passed.
         """
         return await open_first(
             lambda: self._connected().last_message(),

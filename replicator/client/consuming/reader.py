@@ -25,8 +25,10 @@ from replicator.engine.types import InitialPosition
 from snapshots.position import BEFORE_ALL, Position
 
 ARRIVAL_MS_MAX: Final = 1_000
-"""How long :meth:`Reader.has_message_available` waits for the first message after a seek by time. Brokers that do not
-tell mark-delete positions leave open whether there is one."""
+"""How long :meth:`Reader.has_message_available` waits for the first message after a seek by time.
+
+Only by waiting can it learn whether there is a message, if the brokers do not report mark-delete positions.
+"""
 
 
 class Reader(ClosedAtExit):
@@ -85,9 +87,9 @@ class Reader(ClosedAtExit):
                 return message
 
     async def has_message_available(self) -> bool:
-        """Return whether a message is there for :meth:`read_next`, so that it need not wait for a publish.
+        """Return whether :meth:`read_next` would return a message at once, without waiting for a publish.
 
-        Raises :class:`ConnectError`.
+        Raises :class:`ConnectError` if the cluster cannot be asked.
         """
         while True:
             last = await self._consumer.last_message()
@@ -95,7 +97,7 @@ class Reader(ClosedAtExit):
                 return False
             if self._sought_ms is None:
                 return True
-            # After a seek by time the cluster alone knows where the reader stands.
+            # After a seek by time only the cluster knows the reader's position.
             if last.mark_delete is not None and last.mark_delete >= last.position:
                 return False
             try:
@@ -105,7 +107,7 @@ class Reader(ClosedAtExit):
             if message.publish_timestamp() >= self._sought_ms:
                 self._consumer.put_back((message,))
                 return True
-            await self._read(message)  # read_next would pass over it, too
+            await self._read(message)  # read_next would skip the message, too
 
     def _is_ahead(self, last: LastMessage) -> bool:
         """Return whether ``last`` is a message that this reader has not read yet."""
@@ -129,7 +131,7 @@ class Reader(ClosedAtExit):
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the last message that this reader can receive; :attr:`MessageId.earliest` if there is none.
 
-        Raises as :meth:`Consumer.get_last_message_id` does.
+        Raises the same errors as :meth:`Consumer.get_last_message_id`.
         """
         return await self._consumer.get_last_message_id()
 
@@ -141,7 +143,7 @@ class Reader(ClosedAtExit):
         return self._settings.topic
 
     def has_reached_end_of_topic(self) -> bool:
-        """Return whether no message can come any more: the topic is terminated, and all of it was read."""
+        """Return whether no message can come any more: the topic is terminated, and the reader has read all of it."""
         return self._consumer.has_reached_end_of_topic()
 
     def is_connected(self) -> bool:
@@ -173,7 +175,7 @@ class Reader(ClosedAtExit):
     async def _settle_at_end(self) -> None:
         """Know the end by its position: a later connection goes on from there, not from its own end."""
         last = await self._consumer.last_message()
-        # What was published since it connected is to be read: so this is the end as the cluster saw it then.
+        # The reader must read what was published since it connected. So it begins where the topic ended then.
         end = last.position if last.mark_delete is None else last.mark_delete
         self._at_latest = False
         self._next = Position(end.ledger, end.entry + 1)

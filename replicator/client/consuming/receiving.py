@@ -227,7 +227,7 @@ class Receiver(ClosedAtExit):
 
 
 class ConsumerEventListener(Protocol):
-    """Hears in a Failover subscription whether its consumer is the active one."""
+    """Interface of a listener that learns when its consumer of a Failover subscription becomes active or inactive."""
 
     def became_active(self, consumer: Receiver, partition: int) -> None: ...
 
@@ -235,10 +235,10 @@ class ConsumerEventListener(Protocol):
 
 
 class ActiveChanges:
-    """Tells a listener each time its consumer becomes the active one of a Failover subscription, or no longer is."""
+    """Calls a listener each time its consumer of a Failover subscription becomes active or inactive."""
 
     def __init__(self, listener: ConsumerEventListener, consumer: Receiver, topic: str, partition: int) -> None:
-        """``consumer`` is the one that the application knows; ``topic`` is for the log."""
+        """Keep the arguments. ``consumer`` is the object that the application uses; ``topic`` is for the log."""
         self._listener = listener
         self._topic = topic
         self._consumer = consumer
@@ -246,7 +246,7 @@ class ActiveChanges:
         self._active: bool | None = None
 
     def tell(self, active: bool) -> None:
-        """Call the listener, if ``active`` is news."""
+        """Call the listener if ``active`` differs from the last state."""
         if active is self._active:
             return
         self._active = active
@@ -255,5 +255,5 @@ class ActiveChanges:
                 self._listener.became_active(self._consumer, self._partition)
             else:
                 self._listener.became_inactive(self._consumer, self._partition)
-        except Exception:  # noqa: BLE001 - whatever the application raises; it must not end the connection
+        except Exception:  # noqa: BLE001 - whatever error the application raises, the connection must go on
             _log.exception("%s: the consumer event listener failed", self._topic)

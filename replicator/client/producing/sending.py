@@ -52,10 +52,10 @@ class MessageSender(ClosedAtExit):
         """Send one message and wait until it is durable.
 
         ``content`` is what the schema encodes, or bytes. None is the null value: compaction deletes the message's key.
-        ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch; ``replication_clusters`` are the only
-        ones to which links copy it, with ``disable_replication`` they copy it to none. Raises
+        ``event_timestamp`` and ``deliver_at`` are milliseconds since the epoch. Links copy the message only to
+        ``replication_clusters``, if any are named; with ``disable_replication`` they copy it nowhere. Raises
         :class:`ProducerQueueIsFull`, :class:`MessageTooBig`, :class:`SchemaError`, :class:`Timeout`,
-        :class:`ConnectError`, :class:`ProducerFenced`, :class:`AlreadyClosed` and what the cluster answers.
+        :class:`ConnectError`, :class:`ProducerFenced`, :class:`AlreadyClosed`, and the error that the cluster answers.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at, deliver_after
@@ -157,9 +157,9 @@ class MessageSender(ClosedAtExit):
 
 
 def check_message(message: OutgoingMessage, content_bytes_max: int, metadata_bytes_max: int) -> None:
-    """Raise :class:`InvalidMessage` or :class:`MessageTooBig` unless the message can be sent.
+    """Raise :class:`InvalidMessage` or :class:`MessageTooBig` if the message cannot be sent.
 
-    Keys and properties may have ``metadata_bytes_max`` bytes together: as much as the cluster takes of an entry.
+    Keys and properties may have ``metadata_bytes_max`` bytes together: as many as the cluster accepts for an entry.
     """
     content = message.content
     if isinstance(content, bytes):

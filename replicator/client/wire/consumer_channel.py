@@ -186,7 +186,7 @@ class BrokerConsumerChannel:
             self._lose(lost)
             raise lost from None
         mark_delete = None
-        if answer.HasField("consumer_mark_delete_position"):  # older brokers do not say it
+        if answer.HasField("consumer_mark_delete_position"):  # older brokers do not report it
             mark_delete = position_of(answer.consumer_mark_delete_position)
         position, index = position_of(answer.last_message_id), answer.last_message_id.batch_index
         if position.entry < 0:  # others name the ledger of an empty topic

@@ -52,7 +52,7 @@ BLOCK_ENTRIES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 4096
 """Entries of that size, on average, are not copied together for the checksum alone."""
 FEW_ENTRIES_MAX: Final = 16
-"""The columns of so few entries are packed and read without numpy, whose calls cost more than the work in them."""
+"""Columns of at most this many entries are packed and read without numpy, whose calls cost more than the work."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
 CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
@@ -182,7 +182,7 @@ def read_header(block: Buffer) -> BlockHeader:
 
 
 def columns_begin(origin: str, only: frozenset[str] | None) -> int:
-    """Return where the columns start in a block of ``origin`` that is for the clusters ``only``."""
+    """Return the offset of the columns in a block of ``origin`` that is restricted to the clusters ``only``."""
     return _ORIGIN_AT + len(origin) + len(encode_only(only))
 
 
@@ -332,7 +332,7 @@ class BlockView:
 
     @property
     def batch_sizes(self) -> npt.NDArray[np.uint32]:
-        """The number of messages in each entry, 0 for markers."""
+        """Number of messages in each entry, 0 for markers."""
         count = self.header.entries
         return np.frombuffer(self.block, "<u4", count, self._payload_at - 4 * count)
 

@@ -44,8 +44,11 @@ def copy_head(
     made_at_ms: int,
     marks: Mapping[str, Mapping[str, Position]],
 ) -> dict[str, Any]:
-    """Return what a copy says of its store. ``ends`` are each topic's incarnation and LAC before the copying, ``marks``
-    how far each origin's messages were in it."""
+    """Return the head of a store's copy: store, version, time, and topics.
+
+    ``ends`` has the incarnation and LAC of each topic before the copy began. ``marks`` has, by topic and origin, the
+    last position of the origin's messages then.
+    """
     topics = {
         name: {
             "incarnation": incarnation,

@@ -1,14 +1,14 @@
-"""The last message of a topic that clients can receive, as the worker tells it to clients.
+"""Search for the last message of a topic that clients can receive. The worker returns its position to clients.
 
-Invariant: a client that reads on receives the message that the worker told it as the last one. Readers and table
-views read until they have that message, so they would wait for ever for a message that never comes.
+Invariant: a client that reads on receives the message whose position it got as the last one. Readers and table views
+read until they have that message. They would wait for ever for a message that never comes.
 
-1. :func:`last_position` skips whole entries: markers, and hidden twins. For consumers of the compacted view it uses
-   the view as far as the view reaches, even where the log is trimmed.
-2. :func:`last_delivered` looks into the entry. It skips a message in chunks whose last chunk has not come. In a batch
-   it takes the last message that is present: compaction, or the SQL of a link, may have removed later ones.
-3. The mark-delete position is lowered to a message in the same way. A position above the last message would look as
-   if another message followed.
+1. :func:`last_position` skips whole entries: markers, and hidden twins. For consumers of the compacted view it uses the
+   view as far as the view reaches, even where the log is trimmed.
+2. :func:`last_delivered` looks into the entry. It skips the chunks of a message whose last chunk has not come. Of a
+   batch it takes the last message that is present: compaction, or the SQL of a link, may have removed later ones.
+3. The mark-delete position is lowered to a message in the same way. A position above the last message would look as if
+   another message followed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
 CHUNKS_PASSED_MAX: Final = 1_000
-"""Chunks at the end of a log that one search looks at; they take some milliseconds. Beyond that a chunk counts as a
-message."""
+"""Chunks at the end of a log that one search reads, which takes some milliseconds. The search takes the next chunk for
+a message."""
 
 
 class LastMessage(NamedTuple):
@@ -39,8 +39,8 @@ class LastMessage(NamedTuple):
     batch_index: int = NO_BATCH
     """NO_BATCH for a message that is no part of a batch."""
     mark_delete: Position | None = None
-    """The last message that is consumed together with all before it, or a position before every message if there is
-    none. None if the caller did not ask, or a broker does not tell it."""
+    """The last message that is consumed together with all messages before it. A position before every message if there
+    is none. None if the caller did not ask for it, or if a broker does not return it."""
 
 
 class CompactedEntries(Protocol):
@@ -78,10 +78,11 @@ def last_position(log: LogIndex, *, compacted: bool, upto: Position | None = Non
 
 
 def last_delivered(topic: ReadTopic, *, compacted: bool = False, consumed: Position | None = None) -> LastMessage:
-    """Return the last message that consumers receive; its position is BEFORE_ALL if there is none.
+    """Return the last message that consumers receive. Its position is BEFORE_ALL if there is no message.
 
-    ``consumed`` is the mark-delete position of a subscription, or None to leave it out of the result. Raises
-    :class:`BlockCorrupt` if the block of the message cannot be read.
+    ``consumed`` is the mark-delete position of a subscription, and :attr:`LastMessage.mark_delete` is the last message
+    at or below it. With None, ``mark_delete`` is None. Raises :class:`BlockCorrupt` if the block of the message cannot
+    be read.
     """
     log = topic.log
     position, index = last_position(log, compacted=compacted), NO_BATCH
@@ -121,7 +122,7 @@ def _last_index(topic: ReadTopic, position: Position, *, compacted: bool) -> int
         return NO_BATCH
     try:
         metadata, _ = decode_entry(entry.entry, check=False)
-    except (EntryCorrupt, MessageTooLarge):  # it is delivered, and its client says so
+    except (EntryCorrupt, MessageTooLarge):  # the entry is delivered, and the client reports the error
         return entry.batch_size - 1 if entry.batch_size > 1 else NO_BATCH
     if metadata.num_chunks_from_msg > 1:
         return NO_BATCH if metadata.chunk_id == metadata.num_chunks_from_msg - 1 else None

@@ -23,8 +23,8 @@ from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetad
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """The largest message that clients may publish, as upstream has it by default; a topology may say another size."""
 METADATA_ROOM_BYTES: Final = 64 * 1024
-"""Metadata may fill the whole entry, as at brokers; this much it may have beside a payload of the largest size.
-Publishing alone is held to it: stored entries are copied and restored whatever their metadata."""
+"""Limit of metadata beside a payload of the largest size. Metadata alone may fill the whole entry, as at brokers. Only
+publishing checks this limit: stored entries are copied and restored whatever their metadata."""
 ENTRY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of any entry. What links copy and logs hold may have this size whatever is set, so that a cluster whose setting is
 smaller, or became so, is no obstacle to messages that another one took."""

@@ -49,7 +49,7 @@ def extent_keys(store: Store, topic_id: int) -> list[tuple[str, int]]:
 
 
 class Life(NamedTuple):
-    """One life of a topic at another cluster, as far as it is here: its first and last entry, as origin positions."""
+    """One life of a topic at another cluster, with the first and last entry of that life here, as origin positions."""
 
     incarnation: int
     first: Position
@@ -57,7 +57,7 @@ class Life(NamedTuple):
 
 
 def lives(store: Store, topic_id: int) -> dict[str, list[Life]]:
-    """Return by origin, in order, the lives of which entries are here; costs two look-ups for each life."""
+    """Return, by origin, the lives that have entries here, in order. Each life costs two look-ups."""
     found: dict[str, list[Life]] = {}
     with store.env.begin(db=store.tables["extents"]) as txn:
         cursor = txn.cursor()
@@ -74,7 +74,7 @@ def lives(store: Store, topic_id: int) -> dict[str, list[Life]]:
 
 
 def oldest_lives(store: Store, topic_id: int, origins: Iterable[str]) -> dict[str, int]:
-    """Return by origin the oldest incarnation of which entries are here; costs one look-up for each origin."""
+    """Return, by origin, the oldest incarnation that has entries here. Each origin costs one look-up."""
     found: dict[str, int] = {}
     with store.env.begin(db=store.tables["extents"]) as txn:
         cursor = txn.cursor()

@@ -1,10 +1,10 @@
-"""Rows of many owners that are to be written in the same turn of the event loop: one request to the writer.
+"""Rows of many owners that are written in one turn of the event loop, as one request to the writer.
 
-Invariants (DESIGN §3): 1, an owner is told that its rows are written only after the commit that holds them; 11, a
-request is bounded by its owners and its bytes; 12, an owner always hears the outcome, whatever becomes of the others.
+Invariants (DESIGN §3): 1, an owner learns that its rows are durable only after the commit that contains them; 11, a
+request is bounded by its owners and its bytes; 12, each owner learns the outcome, whatever the others do.
 
-Where the store has no room for all rows of a request, its owners are asked again, for two requests of half of them. So
-only an owner whose own rows do not fit is refused.
+If the store has no room for all rows of a request, each half of its owners becomes a request of its own. So only an
+owner whose own rows do not fit is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from replicator.engine.errors import EngineError, StoreFailed, StoreFull
 from replicator.running.short_tasks import in_background
 
 GATHERED_MAX: Final = 1_000
-"""Owners in one request, so that neither a turn of the event loop nor a transaction gets long."""
+"""Limit of owners in one request, so that a turn of the event loop and a transaction stay short."""
 GATHERED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Past this, no further owner's rows join the request."""
+"""At this size, a request takes no further owner's rows."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,24 +32,26 @@ Prefix = tuple[str, bytes]
 
 
 class RowOwner(Protocol):
-    """Interface of whoever has rows written."""
+    """Interface of an object whose rows are written, such as the saver of a cursor."""
 
     def begin(self) -> tuple[Sequence[Row], Sequence[Prefix]]:
-        """Return the rows to write and the prefixes to delete first, both empty for none; raises
-        :class:`EngineError` where nothing may be written."""
+        """Return the rows to write, and the prefixes whose rows are deleted before that.
+
+        Both are empty if there is nothing to write. Raises :class:`EngineError` if nothing may be written any more.
+        """
 
     def undo(self) -> None:
         """Take back what :meth:`begin` did: the rows were not written, and it will be called again."""
 
     def ended(self, error: EngineError | None) -> None:
-        """Take the outcome: the rows are durable, or why they are not."""
+        """Receive the outcome: None if the rows are durable, otherwise the error."""
 
 
 _Begun = tuple[RowOwner, Sequence[Row], Sequence[Prefix]]
 
 
 class GatheredPuts:
-    """Gathers rows until the next turn of the event loop, and writes them by ``put_many``."""
+    """Collects owners until the next turn of the event loop, and then writes their rows with ``put_many``."""
 
     __slots__ = ("_owners", "_put_many", "_scheduled")
 
@@ -59,7 +61,8 @@ class GatheredPuts:
         self._scheduled = False
 
     def join(self, owner: RowOwner) -> None:
-        """Have the rows of ``owner`` written. It must not join again before it was told the outcome."""
+        """Write the rows of ``owner`` with the next request. The owner must not join again before
+        :meth:`RowOwner.ended`."""
         self._owners.append(owner)
         self._schedule()
 
@@ -78,7 +81,7 @@ class GatheredPuts:
     async def _write(self, begun: Sequence[_Begun]) -> None:
         writes = [row for _, rows, _ in begun for row in rows]
         cleared = [prefix for _, _, prefixes in begun for prefix in prefixes]
-        outcome: EngineError | None = StoreFailed("the rows were not written")  # it stays only if a bug ends this
+        outcome: EngineError | None = StoreFailed("the rows were not written")  # stays only after a bug
         try:
             if writes or cleared:
                 await self._put_many(writes, cleared)

@@ -20,8 +20,11 @@ repeats messages that somebody kept for so long after a seek elsewhere, and neve
 
 
 def note_end(ends: list[Position], last: Position) -> None:
-    """Note that the log is trimmed up to ``last``. Positions come in order, but for those of a life of the topic that
-    was put back below later ones (:mod:`replicator.engine.log.commit.putting_back`)."""
+    """Record that the log is trimmed up to ``last``.
+
+    Positions come in ascending order, except those of an earlier life that was put back below later lives
+    (:mod:`replicator.engine.log.commit.putting_back`).
+    """
     at = bisect_left(ends, last.ledger, key=lambda end: end.ledger)
     if at < len(ends) and ends[at].ledger == last.ledger:
         ends[at] = max(ends[at], last)

@@ -21,7 +21,8 @@ from replicator.engine.log.compression import Buffer, compress, decompress
 from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 
 RECLAIMING_HEADER: Final = "X-Replicator-Reclaiming"
-"""In the requests of a cluster that takes back its messages, its name: each holds retention back for a while there."""
+"""Header with the name of a cluster that takes back its messages. Each request with it holds back retention at the
+receiver for a while."""
 PROTOCOL_VERSION: Final = 6
 """The newest version that this end speaks, of the stream of frames and of what goes with it, the markers too. It rises
 with what an end of the version before would misread. The source says it when it asks for high-water marks, the

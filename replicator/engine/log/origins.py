@@ -69,15 +69,15 @@ class Origins:
         return self._high_waters.get(origin)
 
     def earlier_lives(self) -> Mapping[str, Position]:
-        """Return the last position of each earlier life of an origin that is here, by ``origin/incarnation``.
+        """Return the last position of each earlier life that is here, by ``origin/incarnation``.
 
-        No origin has such a name.
+        No origin's name has a slash, so these names cannot be mistaken for origins.
         """
         if self._earlier is None:
             marks = self._high_waters
             self._earlier = {}
             oldest = oldest_lives(self._store, self._topic_id, marks)
-            if any(incarnation < marks[origin].incarnation for origin, incarnation in oldest.items()):  # it is rare
+            if any(incarnation < marks[origin].incarnation for origin, incarnation in oldest.items()):  # which is rare
                 self._earlier = {
                     f"{origin}/{life.incarnation}": life.last
                     for origin, each in lives(self._store, self._topic_id).items()
@@ -89,7 +89,8 @@ class Origins:
         return self._earlier
 
     def _put_back(self, incarnation: int) -> dict[str, Position]:
-        """Return the newest message of each earlier life of this cluster's own that a reclaim put back."""
+        """Return the newest message of each earlier life of this cluster that a reclaim put back, by
+        ``origin/incarnation``."""
         found: dict[str, Position] = {}
         for ledger, first, last in self._log.runs_between(BEFORE_ALL, Position(incarnation, 0)):
             block = self._store.block_of(self._topic_id, Position(ledger, first))
@@ -99,7 +100,8 @@ class Origins:
         return found
 
     def had(self, origin: str, position: Position) -> bool:
-        """Return whether the entry of ``origin`` at ``position``, of whatever life, is or was here."""
+        """Return whether the entry of ``origin`` at ``position`` is here or was trimmed, in whatever life of the
+        topic."""
         ends = self._store.trim(self._topic_id).ends.get(origin, ())
         if any(end.ledger == position.ledger and position <= end for end in ends):
             return True
@@ -138,7 +140,7 @@ class Origins:
                     self.ledgers_begun += 1
                     self._earlier = None
                 incarnation = header.incarnation
-                if before is not None and incarnation < before.incarnation:  # the rest of an earlier life
+                if before is not None and incarnation < before.incarnation:  # the block is of an earlier life
                     incarnation, self._earlier = before.incarnation, None
                 self._high_waters[header.origin] = HighWater(incarnation, header.origin_last)
             if appended.hole:
@@ -147,13 +149,13 @@ class Origins:
                 self._note_parts(header.origin, header.origin_first, appended.position, appended.partly)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
-        """Links left out all that they had not sent yet up to there, or a later life was taken up; it is noted in the
-        store."""
+        """Take over stored notes: a link left out all that it had not sent up to a position, or a later life was taken
+        up."""
         for note in notes:
             self._left_out.pop(note.origin, None)
             self._earlier = None
             before = self._high_waters.get(note.origin) or HighWater(note.incarnation, note.upto)
-            self._high_waters[note.origin] = HighWater(  # blocks may have come after it in the same commit
+            self._high_waters[note.origin] = HighWater(  # blocks may have followed the note in the same commit
                 max(before.incarnation, note.incarnation), max(before.position, note.upto)
             )
 

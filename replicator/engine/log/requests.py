@@ -192,13 +192,13 @@ class CopyRequest(Request):
 
 @dataclass(slots=True)
 class KeepBothRequest(Request):
-    """Takes up later lives of a topic at other clusters: their earlier ones are closed history from then on."""
+    """Takes up later lives of a topic at other clusters. The earlier lives then stay in the log as closed history."""
 
     tail: Tail = None  # type: ignore[assignment]
     lives: Mapping[str, HighWater] = field(default_factory=dict)
-    """By origin, the life to take up, and how far the link's source has it."""
+    """By origin, the life to take up, and the position up to which the link's source has that life."""
     holes: Mapping[str, Hole] = field(default_factory=dict)
-    """By origin, what of an earlier life is missing, below the high-water mark."""
+    """By origin, the range that is missing at the end of the earlier life."""
 
 
 @dataclass(slots=True)
@@ -220,20 +220,19 @@ class ReclaimRequest(Request):
 
 @dataclass(slots=True)
 class PutBackRequest(Request):
-    """Puts lost blocks of this cluster's own below the end of the log; see
-    :mod:`replicator.engine.log.commit.putting_back`."""
+    """Puts lost blocks of this cluster below the end of a log (:mod:`replicator.engine.log.commit.putting_back`)."""
 
     tail: Tail = None  # type: ignore[assignment]
     incarnation: int = 0
-    """Their life."""
+    """The life of the topic to which the blocks belong."""
     after: Position = BEFORE_ALL
-    """The position after which nothing was in the log, up to the next ledger that it has."""
+    """Position below the blocks. The log has no block between it and the last of the blocks."""
     blocks: Sequence[tuple[BlockHeader, bytes]] = ()
-    """In their order; verified."""
+    """Verified blocks with their headers, in the order of their positions."""
     holes: Sequence[Hole] = ()
-    """Ranges that nobody has: this cluster does not claim these positions."""
+    """Ranges that no cluster has any more, so that this cluster does not claim their positions."""
     upto: Position = BEFORE_ALL
-    """Position up to which the life is then accounted for."""
+    """Position up to which every position of that life is then a block or a hole."""
     numbered: bool = False
 
 
@@ -248,7 +247,10 @@ class Counted:
 
 @dataclass(slots=True)
 class RecountRequest(Request):
-    """Counts again what lies before each of a topic's next blocks; its result is where to go on, or None at the end."""
+    """Corrects the counts of entries and messages before a topic's next blocks.
+
+    The result is the :class:`Counted` to go on with, or None at the end of the log.
+    """
 
     tail: Tail = None  # type: ignore[assignment]
     counted: Counted = Counted(BEFORE_ALL, 0, 0)
@@ -293,9 +295,10 @@ class DeleteTopicsRequest(Request):
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
     earlier: Mapping[int, Mapping[int, Position]] = field(default_factory=dict)
-    """By topic id, the earlier lives of this cluster's own in its log, each with its last position; noted as well."""
+    """By topic id, this cluster's earlier lives in the log, by incarnation, each with its last position."""
     noted_ms: int | None = None
-    """When a client or an operator asked for it, to be noted with the topics; None if nothing is noted."""
+    """Time at which a client or an operator asked for the deletion. It is recorded with the topics. None records
+    nothing."""
 
 
 @dataclass(slots=True)

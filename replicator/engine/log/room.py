@@ -1,21 +1,22 @@
-"""Room on the disk for the store's table: taken before a transaction writes, so that a full disk is no failure.
+"""Disk space for the store's table, reserved before a transaction writes, so that a full disk is not a failed commit.
 
-Invariants (DESIGN §3): 1, a transaction begins only when the disk has what it may write, so whatever its commit fails
-by is a failure of the disk, and is never tried again; 11, appends stop while there is room left for what makes room.
+Invariants (DESIGN §3): 1, a transaction begins only when the disk has the space that it may need. So if its commit
+fails, the disk has failed, and the commit is never tried again; 11, appends stop while the disk still has space for
+requests that free space.
 
-LMDB says "no space left" alike of a page that it could not write, of a sync that failed and of its meta page, and
-"input/output error" of a write that a full disk cut short. After the first nothing has happened; after a failed sync
-what is on the disk is unknown. So the difference has to be made before
-(docs/adr/0057-room-on-the-disk-is-taken-before-a-transaction-writes.md).
+Afterwards a full disk cannot be told from a failed one. LMDB reports "no space left" for a page that it could not
+write, for a failed sync, and for its meta page. It reports "input/output error" for a write that a full disk cut short.
+After the first nothing was written. After a failed sync nobody knows what is on the disk. So the space is reserved
+before (docs/adr/0057-room-on-the-disk-is-taken-before-a-transaction-writes.md).
 
-1. The file has a **reserve**: blocks of the disk behind its last page, allocated by ``posix_fallocate``.
-2. Appends need room for themselves beside the whole reserve, and leave :attr:`DiskRoom.appends_leave` of the disk free
-   for others, unless the table has so many free pages that they go there.
-3. All else (acknowledgements, deletes, trims, policies) takes from the reserve when the disk has nothing left. When the
-   reserve does not do either, it is refused.
-4. Any transaction makes the reserve whole again when the disk has room.
-5. One predicate refuses and reports: :meth:`TableRoom.status` asks it for the smallest append, and for what was refused
-   last. What was refused is reported until it would be taken.
+1. The file has a **reserve**: disk blocks behind its last page, allocated by ``posix_fallocate``.
+2. Appends need space in addition to the whole reserve, and leave :attr:`DiskRoom.appends_leave` of the disk free for
+   others. They need none if the table has enough free pages.
+3. All other requests (acknowledgements, deletes, trims, policies) use the reserve when the disk has no space left. If
+   the reserve is not enough either, they are refused.
+4. Any transaction fills the reserve again when the disk has space.
+5. One rule both refuses and reports: :meth:`TableRoom.status` applies it to the smallest append, and to the last
+   refused transaction. That refusal is reported until such a transaction would fit.
 """
 
 from __future__ import annotations

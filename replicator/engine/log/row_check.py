@@ -1,16 +1,17 @@
-"""Rows of a topic that are gone from a store, or that contradict each other: found by what other rows say of them.
+"""Check for rows of a topic that are gone from a store, or that contradict other rows.
 
-Invariant (DESIGN §3): 1, a confirmed message is in the store, or a check names where it is missing.
+Invariant (DESIGN §3): 1, a confirmed message is in the store, or a check names the position where it is missing.
 
-A checksum tells that a block has changed. It cannot tell that a block is not there. Other rows do:
+A checksum shows that a block changed. It cannot show that a block is gone. Other rows can:
 
-1. A block counts the entries and messages before itself, and follows the block before it without a gap in a ledger.
-   The first block counts what was trimmed.
-2. The high-water mark of an origin says how far it came. What is not here up to there lies in a hole, or was trimmed.
-3. Tables ``markers``, ``extents``, ``parts``, ``placed`` and ``numbered_blocks`` name blocks, and blocks tell what
-   their rows in the first three must be.
+1. A block stores how many entries and messages lie before it. In a ledger it begins right after the block before it.
+   The first block of a log counts what was trimmed.
+2. The high-water mark of an origin names the last position that came. An earlier position that is not here must lie in
+   a hole, or must have been trimmed.
+3. The tables ``markers``, ``extents``, ``parts``, ``placed`` and ``numbered_blocks`` name positions of blocks. For the
+   first three, each block tells what its row must contain.
 
-Positions that other rows name, and that no block has, belong to the gap in which they lie.
+If another row names a position and no block has it, the position belongs to the gap in which it lies.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position
 
 FOUND_MAX: Final = 1_000
-"""Findings of one kind that a topic has at most: a table that is gone altogether must not fill the memory."""
+"""Limit of findings of one kind for a topic, so that the loss of a whole table does not fill the memory."""
 
 Run = tuple[int, int, int]
-"""A ledger, and the first and the last of entries in it."""
+"""A ledger, and the first and the last entry id of a range in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingBlocks:
-    """Blocks of a topic whose rows are gone: they lay behind ``after`` and before ``before``.
+    """Gap in a topic's log: blocks whose rows are gone. They lay after ``after`` and before ``before``.
 
-    ``before`` is None at the end of the log. ``counts`` are their entries and messages, None where nobody counts them.
-    ``known`` are positions that are known to be missing. ``lost`` says for an origin which of its
-    positions are not here though its mark says so.
+    ``before`` is None at the end of the log. ``counts`` are the numbers of missing entries and messages; None if no row
+    counts them. ``known`` are positions in the gap that other rows name. ``lost`` has, for an origin, the range of
+    origin positions below its high-water mark that are not here.
     """
 
     topic: str
@@ -81,10 +82,11 @@ class MissingBlocks:
 
 @dataclass(frozen=True, slots=True)
 class WrongRow:
-    """A row that is gone, or contradicts others. ``write`` is the table, key and value that put it right, if known.
-    ``remedy`` is what else puts it right.
+    """A row that is gone, or that contradicts other rows.
 
-    ``topic`` is empty for a row that belongs to no topic."""
+    ``write`` is the table, key and value that repair it; None if they are not known. ``remedy`` says in words how else
+    to repair it. ``topic`` is empty for a row that belongs to no topic.
+    """
 
     topic: str
     reason: str
@@ -99,9 +101,11 @@ Finding = MissingBlocks | WrongRow
 
 
 def check_rows(store: Store, record: TopicRecord, placed: Sequence[Position] = ()) -> list[Finding]:
-    """Return what is gone or wrong of a topic's rows. ``placed`` are positions of blocks that lie in a segment though
-    no row of table ``blocks`` refers to them. The store must not be written meanwhile."""
-    if store.meta(f"{PUT_BACK} {record.topic_id}") is not None:  # blocks are not counted again yet
+    """Return which rows of a topic are gone or wrong. Nobody may write into the store meanwhile.
+
+    ``placed`` are the first positions of blocks that lie in segments and have no row in the table ``blocks``.
+    """
+    if store.meta(f"{PUT_BACK} {record.topic_id}") is not None:  # the counts of blocks are not corrected yet
         return [WrongRow(record.name, "a reclaim was cut off in it", remedy="run `replicator backup reclaim` again")]
     with store.env.begin(buffers=True) as txn:
         blocks = _Blocks(store, txn, record)
@@ -115,7 +119,7 @@ def check_rows(store: Store, record: TopicRecord, placed: Sequence[Position] = (
 
 
 def _named(store: Store, topic_id: int) -> Iterator[Run]:
-    """Yield the positions that rows of other tables name."""
+    """Yield the positions of blocks that rows of other tables name."""
     for position, entries in store.marker_runs(topic_id):
         yield position.ledger, position.entry, position.entry + entries - 1
     for _, _, _, local, entries in store.extents(topic_id):
@@ -134,9 +138,10 @@ def _named(store: Store, topic_id: int) -> Iterator[Run]:
 
 @dataclass(slots=True)
 class _Before:
-    """The block before one that is looked at. ``counts`` are the entries and messages up to its end.
+    """The block before the one that is being checked. ``counts`` are the entries and messages up to its end, if known.
 
-    ``given_up`` says that it is a marker in the place of an entry that was lost (``replicator store repair``)."""
+    ``given_up`` is True for a marker that took the place of a lost entry (``replicator store repair``).
+    """
 
     last: Position
     counts: tuple[int, int] | None
@@ -145,23 +150,24 @@ class _Before:
 
 @dataclass(slots=True)
 class _Blocks:
-    """Walks through the rows of a topic's blocks, and compares each with the one before it and with its other rows."""
+    """Walks through the blocks of a topic. Compares each block with the block before it and with its rows in other
+    tables."""
 
     store: Store
     txn: lmdb.Transaction
     record: TopicRecord
     runs: list[Run] = field(default_factory=list)
-    """The positions that blocks have, in order."""
+    """The positions of all blocks, in order."""
     gaps: list[MissingBlocks] = field(default_factory=list)
     wrong: list[WrongRow] = field(default_factory=list)
     newest: dict[str, tuple[int, Position]] = field(default_factory=dict)
-    """By origin, the incarnation and last position of its newest block."""
+    """By origin, the highest incarnation and the highest origin position of its blocks."""
     trim: Trim = field(default_factory=Trim)
     trimmed: bool = False
     _extents: dict[str, tuple[int, Extent]] = field(default_factory=dict)
 
     def walk(self) -> None:
-        """Look at all blocks."""
+        """Check all blocks of the topic."""
         topic_id, tables = self.record.topic_id, self.store.tables
         self.trim = self.store.trim(topic_id)
         self.trimmed = self.store.has_rows("trims", topic_id)
@@ -183,7 +189,7 @@ class _Blocks:
                 self._follow(before.last, (before.counts[0], before.counts[1] + max(0, lost)), first, counts)
             try:
                 header = parse_row(value).header
-            except BlockCorrupt:  # the check of heads names it
+            except BlockCorrupt:  # another check reports damaged heads
                 unread = first
             else:
                 self._look_at(key, value, first, header)
@@ -201,11 +207,11 @@ class _Blocks:
             self.runs.append((first.ledger, first.entry, last))
 
     def _begin(self, first: Position, counts: tuple[int, int]) -> None:
-        """Compare the first block with what was trimmed before it."""
+        """Compare the counts of the first block with what was trimmed before it."""
         through, gone = self.trim.through, self.trim.counts
         if not self.trimmed:
             gone = (0, 0)
-        elif gone is None:  # trimmed by a version that did not count
+        elif gone is None:  # an earlier version trimmed the log, and did not store counts
             ends = self.trim.ends.get(HERE, ())
             if first.ledger == through.ledger:
                 gone = counts[0] - (first.entry - through.entry - 1), counts[1]
@@ -222,7 +228,7 @@ class _Blocks:
                       f"trimmed, up to {through}")  # fmt: skip
 
     def _follow(self, last: Position, reached: tuple[int, int], first: Position, counts: tuple[int, int]) -> None:
-        """Compare a block at ``first`` with the end of the block before it."""
+        """Compare the position and counts of the block at ``first`` with the end of the block before it."""
         missing = counts[0] - reached[0], counts[1] - reached[1]
         between = first.entry - last.entry - 1 if first.ledger == last.ledger else 0
         if between > 0 or (first.ledger != last.ledger and missing[0] > 0 and missing[1] >= 0):
@@ -253,7 +259,7 @@ class _Blocks:
             self._say(f"{what} is {'gone' if stored is None else 'not as its block says'}", (table, key, value))
 
     def _check_extent(self, first: Position, header: BlockHeader) -> None:
-        """Compare a copied block with the extent that says where it lies."""
+        """Compare a block from another cluster with the extent that maps its origin positions to local positions."""
         known = self._extents.get(header.origin)
         if known is None or known[0] != header.incarnation or not _holds(known[1], first, header):
             found = read_extents(
@@ -273,9 +279,12 @@ class _Blocks:
 
 
 def _head(last: Position, first: Position, missing: int) -> tuple[Run, ...]:
-    """Return the positions that are missing in the ledger of ``first``, if ``last`` is before it and so many are."""
+    """Return the missing positions in the ledger of ``first`` before ``first``.
+
+    Return nothing if fewer than that are ``missing`` and the block before ``first`` lies in another ledger.
+    """
     begin = last.entry + 1 if last.ledger == first.ledger else 0
-    if last.ledger == first.ledger or missing >= first.entry:  # else a reclaim began the ledger there
+    if last.ledger == first.ledger or missing >= first.entry:  # otherwise a reclaim began the ledger at ``first``
         return ((first.ledger, begin, first.entry - 1),) if begin < first.entry else ()
     return ()
 
@@ -290,7 +299,7 @@ def _holds(extent: Extent, first: Position, header: BlockHeader) -> bool:
 
 
 class _Gaps:
-    """The gaps of a topic, in the order of their positions, and what other rows name that no block has."""
+    """Gaps of a topic, in the order of their positions, with the positions in them that other rows name."""
 
     def __init__(self, name: str, blocks: _Blocks) -> None:
         self.found = list(blocks.gaps)
@@ -300,7 +309,7 @@ class _Gaps:
         self._runs = blocks.runs
 
     def note(self, run: Run) -> None:
-        """Note what is missing of positions that a row names."""
+        """Add those positions of ``run`` to the gaps that no block has."""
         ledger, first, last = run
         through = self._blocks.trim.through
         if ledger < through.ledger or (ledger == through.ledger and last <= through.entry):
@@ -333,7 +342,7 @@ class _Gaps:
             self.found.append(MissingBlocks(self._name, after, upto, known=(run,)))
 
     def compare_marks(self, store: Store, record: TopicRecord) -> None:
-        """Compare how far each origin is said to have come with the blocks, the holes and what was trimmed."""
+        """Compare each origin's high-water mark with the blocks, the holes, and what was trimmed."""
         trim, newest = self._blocks.trim, self._blocks.newest
         marks = store.high_waters(record.topic_id)
         for origin in {*newest, *trim.vector}:
@@ -376,7 +385,7 @@ def _lies_in(gap: MissingBlocks, position: Position) -> bool:
 
 
 def _joined(runs: Sequence[Run], more: Run) -> tuple[Run, ...]:
-    """Return ``runs`` and one more, in order, with those that touch made one."""
+    """Return ``runs`` with ``more`` added, in order. Runs that overlap or touch are merged into one."""
     joined: list[Run] = []
     for ledger, first, last in sorted({*runs, more}):
         if joined and joined[-1][0] == ledger and first <= joined[-1][2] + 1:

@@ -1,7 +1,11 @@
-"""Whether a store is whole: every block by its checksum, every row by what others say of it, and what the segments are
-said to hold by what is there.
+"""Check whether a store is whole. It finds three kinds of damage:
 
-It reads all that is stored. The store must not be written meanwhile.
+1. Blocks whose bytes differ from their checksums.
+2. Rows that are gone, or that contradict other rows (:mod:`.row_check`, :mod:`.table_check`).
+3. Blocks in segments whose row in the table ``placed`` is gone or names another place, and rows of that table without a
+   block.
+
+The check reads the whole store. Nobody may write into the store meanwhile.
 """
 
 from __future__ import annotations
@@ -36,13 +40,13 @@ BY_A_BACKUP: Final = (
 
 @dataclass(slots=True)
 class StoreCheck:
-    """What was found."""
+    """Result of a check."""
 
     damaged: list[DamagedBlock] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    """What else is wrong."""
+    """Damage of other kinds, in words."""
     rows: list[Finding] = field(default_factory=list)
-    """Rows that are gone, or contradict each other."""
+    """Rows that are gone, or that contradict other rows."""
     topics: int = 0
     blocks: int = 0
 
@@ -56,14 +60,14 @@ class StoreCheck:
 
 
 def remedy_of(finding: Finding) -> str:
-    """Return what to do about a row that is gone or wrong."""
+    """Return, in words, how to repair a row that is gone or wrong."""
     if isinstance(finding, MissingBlocks):
         return BY_OTHERS
     return BY_OTHER_ROWS if finding.write is not None else finding.remedy or BY_A_BACKUP
 
 
 def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) -> StoreCheck:
-    """Read everything. Nothing is changed."""
+    """Check the whole store, and return what is damaged. Change nothing."""
     found = StoreCheck()
     for record in store.topics():
         on_topic(record.name)
@@ -77,7 +81,7 @@ def check_store(store: Store, on_topic: Callable[[str], None] = lambda _: None) 
 
 
 def row_findings(store: Store) -> list[Finding]:
-    """Return the rows of a store that are gone, or contradict each other."""
+    """Return the rows of a store that are gone, or that contradict other rows."""
     found: list[Finding] = []
     names = {record.topic_id: record.name for record in store.topics()}
     orphans: dict[int, list[Position]] = {}
@@ -97,7 +101,7 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
                 blocks, reached = store.read_blocks(topic_id, after, upto, bytes_max=PAGE_BYTES)
             except BlockCorrupt:
                 beyond = _past_damaged(store, topic_id, name, after, upto, found)
-                if beyond <= after:  # the rows went meanwhile
+                if beyond <= after:  # the rows were deleted meanwhile
                     break
                 after = beyond
                 continue
@@ -111,7 +115,7 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
 
 
 def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position, DamagedHead | None]]:
-    """Ranges of a topic in which all heads can be read, each with the damaged one that follows it."""
+    """Yield the ranges of a topic in which all heads can be read, each with the damaged head after it."""
     after = BEFORE_ALL
     for head in damaged_heads(store, topic_id):
         yield after, head.upto, head
@@ -122,7 +126,8 @@ def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position
 def _past_damaged(
     store: Store, topic_id: int, name: str, after: Position, upto: Position, found: StoreCheck
 ) -> Position:
-    """Look block by block for the first damaged one, note it, and return its last position."""
+    """Find the first damaged block after ``after``, block by block. Record it in ``found``, and return its last
+    position."""
     while True:
         heads = store.block_heads(topic_id, after, upto, blocks_max=HEADS)
         if not heads:
@@ -139,7 +144,8 @@ def _past_damaged(
 
 
 def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead, str]]:
-    """The head of each damaged block of a topic whose head is whole, and what is wrong with it."""
+    """Yield the head of each damaged block of a topic, and what is wrong with the block. Skip blocks whose head is
+    damaged too."""
     for start, upto, _ in _stretches(store, topic_id):
         after = start
         while heads := store.block_heads(topic_id, after, upto, blocks_max=HEADS):
@@ -153,8 +159,11 @@ def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead, str
 
 
 def _check_places(store: Store, names: Mapping[int, str], orphans: dict[int, list[Position]]) -> Iterator[WrongRow]:
-    """Each block that lies in a segment is said to lie there once, and nothing else is. Note in ``orphans``, by topic,
-    the blocks that are said to lie somewhere and have no row."""
+    """Compare the blocks that lie in segments with the table ``placed``, which must have exactly one row for each of
+    them.
+
+    Add the first positions of blocks that have a row in ``placed`` but none in ``blocks`` to ``orphans``, by topic id.
+    """
     with store.env.begin(buffers=True) as txn:
         said = {bytes(key): place for place, key in read_placed(txn, store.tables["placed"])}
         for key, value in txn.cursor(db=store.tables["blocks"]):

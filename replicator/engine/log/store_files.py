@@ -25,7 +25,7 @@ OWNER_ONLY: Final = 0o700
 
 
 EFFECTIVE: Final = os.access in os.supports_effective_ids
-"""Whether the system can be asked what this process may do, and not what its user may."""
+"""Whether the system can check the rights of this process, and not only those of its user."""
 LOG: Final = "log"
 """The directory, below a cluster's, with all that a store consists of: it is moved as one."""
 SEGMENTS: Final = "segments"
@@ -126,7 +126,7 @@ def check_head(path: Path, cluster: str, head: Mapping[str, Any]) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a file or directory exists. Raises :class:`StoreUnusable` where this user may not look."""
+    """Return whether a file or directory exists. Raises :class:`StoreUnusable` if this user may not look there."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -143,19 +143,21 @@ def may_use(path: Path) -> bool:
 
 
 def dangling_link(path: Path) -> Path | None:
-    """Return the symbolic link in ``path`` whose target is not there; None if each part is there, or no link."""
+    """Return the first symbolic link in ``path`` whose target does not exist, or None if there is no such link."""
     for each in (path, *path.parents):
         try:
             if each.is_symlink() and not each.exists():
                 return each
-        except OSError:  # not permitted; whoever opens it says so
+        except OSError:  # no permission; the code that opens the path reports it
             return None
     return None
 
 
 def check_no_dangling_link(path: Path) -> None:
-    """Raises :class:`StoreUnusable` where a volume is not mounted to which a symbolic link in ``path`` leads: a
-    worker would make an empty directory in its place, and begin with an empty store."""
+    """Raise :class:`StoreUnusable` if a symbolic link in ``path`` leads to a volume that is not mounted.
+
+    Otherwise a worker would make an empty directory there, and begin with an empty store.
+    """
     link = dangling_link(path)
     if link is not None:
         raise StoreUnusable(
@@ -279,8 +281,10 @@ def read_row(env: lmdb.Environment, path: Path, table: str, key: str) -> bytes |
 
 
 def check_new(env: lmdb.Environment, path: Path) -> None:
-    """Raise :class:`StoreUnusable` if a store without a row that says what it is has topics: then that row is lost, and
-    a new one would have another store id."""
+    """Raise :class:`StoreUnusable` if a store has topics, but lacks the row with its id and format.
+
+    That row is then lost. Writing a new one would give the store another id.
+    """
     try:
         with env.begin(db=env.open_db(b"topics", create=False)) as txn:
             has_topics = txn.cursor().first()
@@ -306,7 +310,7 @@ def no_room(path: Path) -> NoRoomToOpen:
 
 
 def cannot_be_used(path: Path, error: OSError) -> StoreUnusable:
-    """Return the error of a data directory for which the system refused something, with the file and the user."""
+    """Return the error for a data directory at which the system refused an operation, with the file and the user."""
     if is_full(error):
         return no_room(path)
     where = path if error.filename is None else error.filename

@@ -132,11 +132,12 @@ EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What was trimmed from a log: all up to ``through``; ``vector`` has the newest message of it, by origin.
+    """Record of what was trimmed from a log: all entries up to ``through``.
 
-    ``ends`` has by origin the last entry of it of each of its ledgers, as origin positions; under ``HERE`` of each
-    ledger of this log; see :mod:`replicator.engine.log.ledger_ends`. ``counts`` are the entries and messages up to
-    ``through``, or None in a row of a version that did not count them.
+    ``vector`` has the newest trimmed message of each origin. ``ends`` has, by origin, the last trimmed entry of each
+    of the origin's ledgers, as origin positions; under ``HERE`` it has that of each ledger of this log
+    (:mod:`replicator.engine.log.ledger_ends`). ``counts`` are the numbers of trimmed entries and messages; None in a
+    row that an earlier version wrote without counts.
     """
 
     through: Position = BEFORE_ALL

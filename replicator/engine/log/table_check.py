@@ -1,12 +1,13 @@
-"""Tables of a store as a whole: whether rows are gone from them that no block speaks of.
+"""Check for rows that are gone from a store's tables and that no block refers to.
 
-1. LMDB keeps the number of rows of each table apart from the pages with the rows. A page of the disk that lost rows, or
-   was put in another one's place, leaves that number as it was.
-2. Rows of a topic belong to a topic of the catalog, or to one that is being deleted. A topic belongs to a namespace.
-3. The counters of ids are at or above every id that was given out (invariant 10).
+1. LMDB stores the number of rows of each table apart from the pages with the rows. If a page lost its rows, or was
+   replaced by another page, that number is unchanged and so differs from the rows that are found.
+2. Each row of a topic belongs to a topic of the catalog, or to one that is being deleted. Each topic belongs to a
+   namespace with a row.
+3. The counters of ids are at or above every id that was used (invariant 10).
 4. Rows of sequence ids, of twins and of cursors refer to each other.
 
-A row that no other row speaks of, such as a permission, is missed by the first rule alone.
+Only the first rule finds the loss of a row that no other row refers to, such as a permission.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from replicator.engine.topics.topic_deletion import SWEPT_TABLES
 from snapshots.position import BEFORE_ALL, Position
 
 _LOWEST: Final = Struct(">16sQ")
-"""Digest of origin and producer, and lowest id: as in ``numbered_blocks``, and in keys of ``numbered``."""
+"""Digest of origin and producer, and the lowest sequence id, as in rows of ``numbered_blocks`` and keys of
+``numbered``."""
 _PLACE_BYTES: Final = 16
 TOPIC_IDS_END: Final = 1 << 32
 
 
 def check_tables(store: Store) -> list[WrongRow]:
-    """Return what is gone or wrong. The store must not be written meanwhile."""
+    """Return the rows that are gone or wrong, compared with LMDB's own row counts and with rows that refer to them.
+
+    At most :data:`FOUND_MAX` rows are returned. Nobody may write into the store meanwhile.
+    """
     found: list[WrongRow] = []
     for check in (_row_counts, _topics, _counters, _sequences, _twins, _cursors):
         try:
@@ -73,7 +78,7 @@ def _topics(store: Store) -> Iterator[WrongRow]:
     tenants, namespaces = set(store.tenants()), store.namespaces()
     for record in records:
         name = parse_topic(record.name)
-        if tenants and name.tenant not in tenants:  # stores of early versions have no rows of them
+        if tenants and name.tenant not in tenants:  # stores of early versions have no rows of tenants and namespaces
             yield WrongRow(
                 record.name, f"the row of its tenant {name.tenant} is gone", ("tenants", name.tenant.encode(), b"")
             )

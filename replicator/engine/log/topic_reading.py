@@ -60,8 +60,10 @@ class TopicReading:
         verify: bool = True,
         from_memory: bool = False,
     ) -> tuple[list[StoredBlock], Position]:
-        """See :meth:`Store.read_blocks`. With ``from_memory``, blocks in the cache, which were verified, are not read
-        from the disk."""
+        """Read blocks as :meth:`Store.read_blocks` does.
+
+        With ``from_memory``, use blocks of the cache, which are verified already, and do not read them from the disk.
+        """
         last = self._log.last
         limit = last if upto is None else min(upto, last)
         if from_memory and (kept := self._kept_blocks(after, limit, bytes_max, origins)) is not None:
@@ -103,8 +105,8 @@ class TopicReading:
         origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> Iterator[tuple[list[StoredBlock], Position]]:
-        """Yield the blocks in (``after``, ``upto``] in pages of about ``bytes_max``, each with the last position that
-        it covers.
+        """Yield the blocks in (``after``, ``upto``] in pages of about ``bytes_max``. Each page comes with the last
+        position that it covers.
 
         The pages end before ``upto`` if no entry is left, or if the topic is being deleted.
         """
@@ -215,9 +217,9 @@ class TopicReading:
         self._cache.discard_through(self._topic_id, position)
 
     def keep(self, appended: AppendedBlock) -> None:
-        """Keep a block that was just committed, for those who read the tail of the log."""
+        """Keep a block that was just committed in the cache, for readers of the end of the log."""
         assert appended.block is not None
-        # A copied block is a slice of a frame with many blocks, which would stay in memory with it.
+        # A copied block is a slice of a frame. Without a copy, the whole frame would stay in memory.
         block = appended.block if appended.header.origin == self._cluster else bytes(appended.block)
         self._cache.put(self._topic_id, appended.position, BlockView(block, appended.header))
 

@@ -205,10 +205,10 @@ class TopicRows:
         return Position(local_ledger, local_first + offset)
 
     def floor(self, topic_id: int, origin: str, position: Position) -> Position | None:
-        """Where the highest entry of another origin at or below ``position`` lies here; None if none is here.
+        """Return the local position of the highest entry of ``origin`` at or below ``position``; None if none is here.
 
-        All of that origin that lies here above it was published above ``position``: invariant 3. Positions ascend from
-        life to life of the topic there, so the newest life with an entry at or below it counts.
+        All entries of that origin that lie above it here were published above ``position`` (invariant 3). Positions
+        ascend from life to life of the topic, so the newest life with an entry at or below ``position`` counts.
         """
         prefix = extent_key_prefix(topic_id, origin)
         with self.env.begin(db=self.tables["extents"]) as txn:

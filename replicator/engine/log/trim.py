@@ -1,15 +1,15 @@
-"""Deleting the oldest blocks of a log, and the rows that speak of them, inside a transaction.
+"""Deletion of the oldest blocks of a log, with the rows that refer to them, inside a transaction.
 
 Invariants (DESIGN §3): 2, high-water marks stay, so what was trimmed is not copied again; 10, the last block stays, and
 with it what was ever counted and which positions were used; 11, one transaction deletes a bounded number of blocks.
 
 1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
-2. Delete it, its row of markers, and what deduplication keeps of its entries. Note the newest message of its origin:
-   nobody can look it up any more.
-   Note where its ledgers end, and the log's: of what came after in the same ledger nobody here knows anything.
-   Batches of which only a part was here become holes: nobody can look that up any more either.
-3. Delete the extents (the exact mapping of copied entries) that lie wholly in what was deleted.
-4. Note up to where the log is trimmed, and how much that was: the first block that stays must count as much before it.
+2. Delete the block, its row of markers, and the rows of deduplication about its entries. Then record what these rows
+   can no longer answer: the newest message of the block's origin, and the last deleted entry of each ledger, both at
+   the origin and here. Batches of which only a part was here become holes.
+3. Delete the extents (the exact mapping of copied entries) whose entries are all deleted.
+4. Record the last deleted position, and how many entries and messages are deleted. The first block that stays must
+   count as many before itself.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
 
 
 def put_holes(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, more: list[Hole]) -> None:
-    """Write holes of an origin that lie below its mark."""
+    """Add holes of an origin that lie below its high-water mark."""
     before = read_holes(txn, tables["left_out"], topic_id, origin)
     after = with_holes_below(before, more)
     prefix = extent_key_prefix(topic_id, origin)

@@ -1,18 +1,20 @@
-"""The one writer of a store: a thread that commits many topics' appends in one synced transaction.
+"""The one writer of a store: a thread that commits the appends of many topics in one synced transaction.
 
 Invariants (DESIGN §3): 1, nothing is confirmed before the transaction that holds it is committed and synced; 11, the
-queue is bounded in bytes. What a transaction does is in :mod:`replicator.engine.log.commit.group`.
+queue is bounded in bytes. :mod:`replicator.engine.log.commit.group` describes what one transaction does.
 
-1. Take what is queued, up to a limit. A group of nothing but rows waits a moment for more: what is appended because of
-   them comes right after them.
-2. Write it as one group and commit. Where entries are to be opened first, to be compared, nothing is written: they are
-   opened outside of the transaction, and the group is written again. If a commit fails nothing of the group was
-   written: each request gets the error. If the store is full the group is tried in halves, so that only what does not
-   fit is refused. After a failed sync the writer confirms nothing more (what reached the disk is unknown).
-3. Tell the event loop, once a group.
+1. Take the queued requests, up to a limit. If all of them write rows only, wait a moment: these rows often cause
+   appends, which follow at once.
+2. Write the requests as one group, and commit. If entries must first be decompressed to be compared, roll back,
+   decompress them outside of the transaction, and write the group again.
+3. Give the results to the event loop, once for each group.
 
-Before step 2 the room is taken that the transaction may need on the disk (:mod:`replicator.engine.log.room`). Where
-there is none the requests are refused, and nothing was written; the writer goes on.
+If a commit fails, nothing of the group was written, and each request gets the error. If the store is full, the group is
+written in halves, so that only requests that do not fit are refused. After a failed sync nobody knows what reached the
+disk, so the writer confirms nothing more.
+
+Before step 2 the writer reserves the disk space that the transaction may need (:mod:`replicator.engine.log.room`). If
+there is not enough, the requests are refused before anything is written, and the writer goes on.
 """
 
 from __future__ import annotations
@@ -283,9 +285,11 @@ class Writer:
     async def keep_both(
         self, tail: Tail, lives: Mapping[str, HighWater], holes: Mapping[str, Hole] | None = None
     ) -> None:
-        """Take up, by origin, later ``lives`` of a topic, and note ``holes`` in its earlier ones.
+        """Take up a later life of a topic at each origin in ``lives``. The earlier lives stay in the log as closed
+        history.
 
-        Raises :class:`NotAllowedError` and :class:`IncarnationMismatch`; then nothing was changed.
+        ``holes`` are the missing ranges of the earlier lives. Raises :class:`NotAllowedError` if an origin is this
+        cluster, and :class:`IncarnationMismatch` if a life is not later than the life here. Then nothing was changed.
         """
         await self._submit(KeepBothRequest(self._loop.create_future(), tail=tail, lives=lives, holes=holes or {}))
 
@@ -300,11 +304,12 @@ class Writer:
         upto: Position,
         numbered: bool,
     ) -> None:
-        """Put lost blocks of this cluster's own below the end of the log, at the positions that they had.
+        """Put lost blocks of this cluster below the end of a topic's log, at the positions that they had.
 
-        They are of one life, and lie after ``after``. ``holes`` are the ranges that nobody has. Up to ``upto`` all is
-        accounted for then. What the event loop knows of the topic does not change: load it anew. Raises
-        :class:`NotReclaimed`.
+        All blocks are of the life ``incarnation``, and lie above ``after``. ``holes`` are the ranges that no cluster
+        has. Afterwards every position of that life up to ``upto`` is a block or a hole. What the event loop knows of
+        the topic does not change, so load the topic again. Raises :class:`NotReclaimed` if a block does not belong to
+        that life, or if its positions are taken.
         """
         request = PutBackRequest(
             self._loop.create_future(),
@@ -320,9 +325,9 @@ class Writer:
         await self._submit(request)
 
     async def recount(self, tail: Tail, counted: Counted) -> None:
-        """Count again what lies before each block of a topic, after :meth:`put_back`; some in each transaction.
+        """Correct the counts of entries and messages before each block of a topic, after :meth:`put_back`.
 
-        ``counted`` is what the topic had already lost to retention.
+        Each transaction corrects a limited number of blocks. ``counted`` is what retention had deleted from the topic.
         """
         left: Counted | None = counted
         while left is not None:
@@ -343,10 +348,12 @@ class Writer:
         noted: bool = False,
         earlier: Mapping[int, Mapping[int, Position]] | None = None,
     ) -> list[Deletion]:
-        """Take topics out of the catalog, with their partitioned topic. What was asked for before is done before.
+        """Remove topics from the catalog, with their partitioned topic. Requests that were queued before are done
+        before.
 
-        If ``noted``, the same transaction notes the deletion of each topic that has blocks of this cluster, and of its
-        ``earlier`` lives by topic id and incarnation, each with its last position. Return the notes.
+        If ``noted``, the same transaction records the deletion of each topic that has blocks of this cluster. It also
+        records the deletion of the ``earlier`` lives: by topic id, the last position of each incarnation. Return these
+        records.
         """
         noted_ms = self.wall_clock_ms() if noted else None
         found: list[Deletion] = await self._submit(
@@ -402,8 +409,8 @@ class Writer:
         turn: Turn | None,
         only: frozenset[str] | None,
     ) -> asyncio.Future[list[Position]] | None:
-        """Begin what :meth:`publish` does, and return the future of its result; None if the caller would have to wait,
-        or the writer has failed."""
+        """Begin :meth:`publish`, and return the future of its result. Return None if the caller would have to wait for
+        room in the queue, or if the writer has failed."""
         if self._entering or self._queued_bytes > QUEUE_BYTES_MAX or self.failed is not None:
             return None
         request = PublishRequest(
@@ -431,8 +438,10 @@ class Writer:
         return await request.future
 
     async def _enter(self, request: Request) -> None:
-        """Put a request into the queue when there is room: first come, first served, so that no publish overtakes one
-        that waits."""
+        """Put a request into the queue as soon as there is room.
+
+        Requests enter in the order in which they came, so that no publish overtakes one that waits.
+        """
         self._entering += 1
         try:
             async with self._entrance:

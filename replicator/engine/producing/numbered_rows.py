@@ -55,7 +55,7 @@ class NumberedRows:
         self._highest: dict[tuple[str, str], int] = {}
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Turn deduplication on or off from this place of the log on."""
+        """Turn deduplication on or off for the entries from this position of the log on."""
         if on is self.on:
             return
         self.on = on
@@ -119,7 +119,7 @@ class NumberedRows:
         lowest_max: int,
         rows_max: int = ROWS_LOOKED_AT_MAX,
     ) -> Iterator[tuple[Position, int]]:
-        """Rows whose lowest id is at or below ``lowest_max``, the highest of them first, a limited number."""
+        """Yield rows whose lowest id is at or below ``lowest_max``, the highest of them first, up to a limit."""
         prefix = TOPIC_KEY.pack(self._topic_id) + digest
         cursor = txn.cursor(db=tables["numbered"])
         end = prefix + _ROW_KEY_TAIL.pack(lowest_max, 2**64 - 1, 2**64 - 1)

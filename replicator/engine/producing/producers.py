@@ -95,8 +95,8 @@ class EngineProducer:
         return await self._writing.publish(entries, self, turn)
 
     def begin_publish(self, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
-        """Begin what :meth:`publish` does, and return the future of its result. No task is made for it if it need not
-        wait, neither itself nor behind an earlier call."""
+        """Begin :meth:`publish`, and return the future of its result. No task is made if neither the call nor an
+        earlier one need wait."""
         if self._out is None and not self._not_begun:
             begun = self._writing.begin_publish(entries, self, turn)
             if begun is not None:

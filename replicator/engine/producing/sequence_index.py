@@ -1,13 +1,14 @@
-"""Where the log has which sequence ids of which producer, by origin: how a message that came by another way is known.
+"""Index of a topic's log by origin, producer and sequence id. It recognises messages that came by another way before.
 
-Invariants (DESIGN §3, §4.6): 1 and 5 in one: an entry counts as a message that is here only if the entry that has it is
-found in the log, has the same sequence ids of the same producer, and holds the same (:mod:`.contents`). A "highest
-sequence id" would not do: who sends 6 to cluster A, loses it and sends 7 to cluster B, has sent a 6 that is new to B
-whenever it comes. Nor would ids alone: who moves to B may send another 6 there. What is found is written in the
-transaction of the entry. Where nothing is found (any more) the message is taken for a new one: twice rather than never.
+Invariants (DESIGN §3, §4.6): 1 and 5. A message counts as a duplicate only if the log has an entry with the same
+sequence ids of the same producer and the same content (:mod:`.contents`). The highest sequence id is not enough: a
+producer may send 6 to cluster A, lose the connection, and send 7 to cluster B. If its 6 comes to B later, it is new
+there. Equal ids are not enough either: a producer that moves to B may send a different 6 there. Twins that are found
+are written in the transaction of the entry. If no such entry is found (any more), the message is taken for a new one:
+delivering it twice is better than never.
 
-Only topics with deduplication have rows, of messages only, never of markers. The rows are few: one for each producer
-of a block, however many entries it has.
+Only topics with deduplication have rows. Rows exist for messages, never for markers. The rows are few: one for each
+producer of a block, however many entries it has.
 
 =============== ============================================== ==================================================
 table           key                                            value
@@ -21,17 +22,19 @@ twins           topic id | ledger | entry                      earlier twin, lat
                                                                | entry + 1 u64, 0 for none; origin
 =============== ============================================== ==================================================
 
-1. A block is committed: the entries' ids are read, and for each producer one row says from which to which they go.
-2. Is this entry, of origin A, here by another way? For each other origin, the rows of the producer whose range holds
-   its first id are looked up, the newest few of them; the entries of their blocks are read, and compared. In the steady
-   state, in which a producer's ids only grow and come by one way, this ends with the highest id, held in memory.
-3. Chunks are compared when the last one of their message comes, all of them, and become twins together: consumers put
-   a message together from the chunks of one sender. A hidden first chunk before another last one would lose it.
-4. Entries of one origin are never each other's twins: what their origin's own deduplication stored it has told apart.
-5. When deduplication was off for a time, ids may have been used anew: the epoch is part of the digest, so that what was
-   known before is not found any more.
-6. Rows go with their blocks when the log is trimmed. What a producer is told that it sent last it is told for longer:
-   ``copied_sequences`` has the highest id of each, as ``sequences`` has of those that sent it here.
+1. When a block is committed, the ids of its entries are read. For each producer, one row has the lowest and the
+   highest id.
+2. To find an entry of origin A that came by another way, look up the producer's rows at each other origin, the newest
+   few whose range contains the entry's first id. Read and compare the entries of their blocks. Usually a producer's ids
+   only grow and come by one way. Then the highest id in memory decides, and nothing is looked up.
+3. Chunks are compared, all together, when the last chunk of their message comes, and become twins together. Consumers
+   build a message from the chunks of one sender. If a first chunk were hidden and its last chunk were not, the message
+   would be lost.
+4. Two entries of one origin are never twins: the origin's own deduplication stored both, so they differ.
+5. While deduplication is off, producers may use ids again. So the epoch, which counts how often it was turned on, is
+   part of the digest, and rows from before are not found any more.
+6. Rows are deleted with their blocks when the log is trimmed. A producer can ask for its highest id for longer:
+   ``copied_sequences`` has it for entries from other clusters, as ``sequences`` has it for entries that were sent here.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class SequenceIndex:
         return self._rows.on
 
     def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Turn deduplication on or off from this place of the log on."""
+        """Turn deduplication on or off for the entries from this position of the log on."""
         self._rows.switch(txn, tables, on=on)
 
     def record(
@@ -177,7 +180,7 @@ class SequenceIndex:
                 if contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
                     return Copied(whole=True)
                 if sent.first == sent.last:
-                    continue  # nothing of it is here
+                    continue  # no message of the entry is here
             cut_otherwise.append(place)
         equal, count = 0, 1 + sent.last - sent.first
         if cut_otherwise:

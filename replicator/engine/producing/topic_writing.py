@@ -84,9 +84,10 @@ class TopicWriting:
     def begin_publish(
         self, entries: Sequence[bytes], producer: PublishingProducer, turn: Turn
     ) -> asyncio.Future[list[Position]] | None:
-        """Begin what :meth:`publish` does, and return the future of its result; None where :meth:`publish` must do it.
+        """Begin :meth:`publish`, and return the future of its result. Return None if the caller must use
+        :meth:`publish`.
 
-        It must where the call would have to wait or is refused, and where publishes are traced.
+        That is the case if the call would have to wait or is refused, or if publishes are traced.
         """
         if turn.refusal is not None or not self.gate.open or self._tracing is not None:
             return None

@@ -1,7 +1,7 @@
-"""The chains of twins of a topic, as stored: entries of different origins that hold one message.
+"""Stored chains of twins of a topic. A chain lists the entries of different origins that hold one message.
 
 Table ``twins``: topic id | ledger | entry → earlier twin, later twin (each ledger u64 | entry + 1 u64, 0 for none);
-origin. :mod:`replicator.engine.log.twins` has what follows from a chain for those who read the log.
+origin. :mod:`replicator.engine.log.twins` describes what chains mean for readers of the log.
 
 1. A chain is in the order of the local log, and has at most one entry of each origin.
 2. An entry joins a chain only at its end.
@@ -41,7 +41,7 @@ def load_twins(store: Any, topic_id: int) -> list[Pair]:
 
 
 def trim_twins(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
-    """Take the entries of a block that is being deleted out of their chains. Return how many rows that were."""
+    """Take the entries of a block that is being deleted out of their chains. Return the number of changed rows."""
     key = BLOCK_KEY.pack(topic_id, *first)
     rows = 0
     twins = tables["twins"]
@@ -97,7 +97,7 @@ def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
     assert stored is not None, "the row before it says that it has one"
     row = bytes(stored)
     if decode_place(row[_PLACE_BYTES : 2 * _PLACE_BYTES]) == BEFORE_ALL:
-        txn.delete(key, db=twins)  # nobody is left of its chain
+        txn.delete(key, db=twins)  # no other entry of its chain is left
     else:
         txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=twins)
 
@@ -112,7 +112,7 @@ class TwinChains:
         self._count = _count(txn, tables["twins"], topic_id)
 
     def has_room(self, entries: int) -> bool:
-        """Return whether so many more entries may have twins (:data:`TWINS_MAX`)."""
+        """Return whether ``entries`` more entries may have twins (:data:`TWINS_MAX`)."""
         return self._count + entries <= TWINS_MAX
 
     def join(
@@ -124,7 +124,11 @@ class TwinChains:
         local: Position,
         origin: str,
     ) -> Pair | None:
-        """Put ``local`` at the end of the chain of ``found``; None if that has one of its origin, or it is too much."""
+        """Append ``local``, an entry of ``origin``, to the chain of ``found``. Return the pair of twins at the chain's
+        end.
+
+        Return None if the chain has an entry of ``origin`` already, or if the topic has too many twins.
+        """
         if self._count >= TWINS_MAX or not self.may_join(txn, tables, found, found_origin, local, origin):
             return None
         last, row, _ = self._chain_of(txn, tables, found, found_origin)

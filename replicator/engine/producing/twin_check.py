@@ -80,7 +80,8 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
 
 
 def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
-    """Return the chains of twins of a topic, each in the order of the log, from pairs of neighbours in a chain."""
+    """Return the chains of twins of a topic, each in the order of the log. ``pairs`` are the neighbours in the
+    chains."""
     later = dict(pairs)
     followers = set(later.values())
     chains = []

@@ -1,8 +1,8 @@
-"""The acknowledged messages of batches that are acknowledged in part. Pure.
+"""Acknowledged messages of batches that are acknowledged in part. Pure.
 
-A mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES` entry
-ids. A chunk is one row of the store. When the mark-delete position passes a chunk, it is forgotten as a whole. So
-neither saving nor forgetting costs more with the number of partly acknowledged batches.
+They are a mapping from position to the bitmap of acknowledged indexes, kept in chunks of :data:`BATCH_CHUNK_ENTRIES`
+entry ids. A chunk is one row of the store. When the mark-delete position passes a chunk, the whole chunk is forgotten.
+So the cost of saving and forgetting does not grow with the number of partly acknowledged batches.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ChangedDispatching(Protocol):
         """There may be something to dispatch."""
 
     def rewind(self, positions: PositionSet) -> None:
-        """Deliver the entries at ``positions`` before later ones. They counted as consumed until now."""
+        """Deliver the entries at ``positions``, which counted as consumed until now, before later entries."""
 
     def restart(self) -> None:
         """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""

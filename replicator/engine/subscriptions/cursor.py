@@ -7,14 +7,14 @@ associative and idempotent; 7, markers are stepped over and never become part of
 The state is a mark-delete position (MDP: all up to it is consumed), the positions individually deleted beyond
 it, and for batches in which some messages are acknowledged the bitmap of their indexes. Each change takes three steps:
 
-1. The state takes it, and notes what is to be saved and told (:mod:`.cursor_state`).
-2. Other entries of the same messages follow (:mod:`.twins`).
+1. The state changes, and notes what must be saved and announced (:mod:`.cursor_state`).
+2. Twins of the changed entries change as well (:mod:`.twins`).
 3. The MDP goes as far as it can (:mod:`.mark_delete`). When the topic is compacted anew, or trimmed, this step is done
    by itself, with :meth:`Cursor.advance`.
 
-Of a batch of which a link left out a part (:mod:`replicator.engine.log.parts`) the messages that are not here count
-with those that are acknowledged, so that the entry completes. They never become part of the state: what the state has
-of such a batch somebody acknowledged, here or elsewhere, and that is what may be told (invariant 5).
+A link may leave out some messages of a batch (:mod:`replicator.engine.log.parts`). They count like acknowledged ones
+when the cursor decides whether the batch is complete. They never become part of the state: it has only messages that
+somebody acknowledged, here or elsewhere, and only these may be announced (invariant 5).
 
 A start that moves back (:meth:`Cursor.uncover`) makes entries unconsumed that nobody acknowledged. Consumers may hold
 later ones by then. So until they are delivered, a cumulative acknowledgement does not cover them.
@@ -76,12 +76,12 @@ class Cursor:
         return state.read_compacted and self._log.view.lacks(position)
 
     def passes_over(self, position: Position) -> bool:
-        """Return whether nothing of the entry is to be delivered: it is consumed, or it is a hidden twin."""
+        """Return whether no message of the entry is to be delivered: it is consumed, or it is a hidden twin."""
         twins = self._log.twins
         return (twins is not None and position in twins.hidden) or self.is_consumed(position)
 
     def lacks(self, position: Position) -> bool:
-        """Return whether the subscription reads compacted, and the entry is compacted away."""
+        """Return whether the subscription reads the compacted view, and the view has no such entry."""
         return self._state.read_compacted and self._log.view.lacks(position)
 
     def needed_after(self) -> Position:
@@ -184,11 +184,11 @@ class Cursor:
         self._move(position, announce=True)
 
     def uncover(self, positions: PositionSet) -> PositionSet:
-        """Count the entries at ``positions`` as unconsumed, because the start moved back. Return those that were
+        """Count the entries at ``positions`` as unconsumed, because the start moved back. Return those that counted as
         consumed.
 
-        The caller must know that nobody acknowledged these entries. Trimmed entries are left out: they cannot be
-        delivered.
+        The caller must know that nobody acknowledged these entries. Trimmed entries are left out, because they cannot
+        be delivered.
         """
         log, state = self._log, self._state
         found = log.messages_of(positions if log.twins is None else log.twins.with_twins(positions))
@@ -216,18 +216,18 @@ class Cursor:
         return self._uncovered is not None
 
     def is_uncovered(self, position: Position) -> bool:
-        """Return whether the entry is to be delivered because the start moved back, and was not yet."""
+        """Return whether the entry became unconsumed because the start moved back, and no consumer has received it
+        since."""
         return self._uncovered is not None and position in self._uncovered
 
     def delivered_through(self, position: Position) -> None:
-        """A consumer got all entries up to ``position``."""
+        """Note that a consumer received all entries up to ``position``, so that none of them is uncovered any more."""
         if self._uncovered is not None:
             self._uncovered.discard_through(position)
             self._keep_uncovered(self._uncovered)
 
     def delivered(self, positions: Iterable[Position]) -> None:
-        """Note that consumers received the entries at ``positions``: an uncovered entry among them is uncovered no
-        more."""
+        """Note that consumers received the entries at ``positions``, so that none of them is uncovered any more."""
         if self._uncovered is not None:
             for position in positions:
                 self._uncovered.discard(position)
@@ -239,9 +239,10 @@ class Cursor:
             self._state.rewound = None
 
     def merge_mark_delete(self, position: Position, generation: int, *, announce: bool = False) -> bool:
-        """Merge that all up to ``position`` is consumed, as another cluster tells. Return whether the state changed.
+        """Merge another cluster's announcement that all entries up to ``position`` are consumed. Return whether the
+        state changed.
 
-        A lower generation is ignored, and a higher one replaces the state. ``position`` need not exist. With
+        A lower generation is ignored, and a higher one replaces the state. No entry need exist at ``position``. With
         ``announce``, the change is noted as unannounced, because it was made in this cluster.
         """
         if generation < self._state.generation:
@@ -329,7 +330,7 @@ class Cursor:
         return True
 
     def backlog_entries(self) -> int:
-        """Return the number of unconsumed entries, without markers and entries that are compacted away."""
+        """Return the number of unconsumed entries, without markers and entries that compaction removed."""
         log, state = self._log, self._state
         start, deleted = state.mark_delete, len(state.individually_deleted)
         if state.read_compacted and start < log.view.horizon:
@@ -382,7 +383,7 @@ class Cursor:
 
     @property
     def followed(self) -> Collection[Position]:
-        """The entries that changed only because an entry of the same message did, and were not taken yet."""
+        """The entries that changed since :meth:`take_followed` only because a twin of theirs changed."""
         return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:

@@ -1,4 +1,4 @@
-"""How a cursor lies in the store: a head row, and rows for chunks of what is acknowledged beyond it. Pure.
+"""Rows of a cursor in the store: a head row, and rows for chunks of what is acknowledged beyond mark-delete. Pure.
 
 Invariants (DESIGN §3): 1, what was confirmed is in the rows of one transaction; 5, a row of an earlier generation never
 counts for a later one; 11, an acknowledgement writes what it changed, not the whole state.
@@ -7,8 +7,8 @@ counts for a later one; 11, an acknowledgement writes what it changed, not the w
 table       key                                         value
 =========== =========================================== ==================================================
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
-                                                        properties; read_compacted and untold (others may not
-                                                        know all of it) where they are true; unclaimed (by
+                                                        properties; read_compacted and untold (changes are not
+                                                        announced yet) where they are true; unclaimed (by
                                                         origin a position), starts (by origin an incarnation
                                                         and a position) and rewound where there are any
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
@@ -18,13 +18,12 @@ cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 
 =========== =========================================== ==================================================
 
 1. The cursor notes the chunks that it changes (:class:`replicator.engine.subscriptions.cursor_state.DirtyChunks`).
-   :meth:`CursorRows.changes` takes that note away and makes the rows of those chunks; the head goes with them if it
-   differs from the stored one.
-2. Rows that lie wholly at or below the mark-delete position are deleted. One in which it lies is left as it is: what
-   is at or below the mark-delete position does not count when it is read.
-3. After a seek (another generation) all rows are deleted, and what the new generation has is written.
-4. All of it is one request to the writer. If that fails, the note is put back: what was not written is still dirty.
-   Rows that may have been written nevertheless count as stored, so that they will be deleted in their time.
+   :meth:`CursorRows.changes` takes these notes and returns the rows of those chunks, with the head row if it changed.
+2. Rows whose entries are all at or below the mark-delete position are deleted. The row in which the position lies
+   stays as it is: entries at or below the position are ignored when the row is read.
+3. After a seek (another generation) all rows are deleted, and the rows of the new generation are written.
+4. All changes are one request to the writer. If it fails, the notes are restored: the chunks are still dirty. Rows that
+   may have been written nevertheless count as stored, so that they are deleted later.
 
 Format 1 (before there were rows) held everything in the head row; it is read, and the first save rewrites it.
 """
@@ -50,7 +49,7 @@ CURSOR_ROWS: Final = "cursor_rows"
 FORMAT: Final = 2
 _FORMAT_WHOLE: Final = 1
 NO_GENERATION: Final = -1
-"""No subscription is in this generation."""
+"""Generation that no subscription has."""
 _TOPIC = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">cQI")
@@ -204,9 +203,9 @@ def load_cursors(store: CursorTables, topic_id: int) -> dict[str, tuple[CursorSt
 
 
 def rewritten(topic_id: int, name: str, state: CursorState) -> RowChanges:
-    """Return what puts ``state`` in the place of all that is stored of a subscription, whatever that is."""
+    """Return the changes that replace all stored rows of a subscription by ``state``."""
     rows = CursorRows(topic_id, name)
-    rows._generation = NO_GENERATION  # so that all rows are deleted first
+    rows._generation = NO_GENERATION  # another generation than the state's, so that all rows are deleted first
     state.dirty = DirtyChunks(
         dict.fromkeys(state.individually_deleted.chunk_ids()), dict.fromkeys(state.batch_acks.chunk_ids())
     )

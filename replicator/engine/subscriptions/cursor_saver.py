@@ -1,6 +1,7 @@
-"""Writing a cursor's changes to the store: concurrent ones share a write, and one that fails leaves them to be made.
+"""Writing of a cursor's changes to the store. Concurrent changes share one write, and a failed write is repeated with
+the next.
 
-What many subscriptions have to write in one turn of the event loop goes to the writer as one request.
+All subscriptions with changes in one turn of the event loop share one request to the writer.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class CursorSaver:
         self._deleting = refusal
 
     def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
-        """Return the rows that make the state durable as it is now; raises why it may not be saved any more."""
+        """Return the rows that make the current state durable, and the prefixes to delete first.
+
+        Raises the error of :meth:`refuse` or :meth:`delete` if the state may not be saved any more.
+        """
         self._being_saved, self._waiting = self._waiting, []
         self._since = self._waiting_since
         if self._deleting is not None:
@@ -93,7 +97,8 @@ class CursorSaver:
         self._waiting_since, self._being_saved = self._since, None
 
     def ended(self, error: EngineError | None) -> None:
-        """Tell those who wait that the rows are durable, or why they are not. Save again for those who came since."""
+        """Complete the futures of those who wait, with the error if there is one. Save again for those who came
+        since."""
         told, self._being_saved = self._being_saved or [], None
         if self._begun:
             self._begun = False
@@ -104,7 +109,7 @@ class CursorSaver:
         if error is None:
             self.stored = True
             self._writer.latencies.acknowledge.observe(time.perf_counter() - self._since, len(told))
-        elif not self.stored:  # it was not made, so what was asked of it meanwhile must not make it
+        elif not self.stored:  # the subscription was not stored, and later changes must not store it
             told += self._waiting
             self._waiting = []
         for future in told:

@@ -1,14 +1,15 @@
-"""The stored state of a cursor, and its changes, which are noted to be saved and to be told to other clusters. Pure.
+"""Stored state of a cursor. Its changes are noted, to be saved and to be announced to other clusters. Pure.
 
-Invariants (DESIGN §3): 6, nothing leaves the state unless mark-delete passes it, or a new generation begins. An
-exception is a start that moves back (DESIGN 4.7): then entries that nobody acknowledged become unconsumed. 5, only
-acknowledgements made here, or ones that other clusters may not know, are noted as unannounced.
+Invariants (DESIGN §3): 6, nothing leaves the state unless mark-delete passes it, or a new generation begins. A start
+that moves back is an exception (DESIGN 4.7): then entries that nobody acknowledged become unconsumed. 5, a change is
+noted as unannounced only if it is an acknowledgement that was made here, or one that other clusters may not know.
 
-Each method changes one thing and makes the notes that belong to it:
+Each method makes one change and the notes that belong to it:
 
 1. ``dirty`` names the chunks to save. Entries that mark-delete has passed need no note: the next save deletes them.
-2. ``unannounced`` has what other clusters were not told; it exists only while the subscription is replicated. The
-   first note sets ``to_announce``, which is stored. So a worker that restarts knows that it has to announce.
+2. ``unannounced`` has the changes that other clusters do not know yet. It exists only while the subscription is
+   replicated. The first change sets ``to_announce``, which is stored. So a worker that restarts knows that it has
+   changes to announce.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class CursorState:
     read_compacted: bool = False
     """Whether the subscription reads the compacted view."""
     unannounced: Unannounced | None = field(default=None, compare=False)
-    """Changes that other clusters were not told; None unless the subscription is replicated."""
+    """Changes that are not announced to other clusters yet; None unless the subscription is replicated."""
     to_announce: bool = field(default=False, compare=False)
     """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
 
@@ -65,11 +66,11 @@ class CursorState:
     """By origin, the position up to which entries count as consumed only because they were trimmed. Nobody consumed
     them in this generation, and other clusters may have them. None if there are none."""
     starts: Starts = field(default_factory=dict)
-    """Starts of this generation by origin; nobody consumed the messages before them. A generation that a seek began
-    has none, and neither has a cursor that an earlier version stored: all up to ``mark_delete`` counts as consumed."""
+    """By origin, the start in this generation; nobody consumed the messages before it. It is empty in a generation that
+    a seek began, and in a cursor that an earlier version stored. All up to ``mark_delete`` then counts as consumed."""
     rewound: Position | None = field(default=None, compare=False)
-    """Because the start moved back, entries up to this position may be unconsumed, though consumers received later
-    ones."""
+    """Last position that consumers may have passed when the start moved back. Entries up to it may be unconsumed,
+    though consumers received later ones. None if there are none."""
 
     def __post_init__(self) -> None:
         if self.replicated and self.unannounced is None:
@@ -160,13 +161,13 @@ class CursorState:
     # What others are to be told.
 
     def note_unannounced(self) -> Unannounced | None:
-        """Return where to note a change, and set ``to_announce``; None if nobody is to be told."""
+        """Return where to note a change, and set ``to_announce``. Return None if the subscription is not replicated."""
         if self.unannounced is not None:
             self.to_announce = True
         return self.unannounced
 
     def set_replicated(self, replicated: bool) -> None:
-        """Begin to tell other clusters of the state, the whole state first; or stop telling them."""
+        """Begin to announce the state to other clusters, beginning with the whole state; or stop announcing it."""
         self.replicated = self.to_announce = replicated
         self.unannounced = Unannounced(whole=True) if replicated else None
 
@@ -181,9 +182,10 @@ class CursorState:
             unannounced.heard = True
 
     def take_unannounced(self) -> Unannounced:
-        """Return what changed since the last call; empty if nothing changed, or if nobody is to be told.
+        """Return what changed since the last call. Return nothing if nothing changed, or if the subscription is not
+        replicated.
 
-        A batch that is consumed as a whole by now is among the positions, even if other clusters told a part of that.
+        A batch that is consumed as a whole by now is among the positions, even if a part of it was announced before.
         """
         unannounced = self.unannounced
         if not unannounced:
@@ -195,12 +197,12 @@ class CursorState:
         return unannounced
 
     def announce_later(self, positions: PositionSet) -> None:
-        """Note again the positions of a taken change that could not be announced yet."""
+        """Note the positions of a taken change again, because they could not be announced yet."""
         if positions and (unannounced := self.note_unannounced()) is not None:
             unannounced.note_set(positions)
 
     def note_announced(self) -> bool:
-        """Note that the taken changes are announced for good. Return whether nothing is left to announce."""
+        """Note that the changes that were taken are announced durably. Return whether no change is left to announce."""
         if not self.unannounced:
             self.to_announce = False
         return not self.to_announce

@@ -1,16 +1,16 @@
-"""Deletion of one subscription with its state, and the tombstone that it leaves.
+"""Deletion of one subscription with its state, and the tombstone that remains.
 
-Invariant 6 (DESIGN §3): the transaction that deletes a replicated subscription also stores its tombstone, so that
-nothing that other clusters said earlier brings the subscription back. A deletion goes on even if its caller is
+Invariant 6 (DESIGN §3): the transaction that deletes a replicated subscription also stores its tombstone, so that an
+earlier announcement of another cluster does not bring the subscription back. A deletion goes on even if its caller is
 cancelled.
 
 An unforced deletion never takes a subscription away from consumers, in any cluster:
 
 1. It is refused while consumers are connected here.
-2. Then other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`), and it is refused if one of
-   them has consumers. A cluster that does not answer in time does not stop it (invariant 8).
+2. Then other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`). It is refused if one of them has
+   consumers. A cluster that does not answer in time does not stop it (invariant 8).
 3. Consumers may have connected here meanwhile, so step 1 is repeated.
-4. The tombstone says that the deletion was not forced. So a cluster keeps the subscription if consumers connected
+4. The tombstone records that the deletion was not forced. So a cluster keeps the subscription if consumers connected
    there meanwhile, or if it did not answer: :meth:`TopicSubscriptions.bury`.
 """
 
@@ -137,7 +137,8 @@ class SubscriptionDeleting:
         await self._begin(by, None, unless_in_use=not force)
 
     async def bury(self, generation: int, *, unless_in_use: bool = False) -> None:
-        """Delete the subscription because another cluster did. Its tombstone gets that deletion's ``generation``.
+        """Delete the subscription because another cluster deleted it. Its tombstone gets the ``generation`` of that
+        deletion.
 
         If a deletion is under way already, wait for its end instead.
         """

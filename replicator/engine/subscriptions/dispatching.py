@@ -29,7 +29,8 @@ from snapshots.position_set import PositionSet
 
 CONSUMERS_MAX: Final = 10_000
 CUMULATIVE_MAX: Final = 1_000
-"""Names of a subscription, the last ones: a client that lost its connection comes back under its name."""
+"""Limit of consumer names that a subscription remembers, the last ones. A client that lost its connection comes back
+with its name."""
 
 
 class Deleting(ConsumerDeleting, Protocol):
@@ -209,8 +210,8 @@ class Dispatching:
     def rewind(self, positions: PositionSet) -> None:
         """Deliver the entries at ``positions``, which counted as consumed until now.
 
-        With one active consumer, dispatch restarts, and it receives all unconsumed messages again in order. Several
-        active consumers keep the messages that they have, and receive these entries too.
+        With one active consumer, dispatch restarts, and the consumer receives all unconsumed messages again in order.
+        Several active consumers keep the messages that they have, and receive these entries too.
         """
         dispatcher = self.pump.dispatcher
         if dispatcher is None:
@@ -226,8 +227,11 @@ class Dispatching:
         self.pump.schedule()
 
     def acknowledged_through(self, position: Position) -> None:
-        """The active consumer acknowledges cumulatively. If the entry came back, its client does not drop such entries,
-        and got those before it."""
+        """Note that the active consumer acknowledges cumulatively.
+
+        Its client drops entries that are delivered a second time if they lie below its last acknowledgement. Its
+        acknowledgement of ``position`` shows that it did not drop the entries up to there.
+        """
         dispatcher, pump = self.pump.dispatcher, self.pump
         if not isinstance(dispatcher, SingleActiveDispatcher) or dispatcher.active is None:
             return

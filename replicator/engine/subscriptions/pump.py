@@ -133,7 +133,7 @@ class Pump:
                 following = dispatcher.next_read(now_ms)
                 self._set_alarm(dispatcher.wake_at_ms, now_ms)
                 if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
-                    return  # the next append, permit or acknowledgement schedules it
+                    return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
@@ -156,7 +156,7 @@ class Pump:
     def _read(self, plan: ReadPlan, permits: int) -> list[LoggedEntry]:
         assert self.read is not None
         if isinstance(plan, ReadTail):
-            # So many could be sent if entries are like those read last; one more read finds out if they are smaller.
+            # An estimate from the last entries. If these entries are smaller, the next read finds more.
             entries_max = min(max(1, ceil(permits / self._batch_size)), DISPATCH_ENTRIES_MAX)
             entries = self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
             self._reached_end = (

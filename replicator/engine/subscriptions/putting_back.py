@@ -1,16 +1,17 @@
-"""Cursors of a topic whose log got lost messages back below its end. Pure.
+"""Change of a cursor after lost messages were put back below the end of its topic's log. Pure.
 
-Invariant (DESIGN §3): 5. A mark-delete position says nothing about entries that were put back below it: nobody knows
-here whether they were consumed.
+Invariant (DESIGN §3): 5. A mark-delete position says nothing about messages that were put back below it. This cluster
+does not know whether they were consumed.
 
-1. Other clusters tell the subscription's acknowledgements and its start. A message that was put back is consumed if
-   somebody acknowledged it, or if it lies before the start.
-2. If messages are left, mark-delete goes back before the first of them. What it had passed otherwise becomes
-   individually deleted.
-3. The earlier start counts, as always (:mod:`snapshots.starts`). Messages of the cluster's own between the two become
-   unconsumed: nobody acknowledged them.
-4. A subscription that nobody tells, or only in an older generation, begins after what was put back: its start does.
-   An exception is a subscription with unconsumed messages below that: it gets what was put back.
+1. Other clusters are asked for the subscription's acknowledgements and its start. A message that was put back is
+   consumed if somebody acknowledged it, or if it lies before the start.
+2. If unconsumed messages are left among those put back, mark-delete moves to right before the first of them. All other
+   messages that it had passed are recorded as individually deleted.
+3. The start here and the start in the other clusters are merged: the earlier one counts (:mod:`snapshots.starts`).
+   Messages of this cluster that lie between the two starts become unconsumed, because nobody acknowledged them.
+4. If no other cluster knows the subscription, or only in an older generation, its start moves behind the last message
+   that was put back, so it never receives these messages. There is one exception: if the subscription has unconsumed
+   messages before the first message that was put back, nothing changes, and it receives them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from snapshots.starts import FROM_THE_FIRST, Start
 
 @dataclass(frozen=True, slots=True)
 class PutBackLog:
-    """A log that got lost messages back."""
+    """Topic's log after lost messages were put back."""
 
     cluster: str
     incarnation: int
-    """The newest life."""
+    """The topic's newest life."""
     messages: PositionSet
     """All messages of the log."""
     own: PositionSet
@@ -39,19 +40,19 @@ class PutBackLog:
     put_back: PositionSet
     """Messages that were put back."""
     last: Position
-    """The last position that was put back."""
+    """Last position of the ranges that were put back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """State of a subscription as other clusters tell it, as far as it is about this cluster's messages."""
+    """State of a subscription in other clusters, restricted to this cluster's messages."""
 
     generation: int
     acks: OriginAcks
     start: Start = FROM_THE_FIRST
 
     def merged(self, other: Told) -> Told:
-        """Return the union of both. The newer generation counts."""
+        """Return the state with the newer generation. If both generations are equal, merge the two states."""
         if self.generation != other.generation:
             return max(self, other, key=lambda told: told.generation)
         acks = self.acks.copy()
@@ -60,7 +61,10 @@ class Told:
 
 
 def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> None:
-    """Change ``state`` so that it fits ``log``. ``told`` is None if no other cluster knows the subscription."""
+    """Change the cursor ``state`` to fit ``log``, after messages were put back.
+
+    ``told`` is the subscription's state in other clusters; None if no other cluster knows the subscription.
+    """
     if told is None or told.generation < state.generation:
         _begin_after(state, log)
     else:
@@ -82,7 +86,7 @@ def _begin_after(state: CursorState, log: PutBackLog) -> None:
 
 
 def _is_behind(state: CursorState, log: PutBackLog, first: Position) -> bool:
-    """Return whether messages are unconsumed that lie below ``first``."""
+    """Return whether the subscription has unconsumed messages before ``first``."""
     below = log.messages.after(state.mark_delete)
     below.discard_above(place_before(first))
     below.difference_update(state.individually_deleted)
@@ -116,7 +120,8 @@ def _take_over(state: CursorState, log: PutBackLog, told: Told) -> None:
 
 
 def _consumed(put_back: PositionSet, told: Told) -> PositionSet:
-    """Return the messages of ``put_back`` that somebody acknowledged, or that lie before the start."""
+    """Return those messages of ``put_back`` that somebody acknowledged, or that lie before the start in other
+    clusters."""
     found = put_back.common(told.acks.positions)
     for after, upto in [(BEFORE_ALL, _end(told.start)), *told.acks.ranges]:
         part = put_back.after(after)
@@ -126,7 +131,8 @@ def _consumed(put_back: PositionSet, told: Told) -> PositionSet:
 
 
 def _uncovered(log: PutBackLog, start: Start, before: Start) -> PositionSet:
-    """Return the cluster's own messages that lie before the start ``before``, and after the earlier start ``start``."""
+    """Return this cluster's messages between the earlier start ``start`` and the start ``before``, except those put
+    back."""
     if before <= start:
         return PositionSet()
     found = log.own.after(_end(start))
@@ -136,5 +142,9 @@ def _uncovered(log: PutBackLog, start: Start, before: Start) -> PositionSet:
 
 
 def _end(start: Start) -> Position:
-    """Return the last position before a start, over all lives: ids of a life lie above its incarnation."""
+    """Return the last position that lies before ``start``, in whatever life of the topic.
+
+    Messages of all earlier lives lie before a start. Their positions are below the start's incarnation, because the
+    ledger ids of a life are above the incarnation of that life and below that of the next.
+    """
     return start.position if start == FROM_THE_FIRST else max(start.position, Position(start.incarnation, -1))

@@ -1,14 +1,15 @@
 """Starts, by origin, of subscriptions that are made in this cluster (DESIGN 4.7).
 
-Invariant (DESIGN §3): 5. The position at which a new cursor is put does not say what was consumed. So the position is
-stored as a start, apart from acknowledgements.
+Invariant (DESIGN §3): 5. The position at which a new cursor is put says nothing about what was consumed. So that
+position is stored as a start, apart from acknowledgements.
 
 A start names each origin that the topic has or had, and each origin that links bring into the topic:
 
-1. Messages of this cluster and of other origins at or below the cursor's position lie before the start.
-2. If nothing of an origin has come yet, every message of the origin lies after the start.
-3. Trimmed messages lie before the start. A subscription that reads compacted is an exception: the view may have them.
-4. An origin that never comes to this cluster is not named. Another cluster knows better where it begins.
+1. Messages at or below the cursor's position lie before the start, whatever their origin.
+2. If no message of an origin has come yet, all messages of the origin lie after the start.
+3. Trimmed messages lie before the start. For a subscription that reads the compacted view they do not: the view may
+   have them.
+4. An origin that never comes to this cluster is not named, because another cluster knows its start.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _nobody(topic: str) -> Collection[str]:
 def _alone(topic: str, subscription: StartedSubscription, said: Starts) -> bool:
     """Merge the start ``said`` in an engine without subscription sync. Return whether anything changed.
 
-    No consumed entry becomes unconsumed.
+    No entry that counts as consumed becomes unconsumed.
     """
     state = subscription.cursor.state
     if (after := merged(state.starts, said)) == state.starts:
@@ -95,8 +96,8 @@ class Starting:
     def at(
         self, topic: StartedTopic, store: ExtentTables, position: Position, *, read_compacted: bool = False
     ) -> dict[str, Start]:
-        """Return, by origin, the start of a subscription whose cursor is put at ``position``: later messages lie
-        after the start."""
+        """Return, by origin, the start of a subscription whose cursor is put at ``position``. Later messages lie after
+        it."""
         others = {origin: each for origin, each in topic.origins.high_waters().items() if origin != topic.cluster}
         starts = dict.fromkeys((topic.cluster, *self.brought(topic.name), *others), FROM_THE_FIRST)
         if not read_compacted:
@@ -111,9 +112,9 @@ class Starting:
 
 
 def _reached(extents: Iterable[StoredExtent], position: Position) -> dict[str, Start]:
-    """Return, by origin, the last entry at or below ``position``, as a start. An origin without extents is left out.
+    """Return, by origin, the last entry at or below ``position``, as a start. Origins without extents are left out.
 
-    If all extents of an origin lie above ``position``, its earlier entries were trimmed. Then the start is right
+    If all extents of an origin lie above ``position``, its earlier entries were trimmed. Then the start lies right
     before the first entry that is left.
     """
     found: dict[str, Start] = {}

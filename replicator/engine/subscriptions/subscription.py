@@ -162,9 +162,9 @@ class Subscription:
         await self.begin_acknowledge_cumulative(position, batch_index)
 
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]:
-        """Acknowledge messages at once, and return a future that is done when that is durable.
+        """Acknowledge messages at once. Return a future that is done when the acknowledgement is durable.
 
-        Raises :class:`InvalidAck` if one of them is invalid; then none counts.
+        Raises :class:`InvalidAck` if one of the messages is invalid. Then none of them is acknowledged.
         """
         sizes = self._checked_batch_sizes(acks)
         before = self.cursor.mark_delete
@@ -188,9 +188,10 @@ class Subscription:
         return durable
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]:
-        """Acknowledge all up to ``position`` at once, and return a future that is done when that is durable.
+        """Acknowledge all up to ``position`` at once. Return a future that is done when the acknowledgement is durable.
 
-        Raises :class:`NotAllowedError` on Shared types, and :class:`InvalidAck`.
+        Raises :class:`NotAllowedError` if the subscription's type is a shared one, and :class:`InvalidAck` if
+        ``position`` is invalid.
         """
         self._check_one_active()
         before = self.cursor.mark_delete
@@ -211,10 +212,10 @@ class Subscription:
     def begin_acknowledge_before(
         self, positions: PositionSet, batches: Mapping[Position, BitMap]
     ) -> asyncio.Future[None]:
-        """Acknowledge cumulatively in the order of another cluster. Return a future that is done when that is
-        durable.
+        """Acknowledge cumulatively in the order of another cluster. Return a future that is done when that is durable.
 
-        ``positions`` are the local entries that are meant, and ``batches`` the messages of partly meant batches.
+        ``positions`` are the local entries to acknowledge, and ``batches`` the messages of batches that are
+        acknowledged in part.
         """
         self._check_one_active()
         self.merging.acks(positions, batches, announce=True)
@@ -242,10 +243,10 @@ class Subscription:
         self.notify_unannounced()
 
     async def set_replicated(self, replicated: bool) -> None:
-        """Start or stop telling other clusters of the state, durably when this returns. Starting tells the whole
-        state first.
+        """Start or stop announcing the state to other clusters, durably when this returns. Starting announces the whole
+        state.
 
-        Raises :class:`NotAllowedError` for a subscription that is not durable.
+        Raises :class:`NotAllowedError` if the subscription is not durable.
         """
         if replicated and not self.durable:
             raise NotAllowedError(f"subscription {self.name!r}: one that is not durable cannot be replicated")

@@ -1,8 +1,8 @@
-"""Which replicated subscriptions of a topic were deleted, and with which generation. Pure.
+"""Tombstones: the replicated subscriptions of a topic that were deleted, each with its generation. Pure.
 
-Invariants (DESIGN §3): 6, what was said of a subscription before it was deleted does not bring it back: a deletion
-counts as the next generation, and a subscription that is made again has the one after that; 11, a topic keeps
-:data:`TOMBSTONES_MAX` of them.
+Invariants (DESIGN §3): 6, an announcement from before a deletion does not bring the subscription back: the deletion has
+the next generation, and a subscription that is made again has the generation after that; 11, a topic keeps at most
+:data:`TOMBSTONES_MAX` tombstones.
 
 ========== ======================= ===============================================
 table      key                     value
@@ -10,12 +10,12 @@ table      key                     value
 tombstones topic id | subscription generation u64 | time of deletion u64 (ms)
 ========== ======================= ===============================================
 
-The highest bit of the time says that the deletion was not forced: a cluster with consumers keeps the subscription. The
-release before takes that bit for a part of the time, and only drops the tombstone later than others.
+The highest bit of the time is set if the deletion was not forced, so that a cluster with consumers keeps the
+subscription. The release before this one takes that bit for a part of the time, and only drops such a tombstone later.
 
-A row is written in the transaction that deletes the subscription, and deleted in the one that stores the next one of
-that name. One more than the limit drops the oldest: an update of that subscription that is still on its way would then
-make it again, which loses nothing.
+A row is written in the transaction that deletes the subscription. It is deleted in the transaction that stores the next
+subscription of that name. Beyond the limit the oldest tombstone is dropped. An update of that subscription that is
+still on its way would then create the subscription again, which loses nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _UNLESS_IN_USE: Final = 1 << 63
 
 
 class Tombstones(Mapping[str, int]):
-    """The generations of deleted subscriptions by name, the oldest deletion first. Store the rows before
-    :meth:`note`."""
+    """Generations of deleted subscriptions by name, the oldest deletion first.
+
+    Store the rows of :meth:`writes` before :meth:`note`.
+    """
 
     __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 

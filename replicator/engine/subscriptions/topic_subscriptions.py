@@ -153,11 +153,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         unclaimed: Mapping[str, Position] | None = None,
         starts: Starts | None = None,
     ) -> Subscription:
-        """The subscription of that name, made (all up to ``start`` consumed) and saved if there is none. With None its
-        topic's policies say whether it is replicated. One that another cluster made has its ``generation`` and
-        ``starts`` there; any other one begins at ``start``.
+        """Return the subscription ``name``. Create and save it if there is none, with all entries up to ``start``
+        consumed.
 
-        Raises :class:`SubscriptionNotFound` if it was deleted with that generation or a higher one.
+        If ``replicated`` is None, the topic's policies decide whether the subscription is replicated. ``generation``
+        and ``starts`` are given if another cluster made the subscription, and are those that it has there. Otherwise
+        the subscription begins at ``start``.
+
+        Raises :class:`SubscriptionNotFound` if the subscription was deleted with that generation or a higher one.
         """
         self._topic.check_there()
         check_subscription_name(name)
@@ -207,10 +210,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             created.notify_unannounced()
 
     async def delete(self, name: str) -> None:
-        """Delete the subscription ``name``, which was deleted at the brokers that serve its consumers. Ask no other
-        cluster.
+        """Delete the subscription ``name``, because it was deleted at the brokers that serve its consumers.
 
-        Raises :class:`SubscriptionNotFound`, and :class:`SubscriptionBusy` if consumers are connected.
+        Other clusters are not asked. Raises :class:`SubscriptionNotFound` if there is none, and
+        :class:`SubscriptionBusy` if consumers are connected.
         """
         subscription = self._by_name.get(name)
         if subscription is None:

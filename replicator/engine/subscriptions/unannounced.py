@@ -63,7 +63,7 @@ class Unannounced:
             self.positions.update(positions)
 
     def forget(self, positions: PositionSet) -> None:
-        """The entries are not consumed any more: nobody acknowledged them."""
+        """Remove entries from the change, because they are not consumed any more: nobody acknowledged them."""
         self.positions.difference_update(positions)
 
     def note_all(self) -> None:

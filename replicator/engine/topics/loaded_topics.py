@@ -85,8 +85,10 @@ class LoadedTopics:
         return topic
 
     def load_again(self, topic: Topic) -> Topic:
-        """Load a topic whose rows were changed below the end of its log. Nobody may use ``topic`` any more, and nobody
-        may be connected to it."""
+        """Load a topic anew, after its rows below the end of its log were changed. Return the new object.
+
+        Nobody may use ``topic`` afterwards, and no client may be connected to it.
+        """
         return self.load(TopicRecord(topic.topic_id, topic.name, topic.incarnation))
 
     def remove(self, topic: Topic) -> None:

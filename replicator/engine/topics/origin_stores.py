@@ -1,16 +1,20 @@
-"""Notes about copies: the store that wrote each one, and the lives of topics that their origins deleted on purpose.
+"""Records about copies of topics: which store of the origin wrote each life, and which lives the origin deleted on
+purpose.
 
-Invariants (DESIGN §3): 11, each row, the history of deletions and each commit are bounded; 13, a copy of an earlier
-store of its origin stays known as one.
+Invariants (DESIGN §3): 11, each row, the history of deletions and each commit are bounded; 13, a copy that an earlier
+store of its origin wrote stays known as such.
 
-1. A link tells which store of an origin wrote a life of a topic that is here. The first that tells has it. A later
-   store takes its place: one that the origin's own link names, or one that names the other as its predecessor.
-2. A deletion is noted in the transaction that deletes the topic. Links tell it to their destinations, which note it
-   too, and tell it on. One that is known already is not told on, so it does not go round in a ring for ever.
-3. A mark on a copy names the last position that was deleted. A copy that grows past it is of a topic in use again.
-4. The rows of a copy go with the copy. The history of deletions has the newest :data:`DELETIONS_MAX`.
+1. A link announces which store of an origin wrote a life of a topic that is here. The first announcement is recorded. A
+   later store replaces the recorded one in two cases: the origin's own link announces it, or the later store lists the
+   recorded one as its predecessor.
+2. A deletion is recorded in the transaction that deletes the topic. Links announce it to their destinations, which
+   record it and announce it to their own destinations. A deletion that is known already is not announced again, so none
+   goes round in a ring for ever.
+3. A deletion that is recorded for a copy names the last deleted position. If the copy has a later position, its topic
+   is in use again.
+4. The records of a copy are deleted with the copy. The history keeps the newest :data:`DELETIONS_MAX` deletions.
 
-The judgement is in :mod:`replicator.engine.lineage`.
+:mod:`replicator.engine.lineage` has the rules that judge a copy by these records.
 """
 
 from __future__ import annotations
@@ -33,19 +37,19 @@ from replicator.engine.topics.loaded_topics import LoadedTopics
 from snapshots.position import BEFORE_ALL, Position
 
 DELETIONS_MAX: Final = 20_000
-"""Deletions that are remembered: about 6 MB of memory. An older one is no longer told. With so many, a store takes a
-topic that it does not have for deleted."""
+"""Limit of deletions that are remembered, which take about 6 MB of memory. Older ones are not announced any more. Once
+the limit is reached, a store judges each topic that it does not have as deleted."""
 LIVES_MAX: Final = 100
-"""Lives of one origin that one copy has rows of; the oldest are forgotten."""
+"""Limit of lives of one origin that are recorded for a topic. The oldest ones are forgotten."""
 STORES: Final = "origin stores"
-"""Row of the table ``meta`` with the newest store of each origin that links told of."""
+"""Name of a row in the table ``meta``: by origin, its newest store that a link announced."""
 
 _Writes = list[tuple[str, bytes, bytes | None]]
 
 
 @dataclass(slots=True)
 class _CopyRow:
-    """A row of the table ``lineage``, by incarnation."""
+    """Value of a row in the table ``lineage``: stores and deletions of one origin in one topic, by incarnation."""
 
     stores: dict[int, str] = field(default_factory=dict)
     deleted: dict[int, Position] = field(default_factory=dict)
@@ -72,7 +76,7 @@ class _CopyRow:
 
 
 class OriginStores:
-    """Rows of one engine. All methods run on its event loop."""
+    """Records of one engine about stores and deletions. All methods run on the engine's event loop."""
 
     def __init__(self, store: Store, writer: Writer, loaded: LoadedTopics) -> None:
         self.line = StoreLine(store.head["store_id"], tuple(store.head.get("predecessors", ())))
@@ -105,7 +109,7 @@ class OriginStores:
             here = {record.topic_id for record in store.topics_in(txn)}
             for key, value in txn.cursor(db=store.tables["lineage"]):
                 topic_id, origin = TOPIC_KEY.unpack_from(key)[0], bytes(key[TOPIC_KEY.size :]).decode()
-                if topic_id in here:  # an earlier version leaves the rows of a topic that it deletes
+                if topic_id in here:  # an earlier version deletes a topic without these rows
                     self._rows.setdefault(topic_id, {})[origin] = _CopyRow.decode(bytes(value))
             rows = [bytes(value) for _, value in txn.cursor(db=store.tables["deletions"])]
         found = [Deletion.of_json(json.loads(row)) for row in rows]
@@ -120,9 +124,10 @@ class OriginStores:
         return self.line.store
 
     def store_of(self, topic: Topic, origin: str, incarnation: int) -> str | None:
-        """Return the store of ``origin`` that wrote that life of ``topic``; None if it is not known.
+        """Return the id of the store of ``origin`` that wrote the life ``incarnation`` of ``topic``; None if it is not
+        known.
 
-        This cluster's own lives are of its own store.
+        This cluster's own store wrote all lives of this cluster.
         """
         if origin == self._cluster:
             return self.store
@@ -130,7 +135,8 @@ class OriginStores:
         return None if row is None else row.stores.get(incarnation)
 
     def is_deleted(self, topic: Topic, origin: str, incarnation: int, position: Position) -> bool:
-        """Return whether ``origin`` deleted that life of ``topic`` with everything up to ``position``."""
+        """Return whether ``origin`` deleted the life ``incarnation`` of ``topic`` on purpose, with all messages up to
+        ``position``."""
         row = self._rows.get(topic.topic_id, {}).get(origin)
         if row is not None and position <= row.deleted.get(incarnation, BEFORE_ALL):
             return True
@@ -138,11 +144,13 @@ class OriginStores:
         return known is not None and position <= known.position
 
     def as_json(self, topic: Topic) -> dict[str, Any]:
-        """Return by origin which stores wrote the copies in ``topic``, and which lives were deleted."""
+        """Return the records about ``topic`` by origin: which store wrote each life, and which lives the origin
+        deleted."""
         return {origin: row.as_json() for origin, row in self._rows.get(topic.topic_id, {}).items()}
 
     def own_topic(self, name: str) -> OwnTopic:
-        """Return what this cluster itself has of the topic of that full name, to judge copies of it."""
+        """Return the state of the topic ``name`` in this cluster, with which :func:`~replicator.engine.lineage.judge`
+        judges copies."""
         deleted = self._own_deleted.get(name, {})
         topic = self._loaded.by_name.get(name)
         if topic is None or topic.deleted is not None:
@@ -151,13 +159,14 @@ class OriginStores:
         return OwnTopic(self.store, topic.incarnation, _has(topic, self._cluster), deleted=deleted)
 
     def earlier_lives(self, topic: Topic) -> dict[int, Position]:
-        """Return this cluster's own earlier lives that a reclaim put back into the log, with their last positions."""
+        """Return the last position of each earlier life of this cluster that a reclaim put back into the log, by
+        incarnation."""
         found: dict[int, Position] = {}
         for ledger, first, last in topic.log.runs_between(BEFORE_ALL, topic.log.last):
             if ledger > topic.incarnation:
                 break
             before, end = Position(ledger, first - 1), Position(ledger, last)
-            with suppress(BlockCorrupt):  # then it is not told of this ledger
+            with suppress(BlockCorrupt):  # a ledger with a damaged block is left out
                 for head in self._store.block_heads(topic.topic_id, before, end, blocks_max=1):
                     if head.header.origin == self._cluster and head.header.incarnation < topic.incarnation:
                         found[head.header.incarnation] = end
@@ -166,7 +175,7 @@ class OriginStores:
     # What happens.
 
     async def save(self) -> None:
-        """Delete the rows of deletions that were forgotten. Raises the store's errors."""
+        """Delete the rows of deletions that were forgotten. Raises the errors of the store if that fails."""
         async with self._writing:
             forgotten = list(self._forgotten)
             if forgotten:
@@ -174,7 +183,7 @@ class OriginStores:
                 del self._forgotten[: len(forgotten)]
 
     def topics_deleted(self, topic_ids: Sequence[int], noted: Sequence[Deletion]) -> None:
-        """Note that topics were deleted here. The store has forgotten their rows, or will, and has ``noted``."""
+        """Take over that topics were deleted in this cluster. The store has stored the deletions ``noted`` already."""
         for topic_id in topic_ids:
             self._rows.pop(topic_id, None)
         self._remember(noted)
@@ -186,9 +195,9 @@ class OriginStores:
         writers: Sequence[CopyWriter],
         deletions: Sequence[Deletion],
     ) -> None:
-        """Note what a link from ``source`` told: the newest stores of origins, who wrote copies, and deletions.
+        """Record what a link from ``source`` announced: the newest stores of origins, writers of copies, and deletions.
 
-        A life that is not here is passed over. Raises the store's errors; nothing is noted then.
+        A life that is not here is skipped. If writing fails, nothing is recorded, and the error of the store is raised.
         """
         async with self._writing:
             writes: _Writes = []
@@ -226,14 +235,15 @@ class OriginStores:
         return told.origin != self._cluster and (known is None or known.position < told.position)
 
     def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
-        """Return whether ``line`` replaces the known one. The origin itself knows best."""
+        """Return whether ``line`` replaces the recorded line of ``origin``. A line from the origin itself always
+        does."""
         before = self.lines.get(origin)
         return before is None or (source == origin and before != line) or line.is_later(line.store, before.store)
 
     def _note_writer(
         self, rows: dict[tuple[int, str], _CopyRow], source: str, told: CopyWriter, line: StoreLine | None
     ) -> bool:
-        """Note the store that wrote a copy, and return whether it is another one than before."""
+        """Record the store that wrote a copy. Return whether that changed the record."""
         row = self._row_of(rows, told.topic, told.origin, told.incarnation)
         if row is None:
             return False
@@ -254,7 +264,7 @@ class OriginStores:
     def _row_of(
         self, rows: Mapping[tuple[int, str], _CopyRow], name: str, origin: str, incarnation: int
     ) -> tuple[tuple[int, str], _CopyRow] | None:
-        """Return a row to change, with its key; None if no such life is here."""
+        """Return a row to change, with its key; None if that life of the topic is not here."""
         topic = self._loaded.by_name.get(name)
         mark = None if topic is None or origin == self._cluster else topic.origins.high_water(origin)
         if topic is None or mark is None or incarnation > mark.incarnation:
@@ -267,7 +277,7 @@ class OriginStores:
         return key, found
 
     def _remember(self, new: Sequence[Deletion]) -> None:
-        """Add deletions, which the store has, and tell listeners. Forget the oldest beyond the limit."""
+        """Add deletions that are stored already, and inform listeners. Forget the oldest deletions beyond the limit."""
         for each in new:
             self._add(each)
         too_many = [self.deletions[key] for key in islice(self.deletions, max(0, len(self.deletions) - DELETIONS_MAX))]
@@ -288,7 +298,8 @@ class OriginStores:
 
 
 def _has(topic: Topic, cluster: str) -> Callable[[Position], bool]:
-    """Return a function that says whether a position of this cluster is accounted for in ``topic``."""
+    """Return a function that returns whether a position of this cluster is in the log, was trimmed, or lies in a
+    hole."""
     holes = topic.origins.left_out(cluster)
 
     def has(position: Position) -> bool:

@@ -60,14 +60,17 @@ class TopicDeleting:
     async def delete(
         self, name: str, *, force: bool = False, keeps_grants: bool = False, on_purpose: bool = True
     ) -> None:
-        """Delete a topic with all that is in it and its subscriptions; returns when it is gone for good.
+        """Delete a topic with its messages and subscriptions. When this returns, the deletion is durable.
 
-        What it leaves in the store is deleted afterwards, bit by bit. Clusters that have copies keep them, and what
-        they published to it comes back from them if links lead here: delete it there too.
-        With ``keeps_grants`` what was granted for it stays: a link is to bring it back. Without ``on_purpose`` other
-        clusters are not told of the deletion: nobody asked for it, and the topic is made again.
-        Raises :class:`TopicNotFound`, :class:`NotAllowedError` for a partitioned topic, and :class:`TopicBusy` while
-        producers or consumers are connected; with ``force`` they are disconnected instead.
+        Rows that the topic leaves in the store are deleted afterwards, in steps. Other clusters keep their copies of
+        the topic, and what they published to it comes back by links to this cluster. So delete the topic there, too.
+
+        With ``keeps_grants``, the topic's permissions stay, because a link is expected to bring the topic back. Without
+        ``on_purpose``, the deletion is not announced to other clusters: nobody asked for it, and the topic is made
+        again.
+
+        Raises :class:`TopicNotFound` if there is no such topic, :class:`NotAllowedError` if the topic is partitioned,
+        and :class:`TopicBusy` if producers or consumers are connected. With ``force`` they are disconnected instead.
         """
         full_name = str(parsed := parse_topic(name))
 
@@ -132,5 +135,5 @@ class TopicDeleting:
         self.sweeper.add([topic.topic_id for topic in topics])
         self._stores.topics_deleted([topic.topic_id for topic in topics], noted)
         self._loaded.tell(changes)
-        with suppress(EngineError):  # the topics are gone; what is forgotten goes with the next deletion
+        with suppress(EngineError):  # the topics are deleted; the next deletion also deletes the forgotten rows
             await self._stores.save()

@@ -8,15 +8,15 @@ topic, in this order, so that what expires can go in the same pass:
    that moves on brings the topic's next check at once.
 3. Holds: a link that holds back more than its quota allows is released or makes publishes be refused, or is only
    reported. When it moves on, the topic's next check follows at once.
-4. Retention: the oldest blocks that nobody needs and the policy does not keep are deleted. It waits while another
-   cluster takes back its messages from here, as long as the store has room.
+4. Retention: the oldest blocks that no subscription or link needs and the policy does not keep are deleted. It waits
+   while another cluster takes back its messages from here, unless the store is nearly full.
 5. Deduplication: producers that were not seen for long are forgotten.
 6. Compaction: a pass is started where one is due, if none that was started here is running.
 
-After all topics, segments of the store in which little lives are made free.
+After all topics, sparse segments of the store are compacted.
 
-Between two passes much can come: retention by size (4) looks at a topic again as soon as an eighth of what it may keep
-has been appended, so that the disk holds little more than that, however fast it grows.
+Between two passes a topic can grow fast. So retention by size (4) checks a topic again as soon as an eighth of its
+limit was appended. The disk then never holds much more than the limit.
 
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
@@ -57,10 +57,11 @@ LOOK_SHARE: Final = 8
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
 """A topic that keeps little is looked at no more often than after these."""
 HELD_BACK_SECONDS: Final = 60.0
-"""For so long after a reclaim's last request retention deletes nothing: longer than the pauses between its requests."""
+"""Time after a reclaim's last request in which retention deletes nothing. It is longer than the pauses between
+requests."""
 HOLD_ROOM_MIN: Final = 0.1
-"""The share of the store that must be free while retention is held back: a reclaim must not fill a store that serves.
-What is deleted after all, the reclaim names as lost."""
+"""Share of the store that must be free while retention is held back, because a reclaim must not fill a store that
+serves clients. If retention deletes messages because of that, the reclaim reports them as lost."""
 TOPICS_AT_ONCE: Final = 100
 """A topic without policies takes some microseconds; after so many of them others get their turn."""
 PAGE_BLOCKS: Final = 1_000
@@ -125,9 +126,10 @@ class Maintenance:
             log.warning("segments were not compacted", reason=str(error))
 
     async def hold_back(self, whose: str) -> None:
-        """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`: cluster ``whose`` takes back messages.
+        """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`, while the cluster ``whose`` takes back
+        messages.
 
-        Return when a deletion that had begun is over. A store that is nearly full is not held back.
+        Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
         """
         if not self._has_room():
             return
@@ -341,7 +343,7 @@ class Maintenance:
         async for block in self._blocks(topic, topic.log.trimmed):
             if not going.drop(block):
                 break
-        if self.held_back:  # since the pass began
+        if self.held_back:  # retention was held back after the pass began
             return
         trimming = going.trimming
         await topic.trimming.trim(

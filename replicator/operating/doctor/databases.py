@@ -1,4 +1,4 @@
-"""The doctor's findings on a cluster's Postgres: whether it answers, its version, and the schema's revision."""
+"""Findings of the doctor on a cluster's Postgres: whether it answers, its version, and the schema's revision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION_MIN: Final = 14
 def judge_database(setup: Setup) -> Iterator[Finding]:
     """Yield findings on the cluster's Postgres: that it does not answer, or its version and its schema's revision.
 
-    Yield nothing if the start check refused the database: that check's finding says why.
+    Yield nothing if the worker's start check already refused the database: the finding of that check has the reason.
     """
     name = setup.cluster.name
     if setup.database_away is not None:

@@ -70,9 +70,9 @@ async def look_at_start(setup: Setup) -> list[Finding]:
 
 
 def _not_said_closer(started: list[Finding], closer: list[Finding]) -> list[Finding]:
-    """Return the findings of start checks, without those that a more detailed check of the same thing replaces.
+    """Return the findings of start checks, except those that a more detailed check of the same thing replaces.
 
-    A detailed finding replaces one of the same name and level, or one that passed.
+    A detailed finding replaces a finding of its name if both have the same level, or if the start check passed.
     """
     return [
         each

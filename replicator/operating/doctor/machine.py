@@ -78,7 +78,7 @@ def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
         check_no_dangling_link(data)
         there = next(each for each in (data, *data.parents) if is_there(each))
     except StoreUnusable:
-        return  # the worker's own check says it
+        return  # the worker's own start check reports it
     if not there.is_dir():
         yield Finding("disk", name, Level.ERROR, f"{there} is no directory", f"choose another `clusters.{name}.data`")
         return

@@ -29,7 +29,7 @@ Topics = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last position of an origin that a cluster has, and the topic's incarnation at that origin."""
+    """Last position of an origin that a cluster has, with the incarnation of the topic at that origin."""
 
     incarnation: int
     position: Position
@@ -42,11 +42,11 @@ class TopicGoal:
     marks: Mapping[str, Mark]
     """By origin."""
     messages: int
-    """Messages that the source has ever had, of all origins."""
+    """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
     unreplicated: tuple[str, ...] = ()
-    """The other subscriptions at the source: their acknowledgements are not copied."""
+    """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 
 
 def topics_by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -72,7 +72,7 @@ def goals_of(
 def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
     """Return why the destination's copy does not reach ``goal``; None if it does.
 
-    ``there`` is the destination's answer about the topic, or None if it has no such topic.
+    ``there`` is the destination's answer about the topic, or None if the destination has no such topic.
     """
     for origin, mark in goal.marks.items():
         has = None if there is None else _mark(there, origin)
@@ -86,7 +86,7 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
 
 
 def made_anew(goal: TopicGoal, source: str, here: Mapping[str, Any] | None) -> bool:
-    """Return whether the source's topic is no longer that of ``goal``: it was deleted, and perhaps made again."""
+    """Return whether the source deleted the topic of ``goal``, and perhaps made it again."""
     had, has = goal.marks.get(source), None if here is None else _mark(here, source)
     return here is None or (had is not None and (has is None or has.incarnation != had.incarnation))
 
@@ -130,7 +130,7 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
         if left is not None and left["incarnation"] != left_there["incarnation"]:
             return f"it is of another incarnation of what {origin} published"
         newest = Position.parse(high_water[origin])
-        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)  # the source need not have these
+        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)  # the source may not have these
         before = max(end_before(from_data(here.get("starts", {})), origin), earlier)
         lacking = _acknowledged_here_only(left, left_there, before, newest)
         if lacking:

@@ -79,7 +79,7 @@ class LinkWork:
 
 
 def run_of(worker_url: str) -> str:
-    """Return the id of the run of the source's worker; empty for a worker of an earlier version."""
+    """Return the id of the run of the source's worker; empty if the worker's version is earlier and has no runs."""
     with DataPlane(worker_url) as worker, contextlib.suppress(UnexpectedAnswer):
         return str(worker.call("GET", "/pipeline/v1/links").get("run", ""))
     return ""

@@ -1,14 +1,16 @@
-"""What workers say beside their logs, for a comparison: read from all clusters at once, in an order that makes a cut.
+"""State of topics, subscriptions and mappings that verify reads from all workers at once, in an order that makes a cut.
 
-A comparison of clusters that publish, copy and consume meanwhile must not take what is on its way for lost. So
+A cut is a set of readings that fit together although clusters publish, copy and consume meanwhile. Messages on their
+way then do not look lost.
 
-1. first how far each cluster has each origin (high-water marks), which subscriptions have acknowledged what, and the
-   mappings: what these say must be true of the logs and of the other clusters' states from then on;
-2. when all have answered, where the logs end, and what is trimmed. All that the marks speak of lies before;
-3. subscriptions again, a while later, of topics where they moved between: what was acknowledged in the first reading
-   must have arrived elsewhere in the last.
+1. First verify reads high-water marks, subscriptions and mappings of every cluster. From then on, the logs and the
+   other clusters' states must contain what these readings claim.
+2. When all clusters have answered, verify reads where their logs end, and what is trimmed. Everything that the marks
+   claim lies before these ends.
+3. Subscriptions that changed meanwhile are read again after a pause. Acknowledgements of the first reading must have
+   arrived in the other clusters by then.
 
-A worker that does not answer is left out of all of it, and named. A topic that a cluster deletes meanwhile is left out
+A worker that does not answer is left out of all steps, and named. A topic that a cluster deletes meanwhile is left out
 in all clusters, and named too.
 """
 
@@ -39,7 +41,7 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 
 TOLD_SECONDS: Final = 1.0
-"""Pause before subscriptions are read again: acknowledgements are told within 0.1 s and copied within 0.1 s."""
+"""Pause before subscriptions are read again: acknowledgements are announced within 0.1 s and copied within 0.1 s."""
 
 Wanted = Callable[[str], bool]
 Progress = Callable[[str, int, int], None]
@@ -65,10 +67,10 @@ class ClusterState:
     no_mappings: str | None = None
     """Why snapshot mappings could not be read; None if they were."""
     gone: set[str] = field(default_factory=set)
-    """Topics that were deleted there while they were read."""
+    """Topics that this cluster deleted while its state was read."""
 
     def leave_out(self, topics: Collection[str]) -> None:
-        """Forget all that was read of ``topics``."""
+        """Drop the state of ``topics``."""
         for read in (self.topics, self.standings, self.told, self.subscriptions, self.mappings):
             for topic in topics:
                 read.pop(topic, None)
@@ -81,7 +83,7 @@ class Picture:
     clusters: tuple[ClusterState, ...]
     unreachable: Mapping[str, str]
     gone: frozenset[str] = frozenset()
-    """Topics that a cluster deleted while they were read. Nothing else of the picture speaks of them."""
+    """Topics that a cluster deleted while states were read. No other field of the picture has them."""
 
     @property
     def topics(self) -> list[str]:
@@ -125,9 +127,9 @@ def read_picture(
 
 
 def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
-    """Return those of ``topics`` that a cluster has deleted, or deleted and made anew, since ``picture`` was read.
+    """Return those of ``topics`` that a cluster has deleted, or deleted and made again, since ``picture`` was read.
 
-    Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer`.
+    Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer` if an answer is wrong.
     """
     found: set[str] = set()
     for state in picture.clusters if topics else ():
@@ -142,9 +144,10 @@ def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
 
 
 def read_again(picture: Picture, topics: Collection[str]) -> Picture:
-    """Return the state of some topics as it is now; what was told in ``picture`` must still have arrived.
+    """Return the present state of ``topics``. It keeps the acknowledgements first read for ``picture``, which must have
+    arrived.
 
-    Raises as :func:`read_picture` does.
+    Raises the same errors as :func:`read_picture`.
     """
     now = read_picture({state.name: state.url for state in picture.clusters}, set(topics).__contains__)
     before = {state.name: state for state in picture.clusters}
@@ -156,7 +159,8 @@ def read_again(picture: Picture, topics: Collection[str]) -> Picture:
 
 
 def _merged(told: Sequence[SubscriptionState], now: Sequence[SubscriptionState]) -> list[SubscriptionState]:
-    """Return the states told first; of subscriptions whose generation has changed since, return the present state."""
+    """Return the states in ``told``, except for subscriptions whose generation has changed since: their states in
+    ``now``."""
     first = {state.name: state for state in told}
     return [
         first[state.name] if state.name in first and first[state.name].generation == state.generation else state
@@ -195,10 +199,10 @@ def _read_subscriptions(state: ClusterState, topics: Iterable[str]) -> None:
 def _read_states(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool = True
 ) -> None:
-    """Read subscriptions, and if ``mappings`` is true snapshot mappings, of many topics into ``state``.
+    """Read subscriptions of many topics into ``state``; also snapshot mappings if ``mappings`` is true.
 
-    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` and
-    :class:`UnexpectedAnswer`.
+    A worker of an earlier version is asked topic by topic. Raises :class:`PeerUnavailable` if the worker does not
+    answer, and :class:`UnexpectedAnswer` if its answer is wrong.
     """
     state.subscriptions = dict(state.subscriptions)
     left = list(names)
@@ -219,7 +223,7 @@ def _read_states(
 
 
 def _check_progress(state: ClusterState, asked: Collection[str], told: Collection[str], left: Collection[str]) -> None:
-    """Raise :class:`UnexpectedAnswer` for an answer after which somebody would ask for ever."""
+    """Raise :class:`UnexpectedAnswer` if the answer makes no progress, so that asking for the rest would never end."""
     if not set(asked).issuperset(left) or len(left) >= len(asked) or not set(left).isdisjoint(told):
         raise UnexpectedAnswer(f"worker at {state.url} leaves {len(left)} of {len(asked)} topics that it was asked for")
 
@@ -227,7 +231,7 @@ def _check_progress(state: ClusterState, asked: Collection[str], told: Collectio
 def _read_states_singly(
     state: ClusterState, worker: VerifyPlane, names: Sequence[str], progress: Progress, *, mappings: bool
 ) -> None:
-    """Read subscriptions, and if ``mappings`` is true snapshot mappings, into ``state``, topic by topic.
+    """Read subscriptions into ``state``, topic by topic; also snapshot mappings if ``mappings`` is true.
 
     This is for workers of earlier versions, which cannot answer for many topics at once.
     """
@@ -246,7 +250,8 @@ def _read_states_singly(
 
 @contextmanager
 def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
-    """Add ``topic`` to ``gone`` if the worker answers that it has no such topic. Other errors are raised."""
+    """Catch the worker's error that it has no topic ``topic``, and add the topic to ``gone``. Other errors are
+    raised."""
     try:
         yield
     except UnexpectedAnswer as error:
@@ -258,7 +263,7 @@ def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
 def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
     """Return the digests of all topics, by cluster and topic; clusters whose workers make no digests are left out.
 
-    Raises :class:`PeerUnavailable` and :class:`UnexpectedAnswer`.
+    Raises :class:`PeerUnavailable` if a worker does not answer, and :class:`UnexpectedAnswer` if its answer is wrong.
     """
     spoken_of: dict[str, dict[str, list[SnapshotMapping]]] = {}
     for state in picture.clusters:
@@ -311,7 +316,7 @@ def links_between(picture: Picture, links: Sequence[Link]) -> list[Link]:
 
 
 def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
-    """Return what to compare: for each topic the clusters that links copy it between, and their states.
+    """Return the scope of the comparison: for each topic, its states, and the clusters between which links copy it.
 
     Clusters that did not answer, and the topics in ``without``, are left out.
     """
@@ -374,9 +379,9 @@ def _rewritten(links: Sequence[Link]) -> frozenset[tuple[str, str]]:
 
 
 def topic_filter(patterns: Sequence[str]) -> Wanted:
-    """Return a function that says whether one of ``patterns`` matches a topic; without patterns all match.
+    """Return a function that returns whether one of ``patterns`` matches a topic; without patterns all match.
 
-    Patterns are those of a link's ``topics``. Raises :class:`BadOption` for a malformed one.
+    Patterns are those of a link's ``topics``. Raises :class:`BadOption` if a pattern is malformed.
     """
     for pattern in patterns:
         try:

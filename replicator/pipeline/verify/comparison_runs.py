@@ -54,9 +54,9 @@ SORT_ENTRIES: Final = 5_000_000
 """Entries in one partition of the sort. Most blocks hold hundreds of entries."""
 BATCH_ROWS: Final = 10_000
 READERS: Final = 4
-"""Threads that read logs in this process: while one waits for a worker, others take apart what came."""
+"""Threads that read logs in this process: while one waits for a worker, the others decode blocks."""
 READ_TOGETHER: Final = 50
-"""Ranges that one of these reads over its connections, before it looks for more."""
+"""Ranges that one thread reads over its connections before it takes more."""
 _SPECIAL: Final = "#"
 _EACH: Final = ("#run", "#descent", "#probe", "#damaged", "mismapped")
 """Kinds of findings that are passed on one by one. There are few, and several tasks may find the same."""

@@ -56,9 +56,10 @@ class DifferenceFiles:
         self._replaced.clear()
 
     def finish(self, came_not: Collection[Pair], more: Iterable[Found], gone: Collection[str] = ()) -> None:
-        """Put the result together: with what is behind and ``came_not`` as missing, and ``more`` findings.
+        """Write the result file: the rows that were added, and the findings ``more``.
 
-        Rows of the topics in ``gone`` are left out.
+        Late entries between the clusters of a pair in ``came_not`` become missing ones. Rows of the topics in ``gone``
+        are left out.
         """
         with pq.ParquetWriter(self._directory / "differences.parquet", DIFFERENCE_COLUMNS) as writer:
             for batch in self._rows(gone):

@@ -57,9 +57,9 @@ PAGES_KEPT: Final = 8
 
 
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Yield rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` of several ranges.
+    """Yield rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES` for several ranges.
 
-    A topic that was deleted meanwhile yields a note that says so, and nothing more.
+    If a topic was deleted meanwhile, yield a note about that instead of more rows.
     """
     rows = PieceRows()
     with ExitStack() as connections:
@@ -158,7 +158,7 @@ class RangeReader:
         self._cut(head, start, stop, sizes, of_entry, sound, parts)
 
     def end(self, *, gone: bool = False) -> None:
-        """Add the notes on the range. ``gone`` says that its topic was deleted while the range was read."""
+        """Add the notes on the range. ``gone`` says that the topic was deleted while the range was read."""
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
         if gone:
             self._note(Found(GONE, topic, 1, cluster=cluster))

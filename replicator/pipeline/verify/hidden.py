@@ -1,4 +1,4 @@
-"""A check that messages which a cluster hides as duplicates are duplicates.
+"""Check that messages which a cluster hides as duplicates really are duplicates.
 
 A worker hides an entry if an entry of another origin has the same message: equal ids and equal content. Verify does not
 rely on the worker's own comparison. It asks each worker which entries are hidden, reads both entries of each pair, and
@@ -28,12 +28,13 @@ HIDDEN: Final = "hidden"
 
 @dataclass(slots=True)
 class Duplicates:
-    """Result of the check: by cluster how many messages are hidden rightly, and the faults found."""
+    """Result of the check. By cluster, it has the number of messages that are rightly hidden; it also has the faults
+    found."""
 
     messages: Counter[str] = field(default_factory=Counter)
     differing: list[Found] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
-    """Topics that a cluster deleted meanwhile."""
+    """Topics that a cluster deleted during the check."""
 
 
 def look_at_hidden(picture: Picture) -> Duplicates:
@@ -61,7 +62,7 @@ def _look_at_topic(found: Duplicates, state: ClusterState, topic: str, worker: V
     for earlier, later in worker.hidden_twins(topic, Position(ledger, last)):
         one, other = read.entry(earlier), read.entry(later)
         if one is None or other is None:
-            continue  # trimmed meanwhile, or damaged: that is found in the logs
+            continue  # the entry was trimmed meanwhile, or is damaged: comparing logs finds that
         messages = _messages(other[1])
         if alike(one[1], other[1]):
             found.messages[state.name] += messages
@@ -93,7 +94,7 @@ def _messages(entry: memoryview) -> int:
 
 
 class _Reader:
-    """Reads single entries of a topic from one worker, and keeps the blocks that it read last."""
+    """Reader of single entries of one topic from one worker. It caches the last blocks that it read."""
 
     def __init__(self, worker: VerifyPlane, topic: str) -> None:
         self._worker = worker
@@ -101,7 +102,10 @@ class _Reader:
         self._views: OrderedDict[Position, BlockView] = OrderedDict()
 
     def entry(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:
-        """Return origin and origin position of the entry at ``position``, and its bytes; None if it cannot be read."""
+        """Return identity and bytes of the entry at ``position`` in the worker's log; None if it cannot be read.
+
+        The identity is origin and origin position.
+        """
         return self._kept(position) or (self._kept(position) if self._fetch(position) else None)
 
     def _kept(self, position: Position) -> tuple[tuple[str, Position], memoryview] | None:

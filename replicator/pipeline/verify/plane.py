@@ -1,4 +1,4 @@
-"""HTTP requests of verify to workers, blocking: reads of :class:`DataPlane`, and those that only verify needs."""
+"""Blocking HTTP requests of verify to one worker: those of :class:`DataPlane`, and those that only verify uses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 CORRUPT: Final = "BlockCorrupt"
 NO_ROUTE: Final = frozenset({403, 404, 405})
-"""Statuses of a worker that does not have a route; 403 is for roles that may not see everything."""
+"""HTTP statuses of a worker that lacks a route, or (403) does not let this role use it."""
 
 
 class Head(NamedTuple):
@@ -64,22 +64,22 @@ class LinkState:
 
 
 class BlockUnreadable(UnexpectedAnswer):
-    """A worker reported a block that is too corrupt to tell which entries it has."""
+    """Error for a block that a worker reports as too corrupt to tell which entries it has."""
 
 
 class VerifyPlane(DataPlane):
-    """Requests of verify to one worker. Methods raise as those of :class:`DataPlane` do."""
+    """Client for one worker's routes. Methods raise the same errors as those of :class:`DataPlane`."""
 
     def standings(self) -> dict[str, Standing]:
-        """Return how far every topic is in this cluster, by topic."""
+        """Return the state of each topic in this cluster, by topic."""
         answer = self._json("cuts")
         with _promised(self.url, "cuts"):
             return {str(name): _standing(row) for name, row in answer["topics"].items()}
 
     def standing(self, topic: str) -> Standing | None:
-        """Return how far one topic is there, by origin; None where there is no such topic, or the worker names it not.
+        """Return the state of ``topic`` in this cluster; None if the worker's answer does not have the topic.
 
-        A worker of a version before answers with all topics.
+        A worker of an earlier version answers with all topics.
         """
         answer = self._json("cuts", topic=topic)
         with _promised(self.url, f"cuts of {topic}"):
@@ -87,9 +87,9 @@ class VerifyPlane(DataPlane):
             return None if row is None else _standing(row)
 
     def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
-        """Yield the positions of each entry that is hidden as a duplicate, after that of its earlier twin.
+        """Yield pairs of positions: an entry that is delivered, and a later entry that is hidden as its duplicate.
 
-        Only entries up to ``upto``, which is included, are looked at.
+        Only hidden entries up to ``upto``, included, are yielded.
         """
         after = BEFORE_ALL
         while True:
@@ -129,10 +129,10 @@ class VerifyPlane(DataPlane):
         return self._of_many(STATES_ROUTE, StatesAsked(topics, mappings).as_json(), StatesAnswer.of_json)
 
     def digests(self, topics: Mapping[str, Sequence[Position]]) -> DigestsAnswer | None:
-        """Return digests of many topics, each with the positions that it is to sum up origins for.
+        """Return digests of many topics; each topic comes with the positions up to which its digest sums up origins.
 
-        Return None from a worker that makes no digests, or makes them in another form. The worker may answer for some
-        of the topics only; see :attr:`DigestsAnswer.left`.
+        Return None if the worker makes no digests, or makes them in another form. The worker may answer for some of the
+        topics only; see :attr:`DigestsAnswer.left`.
         """
         asked = DigestsAsked(DIGEST_FORM, topics)
         answer = self._of_many(DIGESTS_ROUTE, asked.as_json(), DigestsAnswer.of_json)
@@ -149,9 +149,9 @@ class VerifyPlane(DataPlane):
             return read(answer)
 
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
-        """Yield the blocks after ``after`` up to ``upto``, included, corrupt ones too.
+        """Yield the blocks after ``after`` and up to ``upto``, included; corrupt blocks too.
 
-        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("raw-blocks", topic, after, upto):
             with _promised(self.url, f"raw-blocks of {topic}"):
@@ -167,25 +167,26 @@ class VerifyPlane(DataPlane):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
-        """Yield the heads of the blocks after ``after`` up to ``upto``, included.
+        """Yield the heads of the blocks after ``after`` and up to ``upto``, included.
 
-        Raises :class:`BlockUnreadable` for a block whose header is wrong.
+        Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("block-heads", topic, after, upto):
             with _promised(self.url, f"block-heads of {topic}"):
                 yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
-        """Return the head of the first block with entries after ``after``; None if there is none up to ``upto``.
+        """Return the head of the first block with entries after ``after`` and up to ``upto``, included; None if there
+        is none.
 
-        ``upto`` is included. Raises :class:`BlockUnreadable`.
+        Raises :class:`BlockUnreadable` if the header of that block is wrong.
         """
         following = min(Position(after.ledger, after.entry + 1), upto)  # one head, where there is one in that ledger
         found = next(self.heads(topic, after, following), None)
         return found or next(self.heads(topic, after, upto), None)
 
     def mend(self, topic: str, position: Position) -> tuple[str, str]:
-        """Have the worker replace a damaged block by one from another cluster.
+        """Ask the worker to replace a damaged block by a good one from another cluster.
 
         Return the outcome (:class:`replicator.worker.mending.Outcome`), and the reason if the block stays damaged.
         """
@@ -194,7 +195,7 @@ class VerifyPlane(DataPlane):
             return str(answer["outcome"]), str(answer["reason"])
 
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
-        """Return the position in this cluster's log of an origin's entry, by the exact mapping."""
+        """Return the local position of an origin's entry in this cluster's log, by the exact mapping."""
         answer = self._json(
             "place", topic=topic, origin=origin, incarnation=str(incarnation), origin_position=str(position)
         )
@@ -234,7 +235,7 @@ def _standing(row: Mapping[str, Any]) -> Standing:
             str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
             for origin, holes in row["left_out"].items()
         },
-        hidden=int(row.get("hidden", 0)),  # a worker of the version before does not say
+        hidden=int(row.get("hidden", 0)),  # a worker of an earlier version does not report it
     )
 
 

@@ -1,7 +1,7 @@
-"""Reachability: between which clusters a topic's messages and acknowledgements are compared. Pure.
+"""Reachability: clusters between which a topic's messages and acknowledgements are compared. Pure.
 
-It follows from the links of a topology: their patterns, which one of a pair carries a topic, what they forward, and the
-clusters to which each namespace is copied.
+Reachability follows from the links of a topology: their patterns, which link of a pair carries a topic, what links
+forward, and the clusters to which each namespace is copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Clusters that get the messages and acknowledgements of one topic, by their names."""
+    """Pairs of clusters between which the messages and the acknowledgements of one topic are copied, by their names."""
 
     messages: frozenset[Pair]
     """Pairs of an origin and a cluster that gets its messages, directly or forwarded."""

@@ -68,7 +68,7 @@ class ClusterCounts:
     messages: int
     markers: Mapping[str, int]
     duplicates: int = 0
-    """Messages that are hidden because another entry has the same message; ``messages`` counts them, too."""
+    """Messages that are hidden because another entry has the same message; ``messages`` includes them."""
 
 
 @dataclass(slots=True)

@@ -1,18 +1,17 @@
-"""Verify: are the clusters of a topology in step?
+"""Verify: compares the clusters of a topology, and reports what differs.
 
-1. All clusters are asked how they stand, in an order that makes a consistent cut
-   (:mod:`~replicator.pipeline.verify.cluster_state`); what does not answer is left out, and named.
-2. Their logs are read and compared block by block, in Spark or here
-   (:mod:`~replicator.pipeline.verify.comparison_runs`). Logs that are out of order are gone through once more, and so
-   are only those.
-3. What time may heal is looked at again: what lies above a copy's high-water mark is missing if the mark does not move
-   while waited for, and an acknowledgement counts as not copied if it still is not there after that time.
-4. The exact mapping is asked for the places of some copied entries, and compared with the logs.
-5. Messages that a cluster does not deliver, because it takes them for duplicates, are compared with the ones that it
-   delivers (:mod:`~replicator.pipeline.verify.hidden`).
+1. All clusters are asked for the state of their topics, in an order that makes a consistent cut
+   (:mod:`~replicator.pipeline.verify.cluster_state`). A cluster that does not answer is left out, and named.
+2. Logs are read and compared block by block, in Spark or in this process
+   (:mod:`~replicator.pipeline.verify.comparison_runs`). Logs with entries out of order are read a second time.
+3. Differences that time may heal are looked at again. Entries above a copy's high-water mark are missing if the mark
+   does not move during the wait. An acknowledgement counts as not copied if it is still missing after the wait.
+4. Clusters are asked for the places of some copied entries by the exact mapping, which are compared with the logs.
+5. A cluster may hide messages as duplicates. These are compared with the messages that it delivers in their place
+   (:mod:`~replicator.pipeline.verify.hidden`).
 
-Topics may be written to, copied and consumed meanwhile: what is on its way is not reported, what is lost is. A topic
-that a cluster deletes meanwhile is left out, and named.
+Topics may be written to, copied and consumed meanwhile: messages on their way are not reported, lost messages are. A
+topic that a cluster deletes meanwhile is left out, and named.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ and one look at it may take as long on a busy machine."""
 PROBES_MAX: Final = 200
 """How many positions are looked up in the exact mapping. Each takes a millisecond."""
 GONE_NAMED_MAX: Final = 20
-"""Names in one remark. More would fill a terminal."""
+"""Most topics that a remark names. More would fill a terminal."""
 SMALL_MESSAGES: Final = 500_000
 SMALL_ENTRIES: Final = 200_000
 """Limits over all clusters. Below both, a comparison takes less time than starting Spark."""
@@ -92,7 +91,8 @@ class VerifySettings:
     settle_seconds: float = SETTLE_SECONDS
     parquet: Path | None = None
     digests: bool = True
-    """Whether topics of which all clusters have the same digest count as compared. Else every log is read here."""
+    """Whether a topic counts as compared if all clusters have equal digests of it. If False, every log is read by
+    verify."""
 
 
 def verify(
@@ -210,7 +210,7 @@ class _Verification:
         self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
 
     def _in_step(self, picture: Picture) -> tuple[set[str], list[Tally]]:
-        """Return the topics that agree by their digests alone, and the tallies of them for the report.
+        """Return the topics that digests prove to agree, and their tallies for the report.
 
         Both are empty if digests are not to be used, or if a worker makes none.
         """
@@ -289,7 +289,7 @@ class _Verification:
         return tallies
 
     def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
-        """Return what to compare for the given topics alone."""
+        """Return the scope of the comparison, restricted to ``topics``."""
         scope = scope_of(picture, self.links)
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
@@ -316,7 +316,7 @@ class _Verification:
         return {_pair(tally) for tally in waiting}
 
     def _is_held(self, picture: Picture, tally: Tally) -> bool:
-        """Return whether all links that could bring the missing entries are paused or carried by a backfill."""
+        """Return whether every link that could bring the missing entries is paused, or carried by a backfill."""
         held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
         if not held:
             return False
@@ -362,7 +362,8 @@ class _Verification:
 
 
 def _gone(topics: Collection[str]) -> str:
-    """Return a remark that names ``topics``, the first :data:`GONE_NAMED_MAX` of them."""
+    """Return the remark that ``topics`` were deleted meanwhile and not compared; it names :data:`GONE_NAMED_MAX` at
+    most."""
     named = ", ".join(sorted(topics)[:GONE_NAMED_MAX])
     more = f" and {len(topics) - GONE_NAMED_MAX} more" if len(topics) > GONE_NAMED_MAX else ""
     return f"not compared, because a cluster deleted them meanwhile: {named}{more}"
@@ -409,13 +410,13 @@ def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
 
 
 def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
-    """Return whether the subscriptions of a topic have changed in a cluster since ``before``."""
+    """Return whether a subscription of ``topic`` has changed in any cluster since ``before``."""
     earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
     return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
 
 
 def _is_held(link: LinkState) -> bool:
-    """Return whether a link is only late: it is paused, or a backfill carries it, topic by topic."""
+    """Return whether the link is expected to lag: it is paused, or a backfill carries it, topic by topic."""
     return link.paused or link.state == "backfilling"
 
 

@@ -10,7 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, batch, entries_of, eventually, logged, make_block, marker, message, opened, subscribed
+from engine_support import (
+    READ_FROM_DISK,
+    TOPIC,
+    batch,
+    entries_of,
+    eventually,
+    logged,
+    make_block,
+    marker,
+    message,
+    opened,
+    subscribed,
+)
 
 from replicator import __version__
 from replicator.engine.engine import Engine, EngineSettings
@@ -22,8 +34,6 @@ from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX, TABLES
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack
 from snapshots.position import BEFORE_ALL, Position
-
-READ_FROM_DISK = EngineSettings(cache_bytes_max=0)
 
 
 def corrupt(engine: Engine, topic_id: int, block_index: int, change: Callable[[bytearray], None]) -> Position:

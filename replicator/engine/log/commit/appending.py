@@ -135,8 +135,11 @@ class LogAppender:
         block: Buffer,
         counted: tuple[int, int],
     ) -> None:
-        """Write a block below the end of the log, at a position where nothing lies. ``counted`` has the entries and the
-        messages before it. Neither the tail nor the event loop is told of it."""
+        """Write a block below the end of the log, at a position where no block lies.
+
+        ``counted`` has the numbers of entries and messages before the block. The tail stays as it is, and the event
+        loop does not learn of the block.
+        """
         key = tables.BLOCK_KEY.pack(tail.topic_id, *position)
         prefixed = b"".join((tables.LOCAL_PREFIX.pack(*counted), block))
         value = self._row(txn, tail, key, header, prefixed, prefixed=True)

@@ -1,15 +1,17 @@
-"""Copying within one transaction: writes blocks of other origins, and what of them a link left out.
+"""Copying within one transaction: writes blocks of other origins, and holes for what links left out.
 
 Invariants (DESIGN §3): 2, the destination's high-water mark is written in the same transaction as the block; 5, what a
-link left out is written as a hole in that transaction, so that nobody claims later to have it.
+link left out is written as a hole in that transaction, so that no cluster claims later to have it.
 
-1. The whole request is checked first (:mod:`replicator.engine.log.commit.new_blocks`), so a refused one leaves nothing.
-2. A note of what was left out becomes a hole and moves the high-water mark; it has no block.
-3. A block is appended with its hole, if there is one before it, and with those of its messages that are here already.
-4. Its extent is written: where the entries of the origin lie here.
+1. Check the whole request first (:mod:`replicator.engine.log.commit.new_blocks`), so that a refused request leaves
+   nothing.
+2. Turn a note of what a link left out into a hole, and move the high-water mark. No block is written for it.
+3. Append each block, with the hole before it if there is one, and with the twins of its messages that are here already.
+4. Write the extent of the block, which maps the entries' origin positions to local positions.
 
-Several lives of one origin (docs/adr/0080): their positions ascend from life to life, so one mark for each origin is
-enough. Another life than that of the mark is refused. Only :meth:`BlockCopies.keep_both` takes up a later one.
+One origin can have several lives of a topic here (docs/adr/0080). Positions ascend from life to life, so one high-water
+mark for each origin is enough. A block of a later life than the mark's is refused, unless :meth:`BlockCopies.keep_both`
+took that life up or the block follows right behind the end of the earlier life.
 """
 
 from __future__ import annotations
@@ -75,10 +77,11 @@ class BlockCopies(BlockWriting):
         return extents
 
     def keep_both(self, txn: lmdb.Transaction, request: KeepBothRequest) -> None:
-        """Raise the incarnations of high-water marks. Positions stay: they lie below all of the later life.
+        """Set the incarnations of high-water marks to those of the later lives. The marks' positions stay: every
+        position of a later life lies above them.
 
-        Raises before anything is written :class:`NotAllowedError` for an origin that is this cluster, and
-        :class:`IncarnationMismatch` where a later life is here, or a position does not lie below the later life.
+        Raises :class:`NotAllowedError` if an origin is this cluster. Raises :class:`IncarnationMismatch` if a life is
+        not later than the life here, or if the mark's position does not lie below that life. Then nothing is written.
         """
         tail = request.tail
         raised: dict[str, HighWater] = {}
@@ -112,7 +115,7 @@ class BlockCopies(BlockWriting):
         self._committed.left_out.setdefault(tail.topic_id, []).append(note)
 
     def _move(self, txn: lmdb.Transaction, tail: Tail, origin: str, incarnation: int, position: Position) -> None:
-        """Move the high-water mark. The newest life that is known stays."""
+        """Move the high-water mark of ``origin``. Its incarnation never goes back to an earlier life."""
         here = tail.high_water.get(origin)
         newest = incarnation if here is None else max(here.incarnation, incarnation)
         self._appender.put_high_water(txn, tail, origin, HighWater(newest, position))
@@ -136,9 +139,10 @@ class BlockCopies(BlockWriting):
 
 
 def _lies_below(position: Position, life: HighWater) -> bool:
-    """Return whether all entries of ``life`` lie above ``position``, which is of an earlier life.
+    """Return whether ``position``, which is of an earlier life, lies below all entries of ``life``.
 
-    A life's incarnation is taken from the counter of its ledgers' ids before the first of them. Brokers number their
-    ledgers apart from that, so the position that the source has reached must be above, too.
+    A life's incarnation and the ids of its ledgers come from one counter, and the incarnation comes first. Brokers
+    number their ledgers apart from incarnations. So the position that the source has reached in ``life`` is compared,
+    too.
     """
     return position.ledger < life.incarnation and (life.position == BEFORE_ALL or life.position >= position)

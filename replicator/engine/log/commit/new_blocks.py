@@ -1,19 +1,19 @@
-"""What of the blocks that a link sent is new here. Pure: decides, and :mod:`.copying` writes.
+"""Decision which of the blocks that a link sent are new in this cluster. Pure; :mod:`.copying` writes them.
 
-Invariants (DESIGN §3): 2, what is at or below the destination's high-water mark is dropped, so an entry of an origin
-is here at most once; 3, a block that does not follow the high-water mark is refused, so order is kept; 4, a block of
-this cluster's own is refused.
+Invariants (DESIGN §3): 2, what is at or below the destination's high-water mark is dropped, so an entry of an origin is
+here at most once; 3, a block that does not follow the high-water mark is refused, so order is kept; 4, a block of this
+cluster is refused.
 
 For each block or note, in the order in which they were sent:
 
-1. Refuse what cannot be taken: a damaged block, one of this cluster, of another incarnation, or after a gap; and
-   markers that only a later version understands, which would be passed over here: they wait at the source.
-2. Drop it if all of it is here. If its first entries are here, cut them off.
-   A block of an earlier life of its topic is taken while nothing of the later life is here: after ``keep-both``, the
-   source may still send the rest of the earlier life (docs/adr/0080). A block of a later life is taken right behind the
-   end of the earlier one: the source has both.
-3. Where the link left messages out before it, note the hole between the high-water mark and the block.
-4. The high-water mark that the next one is compared with is the end of this one.
+1. Refuse it if it is damaged, is of this cluster, is of another incarnation, or comes after a gap. Also refuse markers
+   that only a later version understands: they wait at the source, because this cluster would skip them.
+2. Drop it if all of it is here. If only its first entries are here, cut them off. A block of an earlier life of its
+   topic is accepted while nothing of the later life is here: after ``keep-both``, the source may still send the rest of
+   the earlier life (docs/adr/0080). A block of a later life is accepted right behind the end of the earlier life,
+   because then the source has both lives.
+3. If the link left messages out before the block, record the hole between the high-water mark and the block.
+4. Move the high-water mark, with which the next block is compared, to the end of this block.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _moved(have: HighWater | None, incarnation: int, position: Position) -> High
 def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNote, have: HighWater) -> None:
     place = sent.upto if isinstance(sent, LeftOutNote) else sent.origin_first
     is_earlier = sent.incarnation < have.incarnation and place.ledger < have.incarnation
-    # Who sent, or was told, the end of what is here of an earlier life, and goes on from there, has both lives.
+    # A source that goes on right behind the end of the earlier life here has both lives.
     is_next = sent.incarnation > have.incarnation and previous == have.position > BEFORE_ALL
     is_next = is_next and place.ledger > have.position.ledger
     if have.incarnation != sent.incarnation and not is_earlier and not is_next:

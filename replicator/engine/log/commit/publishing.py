@@ -102,7 +102,7 @@ class PublishRun:
         self._run_entries += len(request.entries)
 
     def _refuse(self, request: PublishRequest, error: EngineError) -> None:
-        if request.turn is not None and not self._deduplication.comparing.wants:  # else the group is written again
+        if request.turn is not None and not self._deduplication.comparing.wants:  # otherwise the group is written again
             request.turn.refused(error)
         self._committed.results.append((request.future, error))
 

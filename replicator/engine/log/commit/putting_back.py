@@ -1,20 +1,21 @@
-"""Putting back within one transaction: lost blocks of this cluster's own, below the end of the log.
+"""Putting back lost blocks of this cluster below the end of a topic's log, within one transaction.
 
-A store that was lost and started again on an empty directory begins new lives of its topics. Other clusters have the
-earlier ones. Ids never repeat and only grow, so all ledgers of an earlier life lie below those of a later one, and its
-blocks have their own positions free. So have ledgers of another copy of a store, which went on by itself.
+A worker whose store was lost, and that was started on an empty directory, begins new lives of its topics. Other
+clusters have copies of the earlier lives. Ids of ledgers only grow and are never used twice. So all ledgers of an
+earlier life lie below those of the later life, and the positions of the lost blocks are free. The same is true of
+ledgers that another copy of the store wrote after the two copies parted.
 
-Invariants (DESIGN §3): 2 and 10, a block is written at its own position or not at all; 5, what nobody has any more is
-written as a hole of this cluster's own; 11, one transaction writes and counts a bounded number of blocks.
+Invariants (DESIGN §3): 2 and 10, a block is written at its own position or not at all; 5, what no cluster has any more
+is written as a hole of this cluster; 11, one transaction writes and counts a bounded number of blocks.
 
-1. The whole request is checked first, so a refused one leaves nothing. Nothing may lie between its first and its last
-   position, and nothing above it in the same ledger.
-2. The first request of a topic notes what was counted before the log's first block (:data:`PUT_BACK`). While that row
-   is there, the counts of the blocks above are not right, and cursors may lie too high: the topic must not be served.
-3. Blocks are written; positions between two of them in one ledger are filled with local markers.
-4. :func:`recount` counts again from the log's first block on. It may be cut off and begun again.
-5. Whoever put the topic back changes cursors and deletes the row in one last transaction
-   (:mod:`replicator.backup.putting_back`).
+1. Check the whole request first, so that a refused request leaves nothing. No block may lie between its first and its
+   last position, or above its first position in the same ledger.
+2. With the first request of a topic, record how many entries and messages the log's first block counts before itself
+   (:data:`PUT_BACK`). While that row exists, the counts of later blocks are wrong, and cursors may lie too high. So the
+   topic must not be served.
+3. Write the blocks. Fill positions between two blocks of one ledger with local markers.
+4. :func:`recount` corrects the counts, from the log's first block on. It can be interrupted and begun again.
+5. In a last transaction, the reclaim changes the cursors and deletes the row (:mod:`replicator.backup.putting_back`).
 """
 
 from __future__ import annotations
@@ -43,23 +44,26 @@ from snapshots.ack_vector import Range, merged_ranges
 from snapshots.position import Position
 
 PUT_BACK: Final = "put back"
-"""Under this name and the topic's id in the table ``meta``, until all of a topic is put back: a note in JSON."""
+"""With the topic's id, the name of a row in the table ``meta``: a :class:`PutBackNote` in JSON. It exists from the
+first request until everything of the topic is put back."""
 PUT_BACK_BELOW: Final = "put back below"
-"""Under this name and the topic's id in the table ``meta``, from then on: the LAC that the log had, as text.
+"""With the topic's id, the name of a row in the table ``meta``: the LAC that the log had when everything was put back,
+as text.
 
-Positions up to it that others have mapped to theirs say nothing about what was put back (DESIGN §4.2)."""
+A mapping of another cluster to a position up to that LAC says nothing about what was put back (DESIGN §4.2)."""
 RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of rows that one transaction writes anew: bodies of small blocks lie in their rows."""
+"""Bytes of rows that one transaction writes again. The rows of small blocks contain their bodies."""
 RECOUNTED_ROWS_MAX: Final = 10_000
-"""Rows that one transaction looks at: some tens of milliseconds."""
+"""Rows that one transaction reads, which takes some tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutBackNote:
-    """Note of a topic while lost blocks are put back."""
+    """Stored note for a topic while lost blocks are put back: the counts to begin with, and what was put back so
+    far."""
 
     entries: int
-    """Entries that were counted before the log's first block: those that retention deleted."""
+    """Entries that retention deleted before the log's first block. ``messages`` is the number of messages in them."""
     messages: int
     ranges: Sequence[Range]
     """Ranges of positions that were put back so far, in order."""
@@ -75,18 +79,23 @@ class PutBackNote:
 
 
 def put_back_note(store: Store, topic_id: int) -> PutBackNote | None:
-    """Return the note of a topic; None if nothing of it is being put back."""
+    """Return the stored :class:`PutBackNote` of a topic, or None if no blocks are being put back into the topic."""
     row = store.meta(f"{PUT_BACK} {topic_id}")
     return None if row is None else PutBackNote.of_json(row)
 
 
 class PutsBack(BlockWriting):
-    """Writes what is put back in one transaction."""
+    """Writes :class:`PutBackRequest`s within one transaction."""
 
     __slots__ = ()
 
     def put_back(self, txn: lmdb.Transaction, request: PutBackRequest) -> None:
-        """Write the request. Raises :class:`NotReclaimed` before anything of it is written."""
+        """Write the blocks and holes of ``request`` into its topic's log. Record the range in the topic's
+        :class:`PutBackNote`.
+
+        Raises :class:`NotReclaimed`, before anything is written, if a block does not belong to the request's life, or
+        if another block lies at the positions.
+        """
         tail = request.tail
         self._check(request)
         before, at = self._free_place(txn, request)
@@ -105,11 +114,11 @@ class PutsBack(BlockWriting):
             if header.kind is BlockKind.MESSAGES and request.numbered:
                 numbered = [numbered_of(entry) for entry in BlockView(block, header).entries()]
                 self._deduplication.reclaimed(txn, tail, first, numbered)
-        if at is None or at <= request.upto:  # nobody has what was there, but others know that there was something
+        if at is None or at <= request.upto:  # no cluster has the last entries, but some know their positions
             start = at if at is not None and at.ledger == request.upto.ledger else request.upto
             self._fill(txn, request, start, request.upto.entry + 1 - start.entry, 0, counts)
         own = tail.high_water.get(self._cluster)
-        if own is None or own.position < request.upto:  # until now nothing but local markers was published here
+        if own is None or own.position < request.upto:  # up to now the log has only local markers
             self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
         told = LeftOutNote(self._cluster, tail.incarnation, request.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(told)
@@ -128,9 +137,11 @@ class PutsBack(BlockWriting):
     def _free_place(
         self, txn: lmdb.Transaction, request: PutBackRequest
     ) -> tuple[tuple[int, int] | None, Position | None]:
-        """Return the counts up to the block before the request's first position, and the position after that block.
+        """Return the counts up to the block before the request's first position, and the position right after that
+        block.
 
-        Return None for each if there is no block before. Raises :class:`NotReclaimed` if the place is taken.
+        Return None for both if there is no block before. Raises :class:`NotReclaimed` if a block lies at one of the
+        request's positions, or above its first position in the same ledger.
         """
         topic_id = request.tail.topic_id
         upto = request.upto
@@ -155,7 +166,10 @@ class PutsBack(BlockWriting):
         return (entries + header.entries, messages + header.messages), at
 
     def _note(self, txn: lmdb.Transaction, request: PutBackRequest) -> PutBackNote:
-        """Note what is put back, and what was counted before, unless that is noted."""
+        """Add the request's range to the topic's :class:`PutBackNote`, store the note, and return it.
+
+        With the first request, record in it how many entries and messages the log's first block counts before itself.
+        """
         topic_id = request.tail.topic_id
         key = f"{PUT_BACK} {topic_id}".encode()
         stored = txn.get(key, db=self._dbs["meta"])
@@ -189,7 +203,10 @@ class PutsBack(BlockWriting):
 def recount(
     txn: lmdb.Transaction, dbs: dict[str, Any], request: RecountRequest, appender: LogAppender
 ) -> Counted | None:
-    """Count again what lies before each of a topic's next blocks. Return where to go on, or None at the end."""
+    """Correct the counts of entries and messages before each block, for a limited number of blocks of a topic.
+
+    Return the counts to go on with in the next transaction, or None at the end of the log.
+    """
     tail, counted = request.tail, request.counted
     entries, messages = counted.entries, counted.messages
     size = 0
@@ -210,7 +227,8 @@ def recount(
 
 
 def _rows_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockHeader]]:
-    """Put the cursor on each block that begins above ``after``; yield its last position and its header."""
+    """Put the cursor on each block of a topic that begins above ``after``. Yield the block's last position and its
+    header."""
     start = tables.BLOCK_KEY.pack(topic_id, after.ledger, after.entry + 1) if after.ledger >= 0 else None
     more = cursor.set_range(tables.TOPIC_KEY.pack(topic_id) if start is None else start)
     while more:

@@ -49,9 +49,9 @@ def create_topic(
 def delete_topics(
     txn: lmdb.Transaction, dbs: dict[str, Any], request: DeleteTopicsRequest, appender: LogAppender, cluster: str
 ) -> list[Deletion]:
-    """Move the topics' records from the catalog to the table ``deleted``; their rows are swept later.
+    """Move the records of topics from the catalog to the table ``deleted``. Their rows are swept later.
 
-    Note the deletions if the request says so, and return the notes.
+    If ``request`` asks for it, store a :class:`Deletion` for each life of this cluster, and return these.
     """
     noted: list[Deletion] = []
     for tail in request.tails:

@@ -85,7 +85,7 @@ def listed(directory: Path) -> Iterator[tuple[int, int]]:
 
 
 def check_access(directory: Path, number: int) -> None:
-    """Raises :class:`PermissionError` for a segment that this user may not read and write: its blocks would seem to be
+    """Raise :class:`PermissionError` if this user may not read and write a segment. Its blocks would otherwise look
     damaged."""
     path = directory / segment_name(number)
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):

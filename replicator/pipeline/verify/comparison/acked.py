@@ -46,7 +46,7 @@ class Acked:
     parts: Mapping[tuple[int, int], frozenset[int]]
     """Which indexes of the entries that are acknowledged in part."""
     begins: Starts
-    """Starts of the subscription by origin: what lies before counts as consumed here, but nobody acknowledged it."""
+    """Starts of the subscription by origin: earlier messages count as consumed here, but nobody acknowledged them."""
 
     @classmethod
     def of(cls, state: SubscriptionState) -> Self:

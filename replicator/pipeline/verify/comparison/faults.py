@@ -153,9 +153,10 @@ def _cells_of(table: pa.Table, scope: Scope) -> _Cells:
 
 
 def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield each place where the expectation changes, as number of the group and entry within the group's ledger.
+    """Yield the bounds between entries that a cluster must have, or must have acknowledged, and other entries.
 
-    Such places are ends of required copies, edges of holes, and starts of subscriptions.
+    A bound is the number of a group, and an entry in that group's ledger. Bounds are ends of required copies, edges of
+    holes, and starts of subscriptions.
     """
     groups = zip(topics.tolist(), origins, ledgers.tolist(), strict=True)
     for group, (topic, origin, ledger) in enumerate(groups):
@@ -243,7 +244,7 @@ def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) ->
 
 
 _Places = tuple[Bools, Int64s, Int64s]
-"""Which intervals a cluster has, and where they lie there."""
+"""For all intervals: whether a cluster has the interval, and the ledger and entry where the interval lies there."""
 
 
 def _acknowledged(

@@ -1,12 +1,13 @@
-"""The decision which topics agree in all clusters, made by their digests without reading logs. Pure.
+"""Decision which topics agree in all clusters, by digests alone, without reading logs. Pure.
 
-Workers make the digests (:mod:`replicator.engine.topic_digest`). A topic is in step if
+Workers make the digests (:mod:`replicator.engine.topic_digest`). A topic is in step if:
 
-1. every cluster that has the topic has a digest of it: then its log is undamaged and in order;
-2. of each origin, all clusters that have entries have the same ones, and each cluster that should have some has some;
-3. the two clusters of each link have acknowledged the same messages of each replicated subscription, of the origins
-   that both have;
-4. whatever a snapshot mapping promises to lie before its position does lie there.
+1. Every cluster with the topic has a digest of it. Then its log is undamaged and in order.
+2. For each origin, all clusters with entries of it have the same entries, and each cluster that should have entries of
+   it has some.
+3. For each link and each replicated subscription, both clusters have acknowledged the same messages of the origins that
+   both have.
+4. Each snapshot mapping is true: the entries that it promises before its position lie there.
 
 A comparison block by block would then find nothing. A topic that is not in step may still be correct: a copy may have
 other blocks, or lack what was trimmed, filtered or not copied yet. Verify compares such topics block by block.
@@ -31,7 +32,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswers:
-    """All that verify knows of one topic, by cluster; only clusters that have the topic are named."""
+    """Answers about one topic, by cluster. A cluster without the topic is left out."""
 
     digests: Mapping[str, TopicDigest | None]
     mappings: Mapping[str, Sequence[SnapshotMapping]] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class TopicAnswers:
 def positions_asked(mappings: Mapping[str, Sequence[SnapshotMapping]], cluster: str) -> list[Position]:
     """Return the positions in the log of ``cluster`` that snapshot mappings name, in order.
 
-    ``mappings`` are by the cluster that stores them.
+    ``mappings`` has, by cluster, the mappings that this cluster stores.
     """
     here = {mapping.local for mapping in mappings.get(cluster, ())}
     here |= {mapping.remote for each in mappings.values() for mapping in each if mapping.peer == cluster}
@@ -50,9 +51,9 @@ def positions_asked(mappings: Mapping[str, Sequence[SnapshotMapping]], cluster: 
 
 
 def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
-    """Return whether digests show that a comparison block by block would find no fault in a topic.
+    """Return whether digests prove that a comparison block by block would find no fault in a topic.
 
-    False means that the topic must be compared block by block, not that it has a fault. ``ways`` says between which
+    If they do not, the topic must be compared block by block; it need not have a fault. ``ways`` says between which
     clusters links copy the topic.
     """
     digests: dict[str, TopicDigest] = {}
@@ -68,7 +69,8 @@ def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
 
 
 def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[Found]:
-    """Yield the findings on a topic that is in step: how much was compared, and some messages to look up as a probe."""
+    """Yield the findings on a topic that is in step: how much was compared, and some messages for a probe of the
+    mapping."""
     messages: dict[OriginKey, int] = {}
     for cluster, digest in answers.digests.items():
         if digest is None:

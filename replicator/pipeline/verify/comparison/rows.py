@@ -65,7 +65,7 @@ FINDINGS: Final = pa.schema([*DIFFERENCE_COLUMNS, ("shown", pa.bool_())])
 COMPARED, READ, RUN, DESCENT, PROBE = "#compared", "#read", "#run", "#descent", "#probe"
 DAMAGED: Final = "#damaged"
 GONE: Final = "#gone"
-"""A cluster deleted the topic while it was read."""
+"""Kind of a note: a cluster deleted the topic while the topic was read."""
 """A block that a cluster cannot read, or that its checksum does not fit: ``ledger`` and ``entry`` are its first."""
 BEHIND: Final = "behind"
 

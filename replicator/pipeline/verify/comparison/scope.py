@@ -26,19 +26,19 @@ ENTRY_ABOVE_ALL: Final = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far one topic is in one cluster, by origin.
+    """State of one topic in one cluster, by origin: what it has, what it trimmed, and what links left out.
 
     ``high_water`` is None if the cluster does not report it: then nothing counts as being on its way.
     """
 
     runs: Sequence[tuple[int, int, int]] = ()
-    """The entries in the log: each ledger with its first and last entry, both included."""
+    """Entries in the log: each ledger with its first and last entry, both included."""
     trimmed: Position = BEFORE_ALL
     trimmed_of: Mapping[str, Position] = field(default_factory=dict)
     high_water: Mapping[str, tuple[int, Position]] | None = None
     left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
     hidden: int = 0
-    """How many entries are hidden as duplicates."""
+    """Number of entries that are hidden as duplicates."""
 
     def gone_upto(self, cluster: str, origin: str) -> Position:
         """Return the position of ``origin`` up to which ``cluster`` has trimmed its entries, included."""
@@ -57,9 +57,10 @@ class Standing:
         return mark[1] if incarnation == mark[0] else None
 
     def is_without(self, cluster: str, origin: str, incarnation: int) -> bool:
-        """Return whether ``cluster``, where ``origin`` publishes, need not have that life of the topic.
+        """Return whether ``cluster`` need not have entries of ``origin`` from the topic's life ``incarnation``.
 
-        It made the topic anew, and others keep the earlier life.
+        This is so if ``cluster`` is where ``origin`` publishes, and it made the topic anew since. Other clusters may
+        keep the earlier life as closed history.
         """
         mark = None if self.high_water is None else self.high_water.get(origin)
         return cluster == home_of(origin) and mark is not None and incarnation < mark[0]
