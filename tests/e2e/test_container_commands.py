@@ -214,12 +214,12 @@ def test_a_roundtrip_shows_that_clusters_work_together_and_leaves_nothing(direct
 
         paused = command("links", "pause", "--file", file, "--from", "us-east", "--to", "eu-west")
         assert paused.returncode == 0, paused.stderr
-        late = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
+        late = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "15")
         assert late.returncode == 1
         assert "eu-west: not every message came in time" in late.stderr
         alone = command("roundtrip", "--file", file, "--cluster", "us-east", "--no-links")
         assert alone.returncode == 0, alone.stderr
-    away = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "5")
+    away = command("roundtrip", "--file", file, "--cluster", "us-east", "--timeout", "15")
     assert away.returncode == 3
     assert "us-east at 127.0.0.1" in away.stderr
 
