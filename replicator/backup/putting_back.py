@@ -7,8 +7,9 @@ has a note of the topic, and its worker does not start. Each step can be cut off
 2. Other clusters are asked for the states of the topic's subscriptions. Cursors follow them
    (:mod:`replicator.engine.subscriptions.putting_back`).
 3. One transaction writes the cursors, the end of the log, below which mark-delete positions of others say nothing about
-   what was put back, and up to where the log is trimmed, which is now below what was put back. A
-   compacted view stood for a part of the log that has grown: the topic is compacted anew.
+   what was put back, the last position that was put back between ledgers of the newest life, and up to where the log is
+   trimmed, which is now below what was put back. A compacted view stood for a part of the log that has grown: the topic
+   is compacted anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from pyroaring import BitMap
 from replicator.backup.errors import WorkerNotAsked
 from replicator.engine.compaction.compacted_view import STATE_TABLE, ViewState
 from replicator.engine.engine import Engine
-from replicator.engine.log.commit.putting_back import PUT_BACK, PUT_BACK_BELOW, PutBackNote, put_back_note
+from replicator.engine.log.commit.putting_back import (
+    PUT_BACK,
+    PUT_BACK_BELOW,
+    PUT_BACK_BETWEEN,
+    PutBackNote,
+    put_back_note,
+)
 from replicator.engine.log.requests import Counted
 from replicator.engine.log.store_tables import TOPIC_KEY, encode_trim
 from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, rewritten
@@ -93,6 +100,13 @@ async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]
         writes.append((STATE_TABLE, key, ViewState(view.generation).encode()))
     writes.append(("meta", f"{PUT_BACK} {topic_id}".encode(), None))
     writes.append(("meta", f"{PUT_BACK_BELOW} {topic_id}".encode(), json.dumps(str(topic.log.last)).encode()))
+    before = store.meta(f"{PUT_BACK_BETWEEN} {topic_id}")
+    between = max(
+        (upto for _, upto in note.ranges if upto.ledger > topic.incarnation),
+        default=BEFORE_ALL,
+    )
+    if between > (BEFORE_ALL if before is None else Position.parse(before)):
+        writes.append(("meta", f"{PUT_BACK_BETWEEN} {topic_id}".encode(), json.dumps(str(between)).encode()))
     await engine.writer.put_many(writes, cleared=cleared)
     return engine.loaded.load_again(topic)
 

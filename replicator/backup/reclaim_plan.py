@@ -51,7 +51,7 @@ class OwnLog:
     runs: Sequence[tuple[int, int, int]] = ()
     """The ledgers of the log in order, each with its first and its last entry."""
     replaceable: bool = True
-    """Whether the topic may be deleted where a peer has a later life of it: nothing was confirmed here since."""
+    """Whether the topic may be deleted where a peer has a later life of it: whatever is here was deleted on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,9 @@ def plan_lives(
         if here is not None and life > here.incarnation and not here.replaceable:
             refused.append(
                 f"{name}: {', '.join(sorted(wanted[life]))} has messages of a life with a higher id ({life}) than the "
-                f"one that goes on here ({here.incarnation}): a clock was behind. They stay there, and cannot come back"
+                f"one that goes on here ({here.incarnation}), which has messages, too: all stay where they are. To "
+                "have both lives, move this directory aside, and run `replicator backup reclaim --from-directory` with "
+                "it on the directory that has the later life, or without one: the earlier one is then put back below"
             )
         else:
             newest = plan_topic(name, here, wanted[life], unusable)

@@ -23,7 +23,7 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -367,13 +367,12 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
     if engine is None or topic is None:
         return plan_lives(name, None, copies, rewritten, judged)
     mark, log = topic.origins.high_water(engine.cluster), topic.log
-    newest = [copy for lives in copies.values() for copy in lives[-1:]]
-    unsettled = (restored := restored_mark(engine.store)) is not None and restored.settled_at_ms is None
+    own_last = BEFORE_ALL if mark is None else mark.position
     here = OwnLog(
         topic.incarnation,
-        BEFORE_ALL if mark is None else mark.position,
+        own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
-        replaceable=unsettled or all(copy.store in (None, own.store) for copy in newest),
+        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
     lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
@@ -385,6 +384,28 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
         )
         return replace(lives, below=(), refused=(*lives.refused, refused))
     return lives
+
+
+def _is_replaceable(
+    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
+) -> bool:
+    """Return whether the topic may be deleted where a peer has a later life of it.
+
+    It may if there are no messages of this cluster's own, or all of them were deleted on purpose: somebody was told so,
+    or a store of the same line made the later life, and nothing was published here since.
+    """
+    if engine.cluster not in topic.origins.message_vector() or own_last <= own.deleted.get(
+        topic.incarnation, BEFORE_ALL
+    ):
+        return True
+    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
+    if any(own_last.ledger > copy.incarnation for copy in later):
+        return False
+    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
+    restored = restored_mark(engine.store)
+    if restored is not None and restored.settled_at_ms is None:
+        line.add(None)  # nobody noted it, as before an upgrade; the backup is then an earlier state of the same store
+    return all(copy.store in line for copy in later)
 
 
 def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:

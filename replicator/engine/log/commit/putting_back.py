@@ -48,6 +48,9 @@ PUT_BACK_BELOW: Final = "put back below"
 """Under this name and the topic's id in the table ``meta``, from then on: the LAC that the log had, as text.
 
 Positions up to it that others have mapped to theirs say nothing about what was put back (DESIGN §4.2)."""
+PUT_BACK_BETWEEN: Final = "put back between"
+"""Under this name and the topic's id in the table ``meta``: the last position that was put back between ledgers of the
+newest life, as text. Peers that have later messages never get it, and do not know that they lack it."""
 RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of rows that one transaction writes anew: bodies of small blocks lie in their rows."""
 RECOUNTED_ROWS_MAX: Final = 10_000
