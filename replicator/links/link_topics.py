@@ -426,18 +426,16 @@ class LinkTopics:
     async def _keeps_earlier_lives(self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool) -> bool:
         """Find out whether the destination lacks messages of earlier lives that are here; halt the topic if so, unless
         ``policy`` ends that. Return whether the topic may go on."""
-        earlier = self.start_positions.earlier(topic)
-        if not earlier:
-            return True
         try:
-            lacking = await keeper.lacking(topic.name, earlier)
-            for origin in sorted(lacking):
-                gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
-                if not gap.allows(policy, asked=asked):
-                    self.halt(topic.name, gap.detail, gap)
-                    return False
-                await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
-                await self._record(topic, gap, policy)
+            for earlier in self.start_positions.earlier(topic):
+                lacking = await keeper.lacking(topic.name, earlier)
+                for origin in sorted(lacking):
+                    gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
+                    if not gap.allows(policy, asked=asked):
+                        self.halt(topic.name, gap.detail, gap)
+                        return False
+                    await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
+                    await self._record(topic, gap, policy)
         except PeerRefused as error:  # it is of an earlier version, and knows nothing of that
             log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
         return True
