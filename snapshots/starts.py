@@ -51,13 +51,13 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)
-        result[origin] = start if mine is None else min(mine, start, key=_by_position)
+        result[origin] = start if mine is None else min(mine, start, key=by_position)
     return result
 
 
-def _by_position(start: Start) -> tuple[Position, int]:
-    """Return the order of starts. Positions ascend from life to life, so only a start before which nothing lies can be
-    of a later life and yet earlier."""
+def by_position(start: Start) -> tuple[Position, int]:
+    """Return the order of starts. Positions ascend from life to life, so only a start that lies in an earlier life than
+    its incarnation says, or before which nothing lies, can be of a later life and yet earlier."""
     return start.position, start.incarnation
 
 
