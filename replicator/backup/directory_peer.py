@@ -37,6 +37,7 @@ from replicator.pipeline.data_plane import BlockPage, FetchedBlock
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.comparison.scope import Standing
 from replicator.pipeline.verify.plane import VerifyPlane
+from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
@@ -152,11 +153,22 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
     state = topic.subscriptions[name].cursor.state
     acked = {
         "incarnation": str(topic.incarnation),
-        "ranges": [[str(BEFORE_ALL), str(state.mark_delete)]],
+        "ranges": [[str(after), str(upto)] for after, upto in _had_through(topic, state.mark_delete)],
         "beyond": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
         "batches": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
     }
     return {"generation": state.generation, "vector": {topic.cluster: acked}, "starts": as_data(state.starts)}
+
+
+def _had_through(topic: Topic, upto: Position) -> list[Range]:
+    """Return what the log has or had up to ``upto``, ledger by ledger. Of what it lacks nothing was consumed there."""
+    log = topic.log
+    runs = [
+        (Position(ledger, first - 1), Position(ledger, last))
+        for ledger, first, last in log.runs_between(BEFORE_ALL, upto)
+    ]
+    trimmed = [(Position(end.ledger, -1), min(end, upto)) for end in log.trimmed_ends]
+    return without([*trimmed, *runs], topic.origins.left_out(topic.cluster))
 
 
 def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
