@@ -85,8 +85,8 @@ class Lives:
     """The earlier lives, the oldest first."""
     refused: tuple[str, ...] = ()
     """Losses that have no place any more, in words."""
-    deleted: Mapping[str, int] = field(default_factory=dict)
-    """Peers with a copy of a life that A deleted on purpose, which stays there; each with the newest such life."""
+    deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Peers with copies of lives that A deleted on purpose, which stay there; each with these lives."""
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:
@@ -105,12 +105,12 @@ def plan_lives(
     unusable = frozenset(rewritten)
     wanted: dict[int, dict[str, PeerCopy]] = {}
     lost: set[int] = set()
-    deleted: dict[str, int] = {}
+    deleted: dict[str, tuple[int, ...]] = {}
     for peer, lives in sorted(copies.items()):
         for copy in lives:
             judgement = judged(peer, copy)
             if judgement is Judgement.DELETED_ON_PURPOSE:
-                deleted[peer] = copy.incarnation
+                deleted[peer] = (*deleted.get(peer, ()), copy.incarnation)
                 continue
             wanted.setdefault(copy.incarnation, {})[peer] = copy
             if judgement is not Judgement.SAME:

@@ -345,7 +345,7 @@ def _deleted(engine: Engine | None, cluster: str, name: str, lives: Lives) -> li
     if not lives.deleted:
         return []
     here = None if engine is None else engine.find(name)
-    is_here = here is not None and here.incarnation in lives.deleted.values()
+    is_here = here is not None and any(here.incarnation in each for each in lives.deleted.values())
     return [
         f"{name} was deleted on purpose ({', '.join(sorted(lives.deleted))} still has a copy): nothing of it comes back"
         + (f"; the backup of {cluster} has it: delete it there again" if is_here else "")
@@ -445,7 +445,7 @@ def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives
         for peer in peers
         for copy in peer.copies.get(name, ())
         if copy.incarnation == topic.incarnation
-        and lives.deleted.get(peer.name) != copy.incarnation
+        and copy.incarnation not in lives.deleted.get(peer.name, ())
         and not topic.log.had(copy.mark)
         and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
     ]

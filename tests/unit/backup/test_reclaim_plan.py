@@ -117,7 +117,7 @@ def test_on_an_empty_directory_the_newest_life_comes_back_and_the_earlier_ones_b
 def test_what_was_deleted_on_purpose_stays_where_it_is_and_is_named() -> None:
     lives = plan_lives("t", USED_SINCE, {"b": [life(10, 11, deleted=True)]}, (), lost)
     assert (lives.plans, lives.refused) == ((), ())
-    assert lives.deleted == {"b": 10}
+    assert lives.deleted == {"b": (10,)}
 
 
 def test_ids_that_do_not_lie_below_are_refused_and_named() -> None:
