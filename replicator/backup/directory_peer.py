@@ -99,18 +99,29 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
         copies = {
-            name: found for name, row in cuts.items() if (found := copies_of(_as_copy(row, cluster, store), cluster))
+            name: found
+            for name, row in cuts.items()
+            if (found := copies_of(_as_copy(row, cluster, store, _earlier_lives(engine, name)), cluster))
         }
         runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
         record = engine.store.meta(RECORD)
         yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs)
 
 
-def _as_copy(row: Mapping[str, Any], cluster: str, store: str) -> dict[str, Any]:
-    """Return a row of ``cuts`` of the cluster's own log as a peer would give it of its copy."""
+def _earlier_lives(engine: Engine, name: str) -> Mapping[int, Position]:
+    topic = engine.find(name)
+    return {} if topic is None else engine.origin_stores.earlier_lives(topic)
+
+
+def _as_copy(row: Mapping[str, Any], cluster: str, store: str, earlier: Mapping[int, Position]) -> dict[str, Any]:
+    """Return a row of ``cuts`` of the cluster's own log as a peer would give it of its copy.
+
+    ``earlier`` has the last position of each earlier life, which a reclaim put back there. Another store wrote it.
+    """
     stores = {} if (mark := row["high_water"].get(cluster)) is None else {str(mark[0]): store}
     trimmed_of = {**row["trimmed_of"], cluster: row["trimmed"]}
-    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}}
+    lives = {cluster: [(life, None, str(last)) for life, last in earlier.items()]}
+    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}, "lives": lives}
 
 
 def _check_other(directory: Path, own: Path, cluster: str) -> None:
