@@ -22,7 +22,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark
+from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark, held_at
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -481,7 +481,7 @@ class LinkTopics:
         """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
         have = there[before.origin].position if before.origin in there else BEFORE_ALL
         missing = self.start_positions.unexpected(topic).newest(before.origin)
-        return Gap.trimmed(before.origin, have, missing) if missing > have else None
+        return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
         """Write down how the gap was ended. Except by keep-both, invariant 2 is given up here on purpose."""
