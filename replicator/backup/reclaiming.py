@@ -391,20 +391,19 @@ def _is_replaceable(
 ) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
-    It may if there are no messages of this cluster's own, or all of them were deleted on purpose: somebody was told so,
-    or a store of the same line made the later life, and nothing was published here since.
+    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
+    line made the later life, and nothing was published here since.
     """
-    if engine.cluster not in topic.origins.message_vector() or own_last <= own.deleted.get(
-        topic.incarnation, BEFORE_ALL
-    ):
+    has_own = engine.cluster in topic.origins.message_vector()
+    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
         return True
     later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
-    if any(own_last.ledger > copy.incarnation for copy in later):
+    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
         return False
     line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
-    restored = restored_mark(engine.store)
-    if restored is not None and restored.settled_at_ms is None:
-        line.add(None)  # nobody noted it, as before an upgrade; the backup is then an earlier state of the same store
+    mark = restored_mark(engine.store)
+    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
+        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
     return all(copy.store in line for copy in later)
 
 
