@@ -233,6 +233,7 @@ class _Run:
         self._rewritten = rewritten_at(topology, engine.cluster)
         self._peers = {peer.name: peer for peer in peers}
         self._without = without
+        self._nobody = "nobody that was asked" if without else "nobody"
         self._pace = pace
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
@@ -295,7 +296,7 @@ class _Run:
             upto = part[-1][0].origin_last if part else plan.upto
             holes = holes_of(plan, {each.name: [missed.range for missed in each.missed] for each in readings})
             passed = [hole for hole in holes if reached < hole[1] <= upto]
-            named = [_named(origin, plan, hole, readings) for hole in passed[: max(0, NAMED_MAX - found)]]
+            named = [_named(origin, plan, hole, readings, self._nobody) for hole in passed[: max(0, NAMED_MAX - found)]]
             done.loses(*named)
             done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
             if passed:
@@ -309,7 +310,7 @@ class _Run:
             if not part:
                 break
         if found > NAMED_MAX:
-            done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
+            done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
         if plan.between and given is not None:
             done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
         return ReclaimedTopic(
@@ -460,10 +461,10 @@ async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -
         await engine.remember(RECORD, as_json(newest))
 
 
-def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading]) -> str:
+def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading], nobody: str) -> str:
     why = {f"{each.name} {missed.reason}": None for each in readings for missed in each.missed if _in(missed, hole)}
     return (
-        f"{plan.name}: nobody has {origin}'s messages after {hole[0]} up to {hole[1]} any more"
+        f"{plan.name}: {nobody} has {origin}'s messages after {hole[0]} up to {hole[1]} any more"
         f"{': ' if why else ''}{'; '.join(list(why)[:NAMED_MAX])}"
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from engine_support import TOPIC, message, opened
-from test_reclaim_faults import Clusters, Peer, clusters, live, own
+from test_reclaim_faults import Clusters, Peer, blocks_of, clusters, live, own
 from test_reclaim_lives import both, published
 
 from replicator.backup.reclaiming import reclaim
@@ -106,5 +106,22 @@ def test_what_was_confirmed_since_a_snapshot_of_the_disk_was_put_back_stays(tmp_
             done = await found.reclaim()
             back = await published(found)
             assert not [at for at, _ in both(before, []) if at not in dict(back)], f"confirmed, and gone: {done}"
+
+    asyncio.run(main())
+
+
+def test_what_a_cluster_that_was_not_asked_may_have_is_not_said_to_be_at_nobodys(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            await live(found.data, ["publish"] * 4, [0])
+            before, incarnation = await here(found)
+            one, two = found.peers
+            await give_life(one, before, incarnation)
+            await give_life(two, before, incarnation)
+            topic = await one.engine.topic(TOPIC)
+            await topic.trimming.trim(blocks_of(topic)[1].last)
+            shutil.rmtree(found.data)
+            done = await found.reclaim(without=frozenset({"ap-south"}))
+            assert "nobody that was asked has us-east's messages" in str(done.lost), done.lost
 
     asyncio.run(main())
