@@ -418,7 +418,7 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     topic = None if engine is None else engine.find(name)
     earlier: list[int] = []
     if topic is not None:
-        ledgers = [ledger for ledger, _ in topic.log.ledgers()]
+        ledgers = [*(ledger for ledger, _ in topic.log.ledgers()), *(end.ledger for end in topic.log.trimmed_ends)]
         copies = (copy for peer in peers for copy in peer.copies.get(name, ()))
         lives = sorted({copy.incarnation for copy in copies} | {topic.incarnation})
         earlier = [
