@@ -55,15 +55,15 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
     result = dict(one)
     for origin, start in other.items():
         mine = result.get(origin)
-        result[origin] = start if mine is None else min(mine, start, key=_by_position)
+        result[origin] = start if mine is None else min(mine, start, key=by_position)
     return result
 
 
-def _by_position(start: Start) -> tuple[Position, int]:
+def by_position(start: Start) -> tuple[Position, int]:
     """Return the key that sorts starts from the earliest to the latest.
 
-    Positions ascend from life to life. The only start with a newer incarnation and yet an earlier position is one
-    before which no message lies, and that start is the earlier one.
+    Positions ascend from life to life. So a start of a newer incarnation can only be earlier if it lies in an earlier
+    life than its incarnation says, or if no message lies before it.
     """
     return start.position, start.incarnation
 

@@ -39,6 +39,7 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
 
 def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str | None:
     """What is here, and would not come back with a copy from ``source``; None if nothing is."""
+    kept = {name.rpartition("/")[0] for name in topic.origins.earlier_lives()}
     for origin, newest in topic.origins.message_vector().items():
         if origin == source:
             continue
@@ -46,6 +47,8 @@ def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str
             if newest > topic.log.trimmed:
                 return f"it has messages that were published here, up to {newest}, and no link brings those back"
             continue
+        if origin in kept:  # marks say only how far the newest life is there
+            return f"it keeps an earlier life of the topic of {origin!r}, and nobody knows whether {source!r} has it"
         here, mark = topic.origins.high_water(origin), there.get(origin)
         incarnation = None if here is None else here.incarnation
         if mark is None or mark.incarnation != incarnation or mark.position < newest:

@@ -37,6 +37,7 @@ from replicator.pipeline.data_plane import BlockPage, FetchedBlock
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.comparison.scope import Standing
 from replicator.pipeline.verify.plane import VerifyPlane
+from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
@@ -102,23 +103,32 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
         copies = {
-            name: found for name, row in cuts.items() if (found := copies_of(_as_copy(row, cluster, store), cluster))
+            name: found
+            for name, row in cuts.items()
+            if (found := copies_of(_as_copy(row, cluster, store, _earlier_lives(engine, name)), cluster))
         }
         runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
         record = engine.store.meta(RECORD)
         yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs)
 
 
-def _as_copy(row: Mapping[str, Any], cluster: str, store: str) -> dict[str, Any]:
+def _earlier_lives(engine: Engine, name: str) -> Mapping[int, Position]:
+    topic = engine.find(name)
+    return {} if topic is None else engine.origin_stores.earlier_lives(topic)
+
+
+def _as_copy(row: Mapping[str, Any], cluster: str, store: str, earlier: Mapping[int, Position]) -> dict[str, Any]:
     """Return a row of ``GET /replication/v1/cuts`` in the form in which a peer answers.
 
     ``row`` describes a log in the other copy of the store of ``cluster``. A peer's row names the last trimmed position
     and the writing store for each origin. The log is the cluster's own, so both are added for the origin ``cluster``;
-    ``store`` is the id of the other copy.
+    ``store`` is the id of the other copy. ``earlier`` has the last position of each earlier life, which a reclaim put
+    back there and which another store wrote.
     """
     stores = {} if (mark := row["high_water"].get(cluster)) is None else {str(mark[0]): store}
     trimmed_of = {**row["trimmed_of"], cluster: row["trimmed"]}
-    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}}
+    lives = {cluster: [(life, None, str(last)) for life, last in earlier.items()]}
+    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}, "lives": lives}
 
 
 def _check_other(directory: Path, own: Path, cluster: str) -> None:
@@ -161,11 +171,22 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
     state = topic.subscriptions[name].cursor.state
     acked = {
         "incarnation": str(topic.incarnation),
-        "ranges": [[str(BEFORE_ALL), str(state.mark_delete)]],
+        "ranges": [[str(after), str(upto)] for after, upto in _had_through(topic, state.mark_delete)],
         "beyond": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
         "batches": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
     }
     return {"generation": state.generation, "vector": {topic.cluster: acked}, "starts": as_data(state.starts)}
+
+
+def _had_through(topic: Topic, upto: Position) -> list[Range]:
+    """Return what the log has or had up to ``upto``, ledger by ledger. Of what it lacks nothing was consumed there."""
+    log = topic.log
+    runs = [
+        (Position(ledger, first - 1), Position(ledger, last))
+        for ledger, first, last in log.runs_between(BEFORE_ALL, upto)
+    ]
+    trimmed = [(Position(end.ledger, -1), min(end, upto)) for end in log.trimmed_ends]
+    return without([*trimmed, *runs], topic.origins.left_out(topic.cluster))
 
 
 def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:

@@ -7,10 +7,11 @@ interrupted and done again.
 1. Each block stores how many entries and messages lie before it. These numbers are computed again.
 2. Other clusters are asked for the states of the topic's subscriptions. The cursors here are changed accordingly
    (:mod:`replicator.engine.subscriptions.putting_back`).
-3. One transaction deletes the note, and writes the changed cursors and two positions. One is the end of the log: a
-   mark-delete position of another cluster that maps below it says nothing about the messages that were put back. The
-   other one is where the log is trimmed: it now lies below the messages that were put back. The same transaction resets
-   the compacted view, which lacks these messages, so that the topic is compacted anew.
+3. One transaction deletes the note, and writes the changed cursors and three positions. The first is the end of the
+   log: a mark-delete position of another cluster that maps below it says nothing about the messages that were put back.
+   The second is the last position that was put back between ledgers of the newest life. The third is where the log is
+   trimmed: it now lies below the messages that were put back. The same transaction resets the compacted view, which
+   lacks these messages, so that the topic is compacted anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from pyroaring import BitMap
 from replicator.backup.errors import WorkerNotAsked
 from replicator.engine.compaction.compacted_view import STATE_TABLE, ViewState
 from replicator.engine.engine import Engine
-from replicator.engine.log.commit.putting_back import PUT_BACK, PUT_BACK_BELOW, PutBackNote, put_back_note
+from replicator.engine.log.commit.putting_back import (
+    PUT_BACK,
+    PUT_BACK_BELOW,
+    PUT_BACK_BETWEEN,
+    PutBackNote,
+    put_back_note,
+)
 from replicator.engine.log.requests import Counted
 from replicator.engine.log.store_tables import TOPIC_KEY, encode_trim
 from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, rewritten
@@ -102,6 +109,13 @@ async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]
         writes.append((STATE_TABLE, key, ViewState(view.generation).encode()))
     writes.append(("meta", f"{PUT_BACK} {topic_id}".encode(), None))
     writes.append(("meta", f"{PUT_BACK_BELOW} {topic_id}".encode(), json.dumps(str(topic.log.last)).encode()))
+    before = store.meta(f"{PUT_BACK_BETWEEN} {topic_id}")
+    between = max(
+        (upto for _, upto in note.ranges if upto.ledger > topic.incarnation),
+        default=BEFORE_ALL,
+    )
+    if between > (BEFORE_ALL if before is None else Position.parse(before)):
+        writes.append(("meta", f"{PUT_BACK_BETWEEN} {topic_id}".encode(), json.dumps(str(between)).encode()))
     await engine.writer.put_many(writes, cleared=cleared)
     return engine.loaded.load_again(topic)
 

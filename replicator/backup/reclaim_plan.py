@@ -56,7 +56,7 @@ class OwnLog:
     runs: Sequence[tuple[int, int, int]] = ()
     """The ledgers of the log in order, each with its first and its last entry."""
     replaceable: bool = True
-    """Whether A may delete the topic to make it anew in a later life: nothing was confirmed here since the loss."""
+    """Whether A may delete the topic to make it anew in a later life: whatever is here was deleted on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,8 @@ class Lives:
     """Plans for what is put back below the end of the log: earlier lives first, the oldest of them first."""
     refused: tuple[str, ...] = ()
     """Messages that have no place in the log any more and cannot be taken back, in words."""
-    deleted: Mapping[str, int] = field(default_factory=dict)
-    """By peer, the newest life that A deleted on purpose and of which the peer has a copy. The copy stays at the
-    peer."""
+    deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the peer."""
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:
@@ -117,12 +116,12 @@ def plan_lives(
     unusable = frozenset(rewritten)
     wanted: dict[int, dict[str, PeerCopy]] = {}
     lost: set[int] = set()
-    deleted: dict[str, int] = {}
+    deleted: dict[str, tuple[int, ...]] = {}
     for peer, lives in sorted(copies.items()):
         for copy in lives:
             judgement = judged(peer, copy)
             if judgement is Judgement.DELETED_ON_PURPOSE:
-                deleted[peer] = copy.incarnation
+                deleted[peer] = (*deleted.get(peer, ()), copy.incarnation)
                 continue
             wanted.setdefault(copy.incarnation, {})[peer] = copy
             if judgement is not Judgement.SAME:
@@ -134,7 +133,9 @@ def plan_lives(
         if here is not None and life > here.incarnation and not here.replaceable:
             refused.append(
                 f"{name}: {', '.join(sorted(wanted[life]))} has messages of a life with a higher id ({life}) than the "
-                f"one that goes on here ({here.incarnation}): a clock was behind. They stay there, and cannot come back"
+                f"one that goes on here ({here.incarnation}), which has messages, too: all stay where they are. To "
+                "have both lives, move this directory aside, and run `replicator backup reclaim --from-directory` with "
+                "it on the directory that has the later life, or without one: the earlier one is then put back below"
             )
         else:
             newest = plan_topic(name, here, wanted[life], unusable)

@@ -26,7 +26,7 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -237,6 +237,7 @@ class _Run:
         self._rewritten = rewritten_at(topology, engine.cluster)
         self._peers = {peer.name: peer for peer in peers}
         self._without = without
+        self._nobody = "nobody that was asked" if without else "nobody"
         self._pace = pace
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
@@ -302,7 +303,7 @@ class _Run:
             upto = part[-1][0].origin_last if part else plan.upto
             holes = holes_of(plan, {each.name: [missed.range for missed in each.missed] for each in readings})
             passed = [hole for hole in holes if reached < hole[1] <= upto]
-            named = [_named(origin, plan, hole, readings) for hole in passed[: max(0, NAMED_MAX - found)]]
+            named = [_named(origin, plan, hole, readings, self._nobody) for hole in passed[: max(0, NAMED_MAX - found)]]
             done.loses(*named)
             done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
             if passed:
@@ -316,7 +317,7 @@ class _Run:
             if not part:
                 break
         if found > NAMED_MAX:
-            done.loses(f"{plan.name}: nobody has {found - NAMED_MAX} more such ranges")
+            done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
         if plan.between and given is not None:
             done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
         return ReclaimedTopic(
@@ -352,7 +353,7 @@ def _deleted(engine: Engine | None, cluster: str, name: str, lives: Lives) -> li
     if not lives.deleted:
         return []
     here = None if engine is None else engine.find(name)
-    is_here = here is not None and here.incarnation in lives.deleted.values()
+    is_here = here is not None and any(here.incarnation in each for each in lives.deleted.values())
     return [
         f"{name} was deleted on purpose ({', '.join(sorted(lives.deleted))} still has a copy): nothing of it comes back"
         + (f"; the backup of {cluster} has it: delete it there again" if is_here else "")
@@ -374,13 +375,12 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
     if engine is None or topic is None:
         return plan_lives(name, None, copies, rewritten, judged)
     mark, log = topic.origins.high_water(engine.cluster), topic.log
-    newest = [copy for lives in copies.values() for copy in lives[-1:]]
-    unsettled = (restored := restored_mark(engine.store)) is not None and restored.settled_at_ms is None
+    own_last = BEFORE_ALL if mark is None else mark.position
     here = OwnLog(
         topic.incarnation,
-        BEFORE_ALL if mark is None else mark.position,
+        own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
-        replaceable=unsettled or all(copy.store in (None, own.store) for copy in newest),
+        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
     lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
@@ -394,6 +394,27 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
     return lives
 
 
+def _is_replaceable(
+    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
+) -> bool:
+    """Return whether the topic may be deleted where a peer has a later life of it.
+
+    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
+    line made the later life, and nothing was published here since.
+    """
+    has_own = engine.cluster in topic.origins.message_vector()
+    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
+        return True
+    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
+    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
+        return False
+    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
+    mark = restored_mark(engine.store)
+    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
+        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
+    return all(copy.store in line for copy in later)
+
+
 def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
     """Return what this store has of the topic ``name``, for :func:`judge`. ``engine`` is None if there is no store
     yet."""
@@ -405,7 +426,7 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     topic = None if engine is None else engine.find(name)
     earlier: list[int] = []
     if topic is not None:
-        ledgers = [ledger for ledger, _ in topic.log.ledgers()]
+        ledgers = [*(ledger for ledger, _ in topic.log.ledgers()), *(end.ledger for end in topic.log.trimmed_ends)]
         copies = (copy for peer in peers for copy in peer.copies.get(name, ()))
         lives = sorted({copy.incarnation for copy in copies} | {topic.incarnation})
         earlier = [
@@ -433,7 +454,7 @@ def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives
         for peer in peers
         for copy in peer.copies.get(name, ())
         if copy.incarnation == topic.incarnation
-        and lives.deleted.get(peer.name) != copy.incarnation
+        and copy.incarnation not in lives.deleted.get(peer.name, ())
         and not topic.log.had(copy.mark)
         and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
     ]
@@ -449,10 +470,10 @@ async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -
         await engine.remember(RECORD, as_json(newest))
 
 
-def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading]) -> str:
+def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading], nobody: str) -> str:
     why = {f"{each.name} {missed.reason}": None for each in readings for missed in each.missed if _in(missed, hole)}
     return (
-        f"{plan.name}: nobody has {origin}'s messages after {hole[0]} up to {hole[1]} any more"
+        f"{plan.name}: {nobody} has {origin}'s messages after {hole[0]} up to {hole[1]} any more"
         f"{': ' if why else ''}{'; '.join(list(why)[:NAMED_MAX])}"
     )
 

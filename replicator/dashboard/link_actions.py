@@ -53,8 +53,9 @@ SKIP: Final = Ending(
 ANEW: Final = Ending(
     "copy-anew",
     "Copy the topic anew",
-    "The destination's copy is deleted with its subscriptions, and what is left at the source is copied again. It is "
-    "refused where messages would be lost by it.",
+    "The destination's copy is deleted with its subscriptions, and what is left at the source is copied again. What "
+    "the source does not have any more is lost: the gap says how many messages go. It is refused where messages of "
+    "other clusters would be lost.",
     "Delete the copy and copy anew",
 )
 ENDINGS: Final[Mapping[str, tuple[Ending, ...]]] = {

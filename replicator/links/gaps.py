@@ -193,8 +193,13 @@ def find_gap(
         missing = here.missing.newest(origin)
         lost_its_copy = copied_before and not there  # what was never copied of one origin is not lost
         if missing > have and (theirs is not None or lost_its_copy or comes_elsewhere(origin)):
-            return Gap.trimmed(origin, have, missing, None if theirs is None else theirs.held)
+            return Gap.trimmed(origin, have, missing, held_at(there))
     return None
+
+
+def held_at(there: Mapping[str, Mark]) -> int | None:
+    """Return how many messages the destination's log of the topic has; None if it did not say."""
+    return next((mark.held for mark in there.values() if mark.held is not None), None)
 
 
 def lives_to_raise(

@@ -22,7 +22,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark
+from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark, held_at
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -432,18 +432,16 @@ class LinkTopics:
 
         If messages are missing and ``policy`` does not end that gap, halt the topic.
         """
-        earlier = self.start_positions.earlier(topic)
-        if not earlier:
-            return True
         try:
-            lacking = await keeper.lacking(topic.name, earlier)
-            for origin in sorted(lacking):
-                gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
-                if not gap.allows(policy, asked=asked):
-                    self.halt(topic.name, gap.detail, gap)
-                    return False
-                await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
-                await self._record(topic, gap, policy)
+            for earlier in self.start_positions.earlier(topic):
+                lacking = await keeper.lacking(topic.name, earlier)
+                for origin in sorted(lacking):
+                    gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
+                    if not gap.allows(policy, asked=asked):
+                        self.halt(topic.name, gap.detail, gap)
+                        return False
+                    await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
+                    await self._record(topic, gap, policy)
         except PeerRefused as error:  # an earlier version does not know the question
             log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
         return True
@@ -489,7 +487,7 @@ class LinkTopics:
         """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
         have = there[before.origin].position if before.origin in there else BEFORE_ALL
         missing = self.start_positions.unexpected(topic).newest(before.origin)
-        return Gap.trimmed(before.origin, have, missing) if missing > have else None
+        return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
         """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is

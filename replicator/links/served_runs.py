@@ -72,6 +72,15 @@ class Decisions:
         gone = {each.id for each in self.gone}
         return next((known in gone for known in run.line if known in gone or known in self.stay), False)
 
+    def refused(self, run: Run) -> Decisions:
+        """Return the decisions with ``run``, which they refuse, among those that do not stay: a run names only some of
+        the runs before it, and the next start of its store is to be known by this one."""
+        if any(each.id == run.id for each in self.gone):
+            return self
+        known = [each.id for each in self.gone if each.id in run.line]  # of which the oldest is enough
+        kept = (each for each in self.gone if each.id not in known[:-1])
+        return Decisions(self.stay, (run, *kept)[:DECIDED_MAX])
+
     def stays(self, run: Run, others: Sequence[Run]) -> Decisions:
         """Return the decisions with a new one: ``run`` is kept, and ``others`` are refused."""
         dismissed = {each.id for each in others}
@@ -168,6 +177,7 @@ class ServedRuns:
     def arrives(self, run: Run, now: float) -> Verdict:
         """Record that a run announced itself, and return how it is treated."""
         if self._decisions.refuses(run):
+            self._decisions = self._decisions.refused(run)
             return Verdict(Standing.DISMISSED)
         self._forget(now)
         served = self._served

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from asynchronous import asynchronous
 from engine_support import TOPIC, entries_of, eventually, logged, message
-from link_support import link_of, web
+from link_support import Web, link_of, web
 from test_sync import Node, consume_all, mesh
 from worker_pair import Pair
 
 from replicator.api import data_plane
 from replicator.engine.engine import Engine
 from replicator.engine.errors import IncarnationMismatch, NotAllowedError
+from replicator.engine.log.extent_rows import lives
 from replicator.engine.log.store_tables import HighWater
 from replicator.links import link as links
 from replicator.topology import SPARK
@@ -346,3 +347,34 @@ async def test_a_source_that_has_an_earlier_life_which_the_destination_lacks_goe
         await eventually(lambda: made.entries("b", "c") == others)
         assert again.status()["gap_count"] == 0
         assert made.entries("c", "a") == old + new
+
+
+async def copied_to(made: Web, name: str, entries: list[bytes]) -> None:
+    await eventually(lambda: made.entries(name, "a") == entries)
+
+
+@asynchronous
+async def test_of_several_earlier_lives_each_that_the_destination_lacks_is_named(tmp_path: Path) -> None:
+    """The destination has the second life and the third, and lacks the first."""
+    specs = (FORWARDED[0], LinkSpec("a", "b", on_gap="keep-both"), FORWARDED[2])
+    async with web(tmp_path, specs, started=False) as made:
+        made.links["a>c"].start()
+        every = await made.publish("a", 0, 3)
+        await copied_to(made, "c", every)
+        for number in (1, 2):
+            await made.engines["a"].deleting.delete(TOPIC)
+            every += await publish(made.engines["a"], b"life %d" % number)
+            await copied_to(made, "c", every)
+            if number == 1:
+                made.links["a>b"].start()
+            await copied_to(made, "b", every[3:])
+        link = made.links["c>b"]
+        link.start()
+        await eventually(lambda: [each["kind"] for each in link.status()["gaps"]] == ["earlier-life"])
+        await link.resolve(TOPIC, "keep-both")
+        others = await made.publish("c", 0, 1)
+        await eventually(lambda: made.entries("b", "c") == others)
+        topic = made.engines["b"].find(TOPIC)
+        assert topic is not None
+        ((_, upto),) = topic.origins.left_out("a")
+        assert upto.ledger < min(life.first.ledger for life in lives(made.engines["b"].store, topic.topic_id)["a"])

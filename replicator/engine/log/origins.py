@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from replicator.engine.log.block import BlockKind
+from replicator.engine.log.commit.putting_back import PUT_BACK_BETWEEN
 from replicator.engine.log.extent_rows import extent_keys, lives, oldest_lives
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
@@ -71,7 +72,8 @@ class Origins:
     def earlier_lives(self) -> Mapping[str, Position]:
         """Return the last position of each earlier life that is here, by ``origin/incarnation``.
 
-        No origin's name has a slash, so these names cannot be mistaken for origins.
+        Messages that a reclaim put back between ledgers of this cluster's newest life count as one more life, named
+        ``origin/between``. No origin's name has a slash, so these names cannot be mistaken for origins.
         """
         if self._earlier is None:
             marks = self._high_waters
@@ -97,6 +99,9 @@ class Origins:
             newest = self._store.newest_message(self._topic_id, self._store.cluster, Position(ledger, last))
             if block is not None and newest is not None:
                 found[f"{self._store.cluster}/{block.header.incarnation}"] = newest
+        between = self._store.meta(f"{PUT_BACK_BETWEEN} {self._topic_id}")
+        if between is not None and self._log.trimmed < (end := Position.parse(between)):
+            found[f"{self._store.cluster}/between"] = end
         return found
 
     def had(self, origin: str, position: Position) -> bool:

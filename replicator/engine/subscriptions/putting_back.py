@@ -23,7 +23,7 @@ from replicator.engine.subscriptions.mark_delete import place_before
 from snapshots.ack_vector import OriginAcks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
-from snapshots.starts import FROM_THE_FIRST, Start
+from snapshots.starts import FROM_THE_FIRST, Start, by_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Told:
             return max(self, other, key=lambda told: told.generation)
         acks = self.acks.copy()
         acks.merge(OriginAcks(acks.incarnation, other.acks.ranges, other.acks.positions, other.acks.batches))
-        return Told(self.generation, acks, min(self.start, other.start))
+        return Told(self.generation, acks, min(self.start, other.start, key=by_position))
 
 
 def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> None:
@@ -78,7 +78,7 @@ def _begin_after(state: CursorState, log: PutBackLog) -> None:
     if first is None or _is_behind(state, log, first):
         return
     start = state.starts.get(log.cluster, FROM_THE_FIRST)
-    state.starts = {**state.starts, log.cluster: max(start, Start(log.incarnation, log.last))}
+    state.starts = {**state.starts, log.cluster: max(start, Start(log.incarnation, log.last), key=by_position)}
     if state.mark_delete < log.last:
         state.mark_delete = log.last
         state.individually_deleted.discard_through(log.last)
@@ -115,7 +115,7 @@ def _take_over(state: CursorState, log: PutBackLog, told: Told) -> None:
     state.individually_deleted.difference_update(left)
     state.individually_deleted.discard_through(state.mark_delete)
     if log.cluster in state.starts or told.start != FROM_THE_FIRST:
-        start = min(before, told.start) if log.cluster in state.starts else told.start
+        start = min(before, told.start, key=by_position) if log.cluster in state.starts else told.start
         state.starts = {**state.starts, log.cluster: start}
 
 
@@ -123,7 +123,7 @@ def _consumed(put_back: PositionSet, told: Told) -> PositionSet:
     """Return those messages of ``put_back`` that somebody acknowledged, or that lie before the start in other
     clusters."""
     found = put_back.common(told.acks.positions)
-    for after, upto in [(BEFORE_ALL, _end(told.start)), *told.acks.ranges]:
+    for after, upto in [(BEFORE_ALL, told.start.position), *told.acks.ranges]:
         part = put_back.after(after)
         part.discard_above(upto)
         found.update(part)
@@ -133,18 +133,9 @@ def _consumed(put_back: PositionSet, told: Told) -> PositionSet:
 def _uncovered(log: PutBackLog, start: Start, before: Start) -> PositionSet:
     """Return this cluster's messages between the earlier start ``start`` and the start ``before``, except those put
     back."""
-    if before <= start:
+    if by_position(before) <= by_position(start):
         return PositionSet()
-    found = log.own.after(_end(start))
-    found.discard_above(_end(before))
+    found = log.own.after(start.position)
+    found.discard_above(before.position)
     found.difference_update(log.put_back)
     return found
-
-
-def _end(start: Start) -> Position:
-    """Return the last position that lies before ``start``, in whatever life of the topic.
-
-    Messages of all earlier lives lie before a start. Their positions are below the start's incarnation, because the
-    ledger ids of a life are above the incarnation of that life and below that of the next.
-    """
-    return start.position if start == FROM_THE_FIRST else max(start.position, Position(start.incarnation, -1))

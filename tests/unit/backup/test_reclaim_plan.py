@@ -117,7 +117,7 @@ def test_on_an_empty_directory_the_newest_life_comes_back_and_the_earlier_ones_b
 def test_what_was_deleted_on_purpose_stays_where_it_is_and_is_named() -> None:
     lives = plan_lives("t", USED_SINCE, {"b": [life(10, 11, deleted=True)]}, (), lost)
     assert (lives.plans, lives.refused) == ((), ())
-    assert lives.deleted == {"b": 10}
+    assert lives.deleted == {"b": (10,)}
 
 
 def test_ids_that_do_not_lie_below_are_refused_and_named() -> None:
@@ -129,4 +129,5 @@ def test_ids_that_do_not_lie_below_are_refused_and_named() -> None:
 def test_a_store_that_was_used_since_is_never_deleted_for_a_life_with_a_higher_id() -> None:
     lives = plan_lives("t", USED_SINCE, {"b": [life(200, 201)]}, (), lost)
     assert lives.plans == ()
-    assert "a clock was behind" in lives.refused[0]
+    assert "which has messages, too" in lives.refused[0]
+    assert "--from-directory" in lives.refused[0]

@@ -128,6 +128,12 @@ def test_the_text_of_a_gap_names_first_the_way_that_loses_nothing_and_in_numbers
         assert lost.detail.index("backup reclaim") < len(lost.detail)
 
 
+def test_a_gap_of_an_origin_of_which_the_destination_has_nothing_says_how_many_messages_would_be_deleted() -> None:
+    found = gap({"own": Mark(7, at(9), at(9), 4_321)}, trimmed={"x": Position(5, 1)}, elsewhere="x")
+    assert found is not None
+    assert "4321 messages" in found.detail
+
+
 def test_messages_that_only_the_destination_has_are_lost_data() -> None:
     assert kind(gap({"own": Mark(7, at(10))})) == (LOST_DATA, "own")
 

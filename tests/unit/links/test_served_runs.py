@@ -17,7 +17,7 @@ from replicator.links.served_runs import (
     ServedRuns,
     Verdict,
 )
-from replicator.peering.runs import Run, RunAnswer, RunTold, Standing
+from replicator.peering.runs import EARLIER_MAX, Run, RunAnswer, RunTold, Standing
 
 FIRST = Run("first", (), "h1", 1)
 RESTARTED = Run("restarted", ("first",), "h1", 2)
@@ -136,6 +136,19 @@ def test_an_operator_says_which_of_them_stays_whichever_was_first(stays: Run, go
     later_start_of_the_one_that_stays = Run("later", stays.line)
     made.disconnected(stays.id, 3.0)
     assert made.arrives(later_start_of_the_one_that_stays, 3.0).standing is Standing.SERVED
+
+
+def test_a_dismissed_store_stays_dismissed_however_often_it_is_started() -> None:
+    """A run names only the last runs of its store before it."""
+    made = with_twins()
+    made.stays("first", 2.0)
+    line: tuple[str, ...] = COPY.line
+    for number in range(3 * EARLIER_MAX):
+        run = Run(f"copy {number}", line[:EARLIER_MAX], "h2", number)
+        assert made.arrives(run, 3.0 + number).standing is Standing.DISMISSED
+        line = run.line
+    assert len(made.decisions.gone) < 8, "and not each start of it is remembered"
+    assert made.arrives(Run("later", ("first",), "h1", 9), 500.0).standing is not Standing.DISMISSED
 
 
 def test_a_decision_may_be_taken_back() -> None:

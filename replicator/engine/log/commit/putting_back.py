@@ -51,6 +51,9 @@ PUT_BACK_BELOW: Final = "put back below"
 as text.
 
 A mapping of another cluster to a position up to that LAC says nothing about what was put back (DESIGN §4.2)."""
+PUT_BACK_BETWEEN: Final = "put back between"
+"""With the topic's id, the name of a row in the table ``meta``: the last position that was put back between ledgers of
+the newest life, as text. Peers that have later messages never get it, and do not know that they lack it."""
 RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of rows that one transaction writes again. The rows of small blocks contain their bodies."""
 RECOUNTED_ROWS_MAX: Final = 10_000

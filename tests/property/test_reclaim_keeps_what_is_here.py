@@ -1,0 +1,127 @@
+"""A reclaim of a store whose topic has an earlier life than a peer has: what only this store has stays.
+
+Engines, HTTP and the reclaim are real. Invariants (DESIGN §3): 12 and 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, message, opened
+from test_reclaim_faults import Clusters, Peer, blocks_of, clusters, live, own
+from test_reclaim_lives import both, published
+
+from replicator.backup.reclaiming import reclaim
+from replicator.engine.lineage import CopyWriter
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.log.stored_blocks import StoredBlock
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.restored import MARK, RestoredMark
+from snapshots.position import BEFORE_ALL
+
+
+async def give_life(peer: Peer, blocks: list[StoredBlock], incarnation: int) -> None:
+    """Copy the blocks of one life, above the earlier ones that the peer keeps."""
+    copy = await peer.engine.topic(TOPIC)
+    mark = copy.origins.high_water("us-east")
+    if mark is not None:
+        await peer.engine.writer.keep_both(copy.tail, {"us-east": HighWater(incarnation, mark.position)})
+    previous = BEFORE_ALL if mark is None else mark.position
+    for each in blocks:
+        await copy.writing.copy([CopiedBlock(previous, bytes(each.block))])
+        previous = each.header.origin_last
+
+
+async def here(found: Clusters) -> tuple[list[StoredBlock], int]:
+    async with opened(found.data) as engine:
+        topic = await engine.topic(TOPIC)
+        return own(topic), topic.incarnation
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["put-back", "restored"])
+@pytest.mark.parametrize("peer_has_earlier", [False, True])
+def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_has(
+    tmp_path: Path, restored: bool, peer_has_earlier: bool
+) -> None:
+    """The volume was not mounted, a worker began an empty store, and now the volume, or a backup of it, is back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            await live(found.data, ["publish"] * 4, [0])
+            before, incarnation = await here(found)
+            if peer_has_earlier:
+                await give_life(peer, before, incarnation)
+            shutil.move(found.data, tmp_path / "volume")
+            await live(found.data, ["publish"] * 2, [100])
+            later, incarnation = await here(found)
+            await give_life(peer, later, incarnation)
+            async with opened(found.data) as engine:
+                line = engine.origin_stores.line
+            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "volume", found.data)
+            if restored:
+                async with opened(found.data) as engine:
+                    await engine.remember(MARK, RestoredMark("1", "backup", 1, 1).as_json())
+            done = await found.reclaim()
+            back = await published(found)
+            missing = [at for at, _ in both(before, []) if at not in dict(back)]
+            assert not missing, f"what was here is gone: {done}"
+            assert "a clock was behind" not in str(done.lost), "no clock was behind"
+            assert "--from-directory" in str(done.lost)
+            shutil.move(found.data, tmp_path / "aside")  # the way on that the text names
+            if restored:
+                async with opened(tmp_path / "aside") as engine:
+                    await engine.remember(MARK, RestoredMark("1", "backup", 1, 1, 1).as_json())
+            done = await reclaim(found.topology, "us-east", from_directory=tmp_path / "aside")
+            assert await published(found) == both(before, later), done
+
+    asyncio.run(main())
+
+
+def test_what_was_confirmed_since_a_snapshot_of_the_disk_was_put_back_stays(tmp_path: Path) -> None:
+    """The topic was deleted and made anew after the snapshot, and published to after the snapshot was put back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            await live(found.data, ["publish"] * 4, [0])
+            shutil.copytree(found.data, tmp_path / "snapshot")
+            async with opened(found.data) as engine:
+                await engine.deleting.delete(TOPIC, force=True)
+                topic = await engine.topic(TOPIC)
+                await topic.publish([message(b"anew")])
+            later, incarnation = await here(found)
+            await give_life(peer, later, incarnation)
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "snapshot", found.data)
+            async with opened(found.data) as engine:
+                await (await engine.topic(TOPIC)).publish([message(b"confirmed since")])
+            before, _ = await here(found)
+            done = await found.reclaim()
+            back = await published(found)
+            assert not [at for at, _ in both(before, []) if at not in dict(back)], f"confirmed, and gone: {done}"
+
+    asyncio.run(main())
+
+
+def test_what_a_cluster_that_was_not_asked_may_have_is_not_said_to_be_at_nobodys(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            await live(found.data, ["publish"] * 4, [0])
+            before, incarnation = await here(found)
+            one, two = found.peers
+            await give_life(one, before, incarnation)
+            await give_life(two, before, incarnation)
+            topic = await one.engine.topic(TOPIC)
+            await topic.trimming.trim(blocks_of(topic)[1].last)
+            shutil.rmtree(found.data)
+            done = await found.reclaim(without=frozenset({"ap-south"}))
+            assert "nobody that was asked has us-east's messages" in str(done.lost), done.lost
+
+    asyncio.run(main())
