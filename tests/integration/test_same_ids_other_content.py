@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from http import HTTPStatus
 from itertools import count
 from typing import Any
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
@@ -68,9 +70,15 @@ def received(deployed: Deployment, cluster: str, topic: str, expected: int, name
             consumer.acknowledge(message)
 
 
-def messages_of(deployed: Deployment, cluster: str, topic: str) -> Any:
+def messages_of(deployed: Deployment, cluster: str, topic: str) -> int:
+    """Return how many messages a cluster has of a topic; none if the topic has not come to it yet."""
     short = topic.removeprefix("persistent://")
-    return deployed.get(cluster, f"/admin/v2/persistent/{short}/stats")["msgInCounter"]
+    try:
+        return int(deployed.get(cluster, f"/admin/v2/persistent/{short}/stats")["msgInCounter"])
+    except HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        return 0
 
 
 def settled(deployed: Deployment, topic: str, messages: int) -> None:
