@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
 from itertools import count
-from typing import Any
 from urllib.error import HTTPError
 
 import pulsar
