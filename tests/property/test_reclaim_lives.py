@@ -19,6 +19,7 @@ from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
@@ -264,5 +265,38 @@ def test_two_lives_that_one_peer_keeps_come_back_below_the_third(tmp_path: Path)
             shutil.rmtree(found.data)  # once more, onto an empty directory
             assert [each.below for each in (await found.reclaim()).topics] == [False, True]
             assert await published(found) == both(*lives)
+
+    asyncio.run(main())
+
+
+def test_a_life_that_was_deleted_on_purpose_is_named_by_its_last_position_where_another_life_comes_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            deleted, _ = await lost_and_used(found, ["publish"] * 3, ["publish"] * 2)
+            await give(peer, deleted)
+            async with opened(found.data) as engine:
+                kept = own(topic := await engine.topic(TOPIC))
+                life, line = topic.incarnation, engine.origin_stores.line
+            assert peer.topic is not None
+            mark = peer.topic.origins.high_water("us-east")
+            assert mark is not None
+            gone = Deletion(TOPIC, "us-east", mark.incarnation, deleted[-1].last, 1)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [], [gone])
+            await peer.engine.writer.keep_both(peer.topic.tail, {"us-east": HighWater(life, mark.position)})
+            previous = mark.position
+            for each in kept:
+                await peer.topic.writing.copy([CopiedBlock(previous, bytes(each.block))])
+                previous = each.header.origin_last
+            shutil.rmtree(found.data)
+            text = f"{TOPIC} was deleted on purpose up to {deleted[-1].last} (eu-west still has a copy): nothing of "
+            plan = await plan_reclaim(found.topology, "us-east")
+            done = await found.reclaim()
+            assert plan.deleted == tuple(done.deleted) == (f"{text}that life comes back; other lives of it do",)
+            assert await published(found) == both([], kept)
+            again = await found.reclaim()
+            assert again.deleted == [f"{text}that life comes back"], "this time no other life comes back"
 
     asyncio.run(main())
