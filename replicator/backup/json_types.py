@@ -80,9 +80,7 @@ class PlannedTopic(TypedDict):
     below: Annotated[bool, "whether it is to be put back below what the store has, as an earlier life is"]
     between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store has"]
     sources: Annotated[dict[str, str], "the last position that it has, by cluster", "ledger:entry"]
-    missing: Annotated[
-        list[list[str]], "ranges of positions that no asked cluster has: after the first, up to the second"
-    ]
+    missing: Annotated[list[list[str]], "ranges that no cluster that was asked has: after the first, up to the second"]
 
 
 class ReclaimPlanAnswer(TypedDict):

@@ -29,6 +29,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,12 @@ APPENDED_BYTES: Final = 8 * 1024 * 1024
 MET_DAMAGE: Final = "reclaim met damage"
 """Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
 It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
+COUNTED: Final = "reclaimed topics"
+"""Name of a row in the table ``meta``: digests of the names of all topics of which messages came back since the mark's
+time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of :class:`RestoredMark`, because
+older versions could not read a mark with that field."""
+COUNTED_BYTES: Final = 8
+"""Size of such a digest. Two of a million names have the same digest once in many millions of stores."""
 NAMED_MAX: Final = 10
 """Losses of a topic that are reported one by one; more of them are only counted."""
 
@@ -560,10 +567,20 @@ async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) 
 async def _settle(engine: Engine, done: Reclaimed) -> None:
     mark = restored_mark(engine.store) or _new_mark()
     messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
-    settled = mark.settled(_now_ms(), messages=messages, topics=len(done.topics), lost=tuple(done.lost))
+    counted = engine.store.meta(COUNTED) or {}
+    known = set(counted["topics"] if counted.get("restored_at_ms") == mark.restored_at_ms else ())
+    names = known | {_digest(topic.name) for topic in done.topics if topic.messages}
+    if names != known:
+        await engine.remember(COUNTED, {"restored_at_ms": mark.restored_at_ms, "topics": sorted(names)})
+    topics = max(mark.reclaimed_topics, len(names))  # an older version left a number, and no names
+    settled = mark.settled(_now_ms(), messages=messages, topics=topics, lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())
     if engine.store.meta(MET_DAMAGE):
         await engine.remember(MET_DAMAGE, False)
+
+
+def _digest(name: str) -> str:
+    return blake2b(name.encode(), digest_size=COUNTED_BYTES).hexdigest()
 
 
 def _new_mark() -> RestoredMark:

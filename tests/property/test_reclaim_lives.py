@@ -300,3 +300,30 @@ def test_a_life_that_was_deleted_on_purpose_is_named_by_its_last_position_where_
             assert again.deleted == [f"{text}that life comes back"], "this time no other life comes back"
 
     asyncio.run(main())
+
+
+def test_topics_of_several_reclaims_are_counted_once_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            one, _ = found.peers
+            before, _ = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            other, _ = await lost_and_used(found, ["publish"] * 2, ["publish"], OTHER)
+
+            async def counts() -> tuple[int, int]:
+                await found.reclaim()
+                async with opened(found.data) as engine:
+                    mark = restored_mark(engine.store)
+                    assert mark is not None
+                    return mark.reclaimed_messages, mark.reclaimed_topics
+
+            await give(one, before[:2])
+            one_each = before[0].header.messages
+            assert await counts() == (2 * one_each, 1)
+            assert await counts() == (2 * one_each, 1), "one that brings nothing changes nothing"
+            await give(one, other, OTHER)
+            assert await counts() == (4 * one_each, 2)
+            two = found.peers[1]
+            await give(two, before)
+            assert await counts() == (5 * one_each, 2), "a topic that it counted already"
+
+    asyncio.run(main())
