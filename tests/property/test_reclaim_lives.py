@@ -23,7 +23,7 @@ from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
-from replicator.engine.restored import check_settled, restored_mark
+from replicator.engine.restored import MARK, RestoredMark, check_settled, restored_mark
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -325,5 +325,8 @@ def test_topics_of_several_reclaims_are_counted_once_each(tmp_path: Path) -> Non
             two = found.peers[1]
             await give(two, before)
             assert await counts() == (5 * one_each, 2), "a topic that it counted already"
+            async with opened(found.data) as engine:
+                await engine.remember(MARK, RestoredMark("1", "backup", 1, 1).as_json())
+            assert await counts() == (0, 0), "what came back before a restore does not count after it"
 
     asyncio.run(main())
