@@ -54,19 +54,19 @@ class ReclaimedTopic(TypedDict):
     after: Annotated[str, "the last position that the store had before", "ledger:entry"]
     upto: Annotated[str, "the last position that came back", "ledger:entry"]
     made_anew: Annotated[bool, "whether the topic was made for this, since the store had none, or an older life of it"]
-    holes: Annotated[int, "ranges of positions that nobody has", "ranges"]
+    holes: Annotated[int, "ranges of positions that no cluster that was asked has", "ranges"]
     below: Annotated[bool, "whether it was put back below what the store had, as an earlier life of the topic is"]
     between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store had"]
 
 
 class ReclaimAnswer(TypedDict):
-    """What a restored cluster took back from the others."""
+    """What a cluster took back from the others."""
 
-    topics: Annotated[list[ReclaimedTopic], "topics of which something came back"]
-    epoch_before: Annotated[int, "the failover epoch in the backup"]
+    topics: Annotated[list[ReclaimedTopic], "lives of topics of which something came back"]
+    epoch_before: Annotated[int, "the failover epoch that the store had before"]
     epoch: Annotated[int, "the failover epoch now"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
-    deleted: Annotated[list[str], "topics that were deleted on purpose and that others still have, in words"]
+    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
 
 
 class PlannedTopic(TypedDict):
@@ -80,7 +80,7 @@ class PlannedTopic(TypedDict):
     below: Annotated[bool, "whether it is to be put back below what the store has, as an earlier life is"]
     between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store has"]
     sources: Annotated[dict[str, str], "the last position that it has, by cluster", "ledger:entry"]
-    missing: Annotated[list[list[str]], "ranges of positions that no cluster has: after the first, up to the second"]
+    missing: Annotated[list[list[str]], "ranges that no cluster that was asked has: after the first, up to the second"]
 
 
 class ReclaimPlanAnswer(TypedDict):
@@ -88,7 +88,7 @@ class ReclaimPlanAnswer(TypedDict):
 
     topics: Annotated[list[PlannedTopic], "of which something would come back"]
     lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]
-    deleted: Annotated[list[str], "topics that were deleted on purpose and that others still have, in words"]
+    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
 
 
 class RestoreAnswer(TypedDict):

@@ -29,6 +29,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,12 @@ APPENDED_BYTES: Final = 8 * 1024 * 1024
 MET_DAMAGE: Final = "reclaim met damage"
 """Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
 It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
+COUNTED: Final = "reclaimed topics"
+"""Name of a row in the table ``meta``: digests of the names of all topics of which messages came back since the mark's
+time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of :class:`RestoredMark`, because
+older versions could not read a mark with that field."""
+COUNTED_BYTES: Final = 8
+"""Size of such a digest. Two of a million names have the same digest once in many millions of stores."""
 NAMED_MAX: Final = 10
 """Losses of a topic that are reported one by one; more of them are only counted."""
 
@@ -91,7 +98,7 @@ class Reclaimed:
     lost: list[str] = field(default_factory=list)
     """Known losses, and clusters that were not asked, in words."""
     deleted: list[str] = field(default_factory=list)
-    """Topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
     damaged: bool = False
     """Whether something is lost because a block is damaged at a peer."""
 
@@ -108,7 +115,9 @@ class ReclaimPlan:
     lost: tuple[str, ...]
     """Known losses, and clusters that would not be asked, in words."""
     deleted: tuple[str, ...]
-    """Topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    without: frozenset[str] = frozenset()
+    """Clusters that were not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +206,12 @@ def _planned(
     return ReclaimPlan(
         tuple(plan for lives in found.values() for plan in lives.plans),
         (*lost, *_not_asked(name, without)),
-        tuple(each for topic, lives in found.items() for each in _deleted(engine, name, topic, lives)),
+        tuple(
+            each
+            for topic, lives in found.items()
+            for each in _deleted(engine, topic, lives, peers, others_come_back=bool(lives.plans))
+        ),
+        without,
     )
 
 
@@ -256,7 +270,7 @@ class _Run:
         for self._number, name in enumerate(names, 1):
             lives = _lives(engine, name, peers, self._rewritten)
             done.loses(*lives.refused)
-            done.deleted += _deleted(engine, engine.cluster, name, lives)
+            before = len(done.topics)
             for plan in lives.plans:
                 self._pace.check()
                 await self._begin()
@@ -267,6 +281,8 @@ class _Run:
                     break
             else:
                 done.loses(*_out_of_place(engine, name, peers, lives))
+            came_back = any(each.messages for each in done.topics[before:])
+            done.deleted += _deleted(engine, name, lives, peers, others_come_back=came_back)
             await self._finish(engine.find(name))
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
@@ -349,15 +365,30 @@ def _copies(name: str, peers: Sequence[Peer]) -> dict[str, Sequence[PeerCopy]]:
     return {peer.name: peer.copies[name] for peer in peers if name in peer.copies}
 
 
-def _deleted(engine: Engine | None, cluster: str, name: str, lives: Lives) -> list[str]:
-    if not lives.deleted:
-        return []
+def _deleted(
+    engine: Engine | None, name: str, lives: Lives, peers: Sequence[Peer], *, others_come_back: bool
+) -> list[str]:
+    """Return in words each life of the topic ``name`` that was deleted on purpose and stays at peers, the oldest first.
+
+    ``others_come_back`` says that messages of other lives of the topic come back.
+    """
     here = None if engine is None else engine.find(name)
-    is_here = here is not None and any(here.incarnation in each for each in lives.deleted.values())
-    return [
-        f"{name} was deleted on purpose ({', '.join(sorted(lives.deleted))} still has a copy): nothing of it comes back"
-        + (f"; the backup of {cluster} has it: delete it there again" if is_here else "")
-    ]
+    found: list[str] = []
+    for life in sorted({each for deleted in lives.deleted.values() for each in deleted}):
+        last = {
+            peer.name: copy.mark
+            for peer in peers
+            if life in lives.deleted.get(peer.name, ())
+            for copy in peer.copies.get(name, ())
+            if copy.incarnation == life
+        }
+        found.append(
+            f"{name} was deleted on purpose up to {max(last.values())} ({', '.join(sorted(last))} still "
+            f"{'has a copy' if len(last) == 1 else 'have copies'}): nothing of that life comes back"
+            + ("; other lives of it do" if others_come_back else "")
+            + ("; this store has it: delete it there again" if here is not None and here.incarnation == life else "")
+        )
+    return found
 
 
 def _not_asked(cluster: str, without: frozenset[str]) -> list[str]:
@@ -536,10 +567,20 @@ async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) 
 async def _settle(engine: Engine, done: Reclaimed) -> None:
     mark = restored_mark(engine.store) or _new_mark()
     messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
-    settled = mark.settled(_now_ms(), messages=messages, topics=len(done.topics), lost=tuple(done.lost))
+    counted = engine.store.meta(COUNTED) or {}
+    known = set(counted["topics"] if counted.get("restored_at_ms") == mark.restored_at_ms else ())
+    names = known | {_digest(topic.name) for topic in done.topics if topic.messages}
+    if names != known:
+        await engine.remember(COUNTED, {"restored_at_ms": mark.restored_at_ms, "topics": sorted(names)})
+    topics = max(mark.reclaimed_topics, len(names))  # an older version left a number, and no names
+    settled = mark.settled(_now_ms(), messages=messages, topics=topics, lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())
     if engine.store.meta(MET_DAMAGE):
         await engine.remember(MET_DAMAGE, False)
+
+
+def _digest(name: str) -> str:
+    return blake2b(name.encode(), digest_size=COUNTED_BYTES).hexdigest()
 
 
 def _new_mark() -> RestoredMark:

@@ -58,6 +58,9 @@ At = Annotated[
     ),
 ]
 Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that the backups are of.")]
+TakesBack = Annotated[
+    str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that takes back its messages.")
+]
 Id = Annotated[
     str | None, typer.Option("--backup", metavar="ID", help="The id of the backup; without it, the newest backup.")
 ]
@@ -258,7 +261,7 @@ def restore(
 @app.command()
 def reclaim(
     file: TopologyFile,
-    cluster: Of,
+    cluster: TakesBack,
     without: Without = None,
     dry_run: Annotated[
         bool,
@@ -368,9 +371,12 @@ def _reclaim_progress() -> Callable[[Progress], None]:
 
 def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     lines: list[str] = []
+    with_messages = {topic.name for topic in done.topics if topic.messages}
     for topic in done.topics:
         if not topic.messages:  # only markers came back; nobody published them
-            if topic.made_anew:
+            if topic.made_anew and topic.name in with_messages:
+                lines.append(f"{topic.name} was made again in its newest life, which has no messages of {cluster}")
+            elif topic.made_anew:
                 lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
             continue
         how = " (the topic was made again)" if topic.made_anew else ""
@@ -387,12 +393,12 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
             else f"the other clusters have nothing of {cluster}'s messages that it lacks"
         )
     if done.epoch != done.epoch_before:
-        lines.append(f"there was a failover since: epoch {done.epoch} (this store had {done.epoch_before})")
+        lines.append(f"there was a failover: epoch {done.epoch} (this store had {done.epoch_before})")
     lines += _not_taken(done.deleted)
     lines += [f"lost: {lost}" for lost in done.lost]
     lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
-        f"Consumers that connect to {cluster} before that are given again what they had acknowledged since. "
+        f"Consumers that connect to {cluster} before that may be given again what they had acknowledged. "
         "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
     )
     return lines
@@ -405,8 +411,9 @@ def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
         where = "between what is here" if topic.between else where
         how = f" ({where})" if topic.below or topic.made_anew else ""
         sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
+        nobody = "nobody that was asked" if plan.without else "nobody"
         lines.append(
-            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or 'nobody'}"
+            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or nobody}"
             + "".join(f"; missing after {after} up to {upto}" for after, upto in topic.holes[:NAMED_MAX])
             + (f"; and {len(topic.holes) - NAMED_MAX} more ranges" if len(topic.holes) > NAMED_MAX else "")
         )
@@ -425,7 +432,7 @@ def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
 def _not_taken(deleted: Sequence[str]) -> list[str]:
     lines = [f"not taken back: {each}" for each in deleted[:NAMED_MAX]]
     if len(deleted) > NAMED_MAX:
-        lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more topics that were deleted on purpose")
+        lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more lives of topics that were deleted on purpose")
     return lines
 
 

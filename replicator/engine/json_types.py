@@ -104,15 +104,15 @@ class StagingStatus(TypedDict):
 
 
 class RestoredStatus(TypedDict):
-    """The last restore of the store from a backup."""
+    """The last restore of the store from a backup, or its last reclaim without one."""
 
     restore_id: Annotated[str, "by which other clusters tell it from earlier ones"]
-    backup: Annotated[str, "the backup's id"]
-    made_at_ms: Annotated[int, "when the backup was made"]
-    restored_at_ms: Annotated[int, "when it was restored"]
+    backup: Annotated[str, "the backup's id; empty: none was restored, and messages were only taken back"]
+    made_at_ms: Annotated[int, "when the backup was made; without one, when the first reclaim began"]
+    restored_at_ms: Annotated[int, "when it was restored; without a backup, when the first reclaim began"]
     settled_at_ms: Annotated[int | None, "when the other clusters had been asked; null: the worker may not start yet"]
     reclaimed_messages: Annotated[int, "that came back from other clusters", "messages"]
-    reclaimed_topics: Annotated[int, "of which they are", "topics"]
+    reclaimed_topics: Annotated[int, "of which they are; each topic counts once", "topics"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
 
 

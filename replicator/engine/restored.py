@@ -37,6 +37,7 @@ class RestoredMark:
     """Changes with each restore, and with a reclaim of a store whose mark is settled. By this id other clusters notice
     that the store was restored since they last spoke to it."""
     backup: str
+    """Id of the backup. Empty if the store was not restored, and only a reclaim was run."""
     made_at_ms: int
     restored_at_ms: int
     settled_at_ms: int | None = None
@@ -48,6 +49,14 @@ class RestoredMark:
 
     def settled(self, at_ms: int, *, messages: int, topics: int, lost: tuple[str, ...]) -> RestoredMark:
         return replace(self, settled_at_ms=at_ms, reclaimed_messages=messages, reclaimed_topics=topics, lost=lost)
+
+    def in_words(self) -> str:
+        """Return what the mark says of its store, for the log of a worker. Return an empty text if that is nothing."""
+        if self.backup:
+            return "this store was restored from a backup"
+        if self.reclaimed_messages:
+            return "messages of this store were taken back from other clusters"
+        return "a reclaim of this store named losses" if self.lost else ""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "lost": list(self.lost)}

@@ -285,12 +285,18 @@ class LinkTopics:
         self._note_deleted(name)
 
     async def heard_of_restore(self, restore_id: str) -> None:
-        """The destination was restored from a backup, if it was not known before: it lost what its own consumers had
-        acknowledged, of every topic, and which subscriptions there are. Others know of it, and are to tell."""
+        """Note that the destination was restored from a backup, or that a reclaim was run on it, if that is news.
+
+        It may have lost subscriptions, and what its own consumers had acknowledged. Other clusters tell it again.
+        """
         if restore_id == self.memory.restore_id:
             return
         link = self._route.link
-        log.warning("the destination was restored from a backup", link=link.key, restore=restore_id)
+        log.warning(
+            "the destination was restored from a backup, or a reclaim was run on it",
+            link=link.key,
+            restore=restore_id,
+        )
         if self._on_lost_copy is not None:
             for name in self.copier.topics:
                 self._on_lost_copy(name)

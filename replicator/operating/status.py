@@ -187,6 +187,7 @@ def render(
     unanswered = [answer for answer in answers.values() if "error" in answer]
     if len(unanswered) < len(answers):
         parts += [_links(answers), _wrong(answers, None if summaries is None else WRONG_SHOWN_MAX)]
+        parts += [f"{cluster}: {remark}" for cluster, answer in answers.items() if (remark := _remark(answer))]
         if summaries is None:
             parts.append(_topics(answers, top))
         else:
@@ -273,7 +274,7 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"ready; failing: {named}", style="yellow")
     if exposed := answer.get("exposed"):
         yield Text(f"insecure: anybody can connect to {', '.join(exposed)}", style="yellow")
-    if restored := answer.get("restored"):
+    if (restored := answer.get("restored")) and (restored["backup"] or restored["lost"]):
         yield Text(_restored(restored), style="yellow")
 
 
@@ -305,10 +306,27 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     return troubles if more <= 0 else [*troubles[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
+def _remark(answer: Mapping[str, Any]) -> str:
+    """Return a remark about a worker that is no fault: messages came back, and no backup was restored. Else return an
+    empty text."""
+    mark = answer.get("restored")
+    if not mark or mark["backup"] or mark["lost"] or not mark["reclaimed_messages"]:
+        return ""
+    return _restored(mark)
+
+
 def _restored(mark: Mapping[str, Any]) -> str:
-    at = datetime.fromtimestamp(mark["made_at_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    """Return in words what a restore and a reclaim did to a store. Without a backup, there was only a reclaim."""
     lost = "".join(f"; lost: {each}" for each in mark["lost"])
-    return f"restored to {at} (backup {mark['backup']}); {mark['reclaimed_messages']} messages came back{lost}"
+    messages = f"{mark['reclaimed_messages']} messages"
+    if not mark["backup"]:
+        at = _moment(mark["restored_at_ms"] if mark["settled_at_ms"] is None else mark["settled_at_ms"])
+        return f"{messages} were taken back from other clusters on {at}{lost}"
+    return f"restored to {_moment(mark['made_at_ms'])} (backup {mark['backup']}); {messages} came back{lost}"
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def _serves(failover: Mapping[str, Any] | None) -> tuple[Text, str]:

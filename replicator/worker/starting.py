@@ -264,8 +264,9 @@ async def _open_store(
     except BaseException:
         await engine.close()
         raise
-    if mark is not None:
-        log.warning("this store was restored from a backup", cluster=cluster.name, **mark.as_json())
+    if mark is not None and (text := mark.in_words()):
+        told = log.warning if mark.backup or mark.lost else log.info
+        told(text, cluster=cluster.name, **mark.as_json())
     return engine
 
 

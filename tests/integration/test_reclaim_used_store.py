@@ -97,6 +97,13 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still", 60)
     mesh.until(lambda: mesh.agree("sub") and mesh.consumed(), "the same state everywhere", 120)
     assert {mesh.messages(name) for name in "ABC"} == {MESSAGES + 150}
+    said = " ".join(mesh.command("status").stdout.split())
+    assert f"A: {MESSAGES} messages were taken back from other clusters on " in said
+    assert "restored to" not in said
+    logs = {name: (mesh.path / f"{name}.log").read_text() for name in "AB"}
+    assert "messages of this store were taken back from other clusters" in logs["A"]
+    assert "this store was restored from a backup" not in logs["A"]
+    assert "or a reclaim was run on it" in logs["B"]
     mesh.verify()
 
 

@@ -297,5 +297,5 @@ def test_verify_fix_says_what_nobody_has_and_leaves_it(mesh: Mesh) -> None:
     status, found = verify(mesh, "--fix")
     assert status == 1
     assert [each["cluster"] for each in found["damaged"]] == ["A"]
-    text = f"not done: A mends {ORDERS} at {found['damaged'][0]['position']}: nobody has it whole: "
+    text = f"not done: A mends {ORDERS} at {found['damaged'][0]['position']}: no cluster gave it whole: "
     assert found["fix"][0].startswith(text), found["fix"]

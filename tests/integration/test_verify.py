@@ -600,8 +600,8 @@ def test_fix_says_which_damaged_blocks_a_worker_mended_and_which_nobody_has(clus
     assert [each.position for each in report.damaged] == [sound[0][0]]
     assert report.exit_status == 1
     assert report.steps[:2] == (
-        f"not done: us-east mends {FLIGHTS} at {sound[0][0]}: nobody has it whole: eu-west does not have that block as "
-        "it was",
+        f"not done: us-east mends {FLIGHTS} at {sound[0][0]}: no cluster gave it whole: eu-west does not have "
+        "that block as it was",
         f"done: us-east mended {FLIGHTS} at {second}",
     )
 

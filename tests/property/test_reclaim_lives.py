@@ -19,10 +19,11 @@ from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
 from replicator.engine.errors import StoreUnusable
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
-from replicator.engine.restored import check_settled, restored_mark
+from replicator.engine.restored import MARK, RestoredMark, check_settled, restored_mark
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -264,5 +265,68 @@ def test_two_lives_that_one_peer_keeps_come_back_below_the_third(tmp_path: Path)
             shutil.rmtree(found.data)  # once more, onto an empty directory
             assert [each.below for each in (await found.reclaim()).topics] == [False, True]
             assert await published(found) == both(*lives)
+
+    asyncio.run(main())
+
+
+def test_a_life_that_was_deleted_on_purpose_is_named_by_its_last_position_where_another_life_comes_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            deleted, _ = await lost_and_used(found, ["publish"] * 3, ["publish"] * 2)
+            await give(peer, deleted)
+            async with opened(found.data) as engine:
+                kept = own(topic := await engine.topic(TOPIC))
+                life, line = topic.incarnation, engine.origin_stores.line
+            assert peer.topic is not None
+            mark = peer.topic.origins.high_water("us-east")
+            assert mark is not None
+            gone = Deletion(TOPIC, "us-east", mark.incarnation, deleted[-1].last, 1)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [], [gone])
+            await peer.engine.writer.keep_both(peer.topic.tail, {"us-east": HighWater(life, mark.position)})
+            previous = mark.position
+            for each in kept:
+                await peer.topic.writing.copy([CopiedBlock(previous, bytes(each.block))])
+                previous = each.header.origin_last
+            shutil.rmtree(found.data)
+            text = f"{TOPIC} was deleted on purpose up to {deleted[-1].last} (eu-west still has a copy): nothing of "
+            plan = await plan_reclaim(found.topology, "us-east")
+            done = await found.reclaim()
+            assert plan.deleted == tuple(done.deleted) == (f"{text}that life comes back; other lives of it do",)
+            assert await published(found) == both([], kept)
+            again = await found.reclaim()
+            assert again.deleted == [f"{text}that life comes back"], "this time no other life comes back"
+
+    asyncio.run(main())
+
+
+def test_topics_of_several_reclaims_are_counted_once_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            one, _ = found.peers
+            before, _ = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            other, _ = await lost_and_used(found, ["publish"] * 2, ["publish"], OTHER)
+
+            async def counts() -> tuple[int, int]:
+                await found.reclaim()
+                async with opened(found.data) as engine:
+                    mark = restored_mark(engine.store)
+                    assert mark is not None
+                    return mark.reclaimed_messages, mark.reclaimed_topics
+
+            await give(one, before[:2])
+            one_each = before[0].header.messages
+            assert await counts() == (2 * one_each, 1)
+            assert await counts() == (2 * one_each, 1), "one that brings nothing changes nothing"
+            await give(one, other, OTHER)
+            assert await counts() == (4 * one_each, 2)
+            two = found.peers[1]
+            await give(two, before)
+            assert await counts() == (5 * one_each, 2), "a topic that it counted already"
+            async with opened(found.data) as engine:
+                await engine.remember(MARK, RestoredMark("1", "backup", 1, 1).as_json())
+            assert await counts() == (0, 0), "what came back before a restore does not count after it"
 
     asyncio.run(main())

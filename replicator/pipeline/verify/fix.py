@@ -97,7 +97,7 @@ def _mended(name: str, url: str, damaged: Sequence[DamagedBlock]) -> Iterator[st
                 break
             else:
                 if reason:
-                    yield f"not done: {text}: nobody has it whole: {reason}"
+                    yield f"not done: {text}: no cluster gave it whole: {reason}"
                 elif outcome in ("mended", "sound"):  # it was found, and mended, by the worker itself meanwhile
                     whole.setdefault(block.topic, []).append(str(block.position))
     for topic, positions in whole.items():

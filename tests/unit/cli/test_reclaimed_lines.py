@@ -54,3 +54,22 @@ def test_a_plan_says_what_would_come_back_from_whom_and_what_is_missing() -> Non
     ]
     assert _plan_lines("a", ReclaimPlan((), ("c was not asked",), ()))[0] == "nothing would come back"
     assert "nothing of a's messages" in _plan_lines("a", ReclaimPlan((), (), ()))[0]
+
+
+def test_a_topic_of_which_messages_of_an_earlier_life_came_back_is_not_said_to_be_back_without_messages() -> None:
+    below = ReclaimedTopic("new", 40, Position(1, 0), Position(1, 9), made_anew=False, holes=0, below=True)
+    first, second, *_ = _reclaimed_lines("a", Reclaimed([topic("new", 0, made_anew=True), below]))
+    assert first == "new was made again in its newest life, which has no messages of a"
+    assert second.startswith("took back 40 messages of new (an earlier life")
+
+
+def test_the_last_line_of_a_reclaim_names_no_time_since_when_as_there_may_be_no_backup() -> None:
+    assert "since" not in " ".join(_reclaimed_lines("a", Reclaimed([topic("orders", 3)], epoch_before=1, epoch=2)))
+
+
+def test_a_plan_that_did_not_ask_all_does_not_say_that_nobody_has_something() -> None:
+    hole = (Position(1, -1), Position(1, 9))
+    plan = TopicPlan("orders", 1, *hole, False, {}, {}, (hole,))
+    assert ", from nobody;" in _plan_lines("a", ReclaimPlan((plan,), (), ()))[0]
+    asked = _plan_lines("a", ReclaimPlan((plan,), (), (), without=frozenset({"c"})))
+    assert ", from nobody that was asked;" in asked[0]

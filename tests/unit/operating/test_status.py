@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from replicator.engine.restored import RestoredMark
 from replicator.operating.status import fetch_all, render
 from replicator.topology import Cluster, Topology
 
@@ -105,3 +106,24 @@ def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None
     )
     apache["topics"] = [topic] * 20
     assert "… and 31 more" in text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)
+
+
+def restored(backup: str, *lost: str, messages: int = 940) -> dict[str, Any]:
+    mark = RestoredMark("1", backup, 0, 0, 86_400_000, messages, 1, lost).as_json()
+    return {**answer_with("orders"), "restored": mark}
+
+
+def test_messages_that_were_taken_back_without_a_backup_are_a_remark_and_nothing_wrong() -> None:
+    shown = text_of({"us-east": restored("")}, 200)
+    assert "us-east: 940 messages were taken back from other clusters on 1970-01-02 00:00:00+00:00\n" in shown
+    assert "Nothing is wrong." in shown
+    assert ("see below" in shown, "backup" in shown) == (False, False)
+    assert "taken back" not in text_of({"us-east": restored("", messages=0)}, 200)
+
+
+def test_a_restored_backup_and_a_loss_are_warnings() -> None:
+    shown = text_of({"us-east": restored("b1")}, 200)
+    assert "Wrong:\nus-east: restored to 1970-01-01 00:00:00+00:00 (backup b1); 940 messages came back" in shown
+    shown = text_of({"us-east": restored("", "eu-west was not asked")}, 200)
+    assert "Wrong:\nus-east: 940 messages were taken back from other clusters on 1970-01-02" in shown
+    assert shown.count("lost: eu-west was not asked") == 1
