@@ -103,7 +103,7 @@ class Gap:
     kind: str
     origin: str
     what: str
-    """What is wrong, without advice."""
+    """Text that says what is wrong, without advice."""
     reclaim_only: bool = False
     """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
     held: int | None = None
