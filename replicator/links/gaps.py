@@ -165,7 +165,10 @@ class Gap:
         source, there = self.place.source, self.place.destination
         deleted = self.judgement is Judgement.DELETED_ON_PURPOSE
         if deleted and self.reclaim_only:
-            return [f"No policy ends this gap. If nothing of the topic is needed at {source}, delete it there again"]
+            delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
+            return [
+                f"No policy ends this gap. If nothing of the topic is needed at {source}, delete it again: {delete}"
+            ]
         skip = f"{self.place.resolve(SKIP_AND_RECORD)} goes on without it, for good: it stays at {there} only"
         if deleted:
             return [skip]

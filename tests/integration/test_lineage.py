@@ -400,6 +400,37 @@ def test_a_gap_of_a_deleted_topic_that_was_put_back_advises_no_reclaim(tmp_path:
     asyncio.run(main())
 
 
+def test_a_store_that_is_older_than_a_deleted_life_goes_on_after_the_topic_is_deleted_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as b:
+            async with opened(tmp_path / "a", "a") as a, linked(a, b):
+                old = await publish(a, b"1")
+                await eventually(lambda: has(b, "a", old) and store_at(b, "a"))
+            shutil.copytree(tmp_path / "a", tmp_path / "old")
+            async with opened(tmp_path / "a", "a") as a, linked(a, b) as link:
+                await a.deleting.delete(TOPIC)
+                second = await publish(a, b"2")
+                await eventually(lambda: link.status()["gaps"])
+                await link.resolve(TOPIC, "keep-both")
+                await eventually(lambda: has(b, "a", old + second))
+                await a.deleting.delete(TOPIC)
+                await eventually(lambda: marked(b, "a"))
+            async with opened(tmp_path / "old", "a") as a, linked(a, b) as link:
+                await eventually(lambda: link.status()["gaps"])
+                (gap,) = link.status()["gaps"]
+                assert gap["kind"] == "lost-data"
+                assert "reclaim" not in gap["detail"]
+                assert "No policy ends this gap" in gap["detail"]
+                assert f"delete it again: `replicator topics delete {TOPIC} -f FILE --cluster a`" in gap["detail"]
+                await a.deleting.delete(TOPIC)
+                third = await publish(a, b"3")
+                await eventually(lambda: "keep-both" in str(link.status()["gaps"]))
+                await link.resolve(TOPIC, "keep-both")
+                await eventually(lambda: has(b, "a", old + second + third))
+
+    asyncio.run(main())
+
+
 def test_in_a_ring_all_copies_are_marked_and_the_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with mesh_of(tmp_path, RING) as made:
