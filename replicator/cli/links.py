@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, cast
 from urllib.parse import quote
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from replicator.cli.admin import (
     ClusterName,
@@ -31,7 +33,10 @@ app = Commands(help="Links: list them, pause and resume them, end gaps and twins
 Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
 Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
-TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="persistent://tenant/namespace/name.")]
+TopicOption = Annotated[
+    str,
+    typer.Option("--topic", metavar="TOPIC", help="NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME."),
+]
 Policy = Annotated[
     str,
     typer.Option("--policy", metavar="keep-both|skip-and-record|copy-anew", help="How the link is to go on with it."),
@@ -65,10 +70,13 @@ def list_links(
     asyncio.run(ask())
     if not links and problems:
         raise WorkerUnavailable("; ".join(problems))
-    columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps", "remarks")
+    columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps")
     table = rows_table(columns, [_row(link) for link in links])
+    remarks = [Text(f"\n{link['key']}: {remark}", overflow="fold") for link in links for remark in _remarks(link)]
     warnings = [f"warning: {problem}" for problem in problems]
-    return Shown(links, table, status=3 if warnings else 0, notes=warnings)  # as `status`: what is shown is not all
+    return Shown(
+        links, Group(table, *remarks), status=3 if warnings else 0, notes=warnings
+    )  # as `status`: what is shown is not all
 
 
 @app.command("pause")
@@ -218,7 +226,6 @@ def _row(link: Mapping[str, Any]) -> Sequence[object]:
         link["messages"],
         link["reconnects"],
         link["gap_count"],
-        "\n".join(_remarks(link)),
     )
 
 
@@ -229,6 +236,7 @@ def _state(link: Mapping[str, Any]) -> str:
 
 
 def _remarks(link: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs below the table, in full: a cell of the table would cut names and commands."""
     gaps = {gap["topic"]: gap["kind"] for gap in link["gaps"]}
     remarks = [
         f"{'gap ' + gaps[topic] if topic in gaps else 'halted'}: {topic}: {reason}"

@@ -190,13 +190,18 @@ def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
     return Judgement.ABOVE_THE_END if was_put_back else Judgement.DELETED_ON_PURPOSE
 
 
+def reclaim_command(cluster: str) -> str:
+    """Return the command by which ``cluster`` takes back what it lost. FILE stands for the topology file."""
+    return f"replicator backup reclaim -f FILE --cluster {cluster}"
+
+
 def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: str, holder: str) -> str:
     """Return in words why the copy at ``holder`` differs from the topic in ``cluster``, and how to repair that.
 
     Return an empty text if nothing differs. The text never advises to delete a copy.
     """
     this = f"this store (id {own.store[:SHOWN_CHARS]}…)"
-    reclaim = f"`replicator backup reclaim`, with the worker of {cluster} stopped, takes"
+    reclaim = f"`{reclaim_command(cluster)}`, with the worker of {cluster} stopped, takes"
     if judgement is Judgement.LOST and copy.store is None:
         return (
             f"nobody noted which store of {cluster} wrote the copy at {holder}, as before an upgrade: either the topic "

@@ -31,11 +31,13 @@ records them as a hole of its own, which it never claims.
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from replicator.engine.lineage import LOST_HERE, Judgement, reclaim_command
 from snapshots.position import BEFORE_ALL, Position
 
 TRIMMED: Final = "trimmed"
@@ -66,14 +68,53 @@ def policies_for(kind: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class GapPlace:
+    """Link and topic of a gap. The text of the gap has whole commands by it."""
+
+    source: str
+    destination: str
+    topic: str
+    name: str = ""
+    """Name of the link; "" if it has none."""
+
+    def resolve(self, policy: str) -> str:
+        """Return the command that ends the gap by ``policy``."""
+        named = f" --name {shlex.quote(self.name)}" if self.name else ""
+        ends = f"--from {self.source} --to {self.destination}{named} --topic {shlex.quote(self.topic)}"
+        return f"`replicator links resolve -f FILE {ends} --policy {policy}`"
+
+    def reclaim(self) -> str:
+        """Return the command that brings back what the source lost."""
+        return f"`{reclaim_command(self.source)}`"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRefused:
+    """Refusal of the destination to end a gap by ``policy``."""
+
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Reason why a link stopped copying a topic. ``kind`` is one of :data:`KINDS`."""
 
     kind: str
     origin: str
-    detail: str
+    what: str
+    """Text that says what is wrong, without advice."""
     reclaim_only: bool = False
     """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
+    held: int | None = None
+    """Number of messages that ``copy-anew`` would delete; None if the destination did not report it."""
+    place: GapPlace = GapPlace("SOURCE", "DESTINATION", "TOPIC")
+    judgement: Judgement | None = None
+    """Why the source does not have what the destination has; None if the gap does not depend on it."""
+    cause: str = ""
+    """The judgement in words, with the way to repair it; "" if there is nothing to repair."""
+    refused: PolicyRefused | None = None
+    """The last refusal of the destination to end this gap."""
 
     @classmethod
     def trimmed(cls, origin: str, have: Position, missing: Position, held: int | None = None) -> Gap:
@@ -81,9 +122,8 @@ class Gap:
             TRIMMED,
             origin,
             f"messages of {origin} after {have} up to {missing} are not here any more, and the destination does not "
-            "have them; `replicator links resolve --policy skip-and-record` goes on without them and deletes nothing "
-            f"(copy-anew deletes the destination's copy, {_held(held)} and its subscriptions, and copies what is left "
-            "here)",
+            "have them",
+            held=held,
         )
 
     @classmethod
@@ -94,8 +134,55 @@ class Gap:
             EARLIER_LIFE,
             origin,
             f"messages of an earlier life of the topic of {origin}, up to {upto}, are here, and {destination} does not "
-            "have all of them, but later ones; they cannot be put before those; `replicator links resolve --policy "
-            f"keep-both` goes on: they stay here, {destination} notes that it lacks them, and nothing is lost",
+            "have all of them, but later ones; they cannot be put before those",
+        )
+
+    @property
+    def detail(self) -> str:
+        """The gap in words: the last refusal, what is wrong, the cause, and the ways to end it. The way that loses
+        nothing comes before the others."""
+        refused = self.refused and f"the destination refuses {self.refused.policy}: {self.refused.reason}"
+        cause = self.cause and f"Cause: {self.cause}"
+        return ". ".join(part for part in (refused, self.what, cause, *self._ways()) if part)
+
+    def _ways(self) -> list[str]:
+        there, resolve = self.place.destination, self.place.resolve
+        if self.kind == LOST_DATA:
+            return self._ways_of_lost_data()
+        if self.kind == EARLIER_LIFE:
+            return [
+                f"{resolve(KEEP_BOTH)} goes on: they stay here, {there} notes that it lacks them, and nothing is lost"
+            ]
+        if self.kind == TRIMMED:
+            skip = f"{resolve(SKIP_AND_RECORD)} goes on without them and deletes nothing"
+            return [skip + self._or_anew(", and copies what is left here")]
+        keeps = f"keeps the earlier life at {there} as closed history, and goes on with the later one"
+        if self.judgement in LOST_HERE:  # the copy may be the only one, so that copy-anew is no advice
+            return [f"{resolve(KEEP_BOTH)} before that does no harm: it {keeps}"]
+        return [f"{resolve(KEEP_BOTH)} {keeps}: nothing is lost" + self._or_anew(", for good")]
+
+    def _ways_of_lost_data(self) -> list[str]:
+        source, there = self.place.source, self.place.destination
+        deleted = self.judgement is Judgement.DELETED_ON_PURPOSE
+        if deleted and self.reclaim_only:
+            delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
+            return [
+                f"No policy ends this gap. If nothing of the topic is needed at {source}, delete it again: {delete}"
+            ]
+        skip = f"{self.place.resolve(SKIP_AND_RECORD)} goes on without it, for good: it stays at {there} only"
+        if deleted:
+            return [skip]
+        back = f"Stop the worker of {source}, and bring the newer data back: {self.place.reclaim()}"
+        ways = [] if self.judgement in LOST_HERE else [back]  # otherwise the cause says it
+        return ways if self.reclaim_only else [*ways, f"The other way loses data: {skip}"]
+
+    def _or_anew(self, then: str) -> str:
+        """Return a remark about ``copy-anew``, or "" if the destination has refused it."""
+        if self.refused is not None and self.refused.policy == COPY_ANEW:
+            return ""
+        held = _held(self.held)
+        return (
+            f" (`--policy copy-anew` deletes the copy at {self.place.destination}, {held} and its subscriptions{then})"
         )
 
     def allows(self, policy: str, *, asked: bool = False) -> bool:
@@ -231,7 +318,7 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
     consumed what only the destination has (invariant 5). What was trimmed here was once in the log."""
     incarnation = here.incarnation_of(origin)
     if incarnation is not None and incarnation > theirs.incarnation:
-        return None if _joins_by_itself(here, origin, theirs) else _made_anew(here, origin, incarnation, theirs)
+        return None if _joins_by_itself(here, origin, theirs) else _made_anew(origin, incarnation, theirs)
     if origin != here.cluster:
         return None  # the destination has a later life, and earlier lives here lie below it
     if here.incarnation < theirs.incarnation:
@@ -240,7 +327,7 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
             origin,
             f"the destination knows a later life of the topic ({theirs.incarnation}) than this cluster "
             f"({here.incarnation}), with messages up to {theirs.position}: this cluster's store is older, as after a "
-            "restore from an old copy; stop its worker, and bring the newer data back: `replicator backup reclaim`",
+            "restore from an old copy",
             reclaim_only=True,
         )
     newest = theirs.position if theirs.messages is None else theirs.messages
@@ -251,21 +338,17 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
         LOST_DATA,
         origin,
         f"the destination has messages of {origin} up to {newest}, which is not in the log here (it ends at "
-        f"{BEFORE_ALL if ours is None else ours.position}): this cluster lost data, as after a restore from an old "
-        "copy; stop its worker, and bring the newer data back: `replicator backup reclaim` (`replicator links resolve "
-        "--policy skip-and-record` goes on without it, for good: it stays at the destination only)",
+        f"{BEFORE_ALL if ours is None else ours.position}), as after a restore from an old copy",
     )
 
 
-def _made_anew(here: Here, origin: str, incarnation: int, theirs: Mark) -> Gap:
+def _made_anew(origin: str, incarnation: int, theirs: Mark) -> Gap:
     return Gap(
         MADE_ANEW,
         origin,
         f"the destination has another life of the topic of {origin} (incarnation {theirs.incarnation}) up to "
-        f"{theirs.messages or theirs.position}, which is not here; here is a later one (incarnation {incarnation}); "
-        f"`replicator links resolve --policy keep-both` keeps the earlier one at {here.destination} as closed history, "
-        f"and goes on with the later one: nothing is lost (copy-anew deletes the copy at {here.destination}, "
-        f"{_held(theirs.held)} and its subscriptions, for good)",
+        f"{theirs.messages or theirs.position}, which is not here; here is a later one (incarnation {incarnation})",
+        held=theirs.held,
     )
 
 

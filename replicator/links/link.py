@@ -233,7 +233,7 @@ class Link:
         gap = self._topics.gap_of(topic_name)
         if gap is not None:
             reason = self._copier.topics[topic_name].halted
-            raise NotResolved(f"the gap in {topic_name!r} is still there: {reason}")
+            raise NotResolved(f"{reason}. The gap in {topic_name!r} is still there")
 
     def try_again(self, topic_name: str) -> None:
         """What halted the topic here may be over."""

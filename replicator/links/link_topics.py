@@ -22,7 +22,17 @@ from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
 from replicator.links.errors import PeerRefused
-from replicator.links.gaps import COPY_ANEW, KEEP_BOTH, LOST_DATA, POLICIES, Gap, Mark, held_at
+from replicator.links.gaps import (
+    COPY_ANEW,
+    KEEP_BOTH,
+    LOST_DATA,
+    POLICIES,
+    Gap,
+    GapPlace,
+    Mark,
+    PolicyRefused,
+    held_at,
+)
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
@@ -92,6 +102,8 @@ class LinkTopics:
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
+        self._ends_refused: dict[str, tuple[str, PolicyRefused]] = {}
+        """By topic, the kind of its gap, and the destination's last refusal to end it."""
         self._refusals = Refusals()
         self._backlogs = BacklogSum(self.backlog_of)
         self._news: set[str] = set()
@@ -220,6 +232,7 @@ class LinkTopics:
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
+        self._ends_refused.pop(name, None)
         self._refusals.forget(name)
 
     def _note_deleted(self, name: str) -> None:
@@ -311,7 +324,7 @@ class LinkTopics:
 
     def found_gap(self, name: str, gap: Gap) -> None:
         """The topic cannot go on until the gap is dealt with; at once where the link's policy says how."""
-        self.halt(name, gap.detail, gap)
+        self._halt_at(name, gap)
         self.unsettled[name] = None
         if gap.allows(self._route.link.on_gap):
             self.ask_again.set()
@@ -373,6 +386,17 @@ class LinkTopics:
                 reason=reason,
             )
 
+    def _halt_at(self, name: str, gap: Gap) -> None:
+        """Halt the topic because of ``gap``. Its text names this link, and what the destination has refused."""
+        link = self._route.link
+        kind, refused = self._ends_refused.get(name, ("", None))
+        told = replace(
+            gap,
+            place=GapPlace(link.source, link.destination, name, link.name),
+            refused=refused if kind == gap.kind else None,
+        )
+        self.halt(name, told.detail, told)
+
     async def settle(
         self, name: str, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool = False
     ) -> bool:
@@ -390,20 +414,22 @@ class LinkTopics:
         mark = self.memory.mark(topic.topic_id)
         if gap is not None:
             if policy not in POLICIES or not gap.allows(policy, asked=asked):
-                self.halt(name, gap.detail, gap)
+                self._halt_at(name, gap)
                 return False
             try:
                 there = await self._end_gap(topic, gap, there, policy, keeper)
             except PeerRefused as error:
-                self.halt(name, f"{gap.detail}; the destination refuses {policy}: {error}", gap)
+                self._ends_refused[name] = gap.kind, PolicyRefused(policy, str(error))
+                self._halt_at(name, gap)
                 return False
+            self._ends_refused.pop(name, None)
             await self._record(topic, gap, policy)
             if gap.kind == LOST_DATA:
                 await self._note_lost(topic, there[self._engine.cluster].position)
             if not self._is_here(topic):
                 return False
             if policy == KEEP_BOTH and (more := self._gap(topic, there)) is not None:
-                self.halt(name, more.detail, more)
+                self._halt_at(name, more)
                 return False
         if raised := self.start_positions.lives_to_raise(topic, there):
             try:
@@ -417,6 +443,7 @@ class LinkTopics:
         if not await self._keeps_earlier_lives(topic, policy, keeper, asked=asked) or not self._is_here(topic):
             return False
         del self.unsettled[name]
+        self._ends_refused.pop(name, None)
         self._origins_told.pop(name, None)  # the destination may have another copy by now
         self._news.add(name)
         if name not in self._refusals:
@@ -444,7 +471,7 @@ class LinkTopics:
                 for origin in sorted(lacking):
                     gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
                     if not gap.allows(policy, asked=asked):
-                        self.halt(topic.name, gap.detail, gap)
+                        self._halt_at(topic.name, gap)
                         return False
                     await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
                     await self._record(topic, gap, policy)
@@ -502,12 +529,12 @@ class LinkTopics:
         log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
         at_ms = self._engine.writer.wall_clock_ms()
         if self._index is not None:
-            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
+            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.what}
             self._index.audit(f"link {link.key}", policy, topic.name, about)
         if policy == KEEP_BOTH:  # keep-both leaves nothing out
             return
         await self.memory.note_skip(
-            {"topic": topic.name, "kind": gap.kind, "detail": gap.detail, "policy": policy, "at_ms": at_ms}
+            {"topic": topic.name, "kind": gap.kind, "detail": gap.what, "policy": policy, "at_ms": at_ms}
         )
 
     def _goes_on(self, name: str) -> None:

@@ -61,8 +61,8 @@ class StartPositions:
         )
         if gap is None or gap.kind not in (MADE_ANEW, LOST_DATA) or gap.origin != self._engine.cluster:
             return gap
-        _, cause = self.judged(topic.name, there[gap.origin])
-        return replace(gap, detail=f"{gap.detail}. Cause: {cause}") if cause else gap
+        judgement, cause = self.judged(topic.name, there[gap.origin])
+        return replace(gap, judgement=judgement, cause=cause)
 
     def lives_to_raise(self, topic: Topic, there: Mapping[str, Mark], *, asked: bool = False) -> dict[str, Mark]:
         """Return the later lives that the destination should learn; see

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS_MAX: Final = 60.0
 """How long an answer may take. Deleting a large topic, or making thousands of partitions, takes seconds."""
-ERROR_CHARS_MAX: Final = 500
+ERROR_CHARS_MAX: Final = 8_000
+"""Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
 UNAVAILABLE_STATUS_MIN: Final = 500
 NOT_IMPLEMENTED: Final = 501
 

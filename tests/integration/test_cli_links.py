@@ -90,6 +90,10 @@ def test_links_are_listed_paused_resumed_and_resolved(tmp_path: Path) -> None:
             status, output = await run(*resolve, "whatever")
             assert status == 2
             assert "policy must be one of" in output
+            status, output = await run(
+                "resolve", *options, "--topic", TOPIC.rpartition("/")[2], "--policy", "keep-both"
+            )
+            assert f"has no gap in '{TOPIC}'" in output, "a short name is enough"
             await made.engines["a"].deleting.delete(TOPIC)
             anew = await made.publish("a", 0, 1)
             await eventually(lambda: made.links["a>b#x"].status()["gap_count"] == 1)
@@ -100,6 +104,42 @@ def test_links_are_listed_paused_resumed_and_resolved(tmp_path: Path) -> None:
             assert (status, "made-anew" in output) == (0, True)
             assert (await run(*resolve, "copy-anew"))[0] == 0
             await eventually(lambda: made.entries("b", "a") == anew)
+
+    asyncio.run(main())
+
+
+def test_a_gap_is_shown_in_full_and_its_refusal_too(tmp_path: Path) -> None:
+    """A table has no room for long names and whole commands, and an error must not end before its reason."""
+    name = f"persistent://public/default/{'orders-' * 20}1"
+
+    async def main() -> None:
+        async with applied(tmp_path, LinkSpec("a", "b", name="x")) as (made, file, _):
+            old = await made.publish("a", 0, 3, name)
+            await eventually(lambda: made.entries("b", "a", name) == old)
+            await made.engines["a"].deleting.delete(name)
+            await made.publish("a", 0, 1, name)
+            await made.publish("b", 0, 1, name)
+            link = made.links["a>b#x"]
+            await eventually(lambda: link.status()["gap_count"] == 1)
+            (gap,) = link.status()["gaps"]
+            assert "keep-both" in gap["detail"]
+            status, output = await run("list", "-f", str(file), "-c", "a")
+            assert status == 0
+            table, _, below = output.partition("\n\n")
+            assert "made-anew" not in table
+            shown = "".join(f"a>b#x: gap made-anew: {name}: {gap['detail']}".split())
+            assert shown in "".join(below.split()), "each character is there"
+
+            options = ("-f", str(file), "--from", "a", "--to", "b", "--name", "x", "--topic", name)
+            status, output = await run("resolve", *options, "--policy", "copy-anew")
+            assert status == 2
+            error = output[output.index("error: ") :].rstrip()  # the worker logs before it, in this process
+            assert error.startswith("error: the destination refuses copy-anew: ")
+            assert "published here" in error
+            assert error.endswith(f"The gap in '{name}' is still there")
+            assert error.count("copy-anew") == 1, "it is not advised again"
+            status, output = await run("resolve", *options, "--policy", "keep-both")
+            assert status == 0
 
     asyncio.run(main())
 

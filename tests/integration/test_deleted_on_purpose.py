@@ -229,7 +229,7 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     mesh.until(lambda: len(mesh.halted("A")) == 2, "the links stand still")
     for reason in mesh.halted("A").values():
         assert "another store of A" in reason
-        assert "`replicator backup reclaim`" in reason
+        assert "`replicator backup reclaim -f FILE --cluster A`" in reason
     for link in mesh.status("A")["links"]:
         assert list(link["lost_here"]) == [GOING]
         assert link["deleted_here"] == []

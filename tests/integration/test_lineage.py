@@ -216,7 +216,12 @@ def test_a_store_that_does_not_have_a_copy_does_not_claim_it(tmp_path: Path) -> 
                 (gap,) = link.status()["gaps"]
                 assert (gap["topic"], gap["origin"]) == (TOPIC, "a")
                 assert f"another store of a (id {old[:8]}…) wrote the copy at b" in gap["detail"]
-                assert "`replicator backup reclaim`" in gap["detail"]
+                reclaim = gap["detail"].index(
+                    "`replicator backup reclaim -f FILE --cluster a`, with the worker of a stopped"
+                )
+                keep_both = gap["detail"].index("--policy keep-both` before that does no harm")
+                assert reclaim < keep_both, "what brings the lost messages back comes first"
+                assert "copy-anew" not in gap["detail"], "the copy may be the only one"
                 assert list(link.status()["lost_here"]) == ["persistent://public/default/other"]
                 assert link.status()["deleted_here"] == [], "it was lost, and not deleted"
                 line = StoreLine(a.origin_stores.store)
@@ -363,6 +368,65 @@ def test_a_destination_that_lost_its_mark_is_told_again(tmp_path: Path) -> None:
             b.origin_stores.deletions.clear()
             async with linked(a, b):
                 await eventually(lambda: marked(b, "a"))
+
+    asyncio.run(main())
+
+
+def test_a_gap_of_a_deleted_topic_that_was_put_back_advises_no_reclaim(tmp_path: Path) -> None:
+    """A reclaim takes nothing back that was deleted on purpose."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as b:
+            async with opened(tmp_path / "a", "a") as a, linked(a, b):
+                entries = await publish(a, b"1")
+                await eventually(lambda: has(b, "a", entries) and store_at(b, "a"))
+            shutil.copytree(tmp_path / "a", tmp_path / "old")
+            async with opened(tmp_path / "a", "a") as a, linked(a, b):
+                entries += await publish(a, b"2")
+                await eventually(lambda: has(b, "a", entries))
+                await a.deleting.delete(TOPIC)
+                await eventually(lambda: marked(b, "a"))
+            async with opened(tmp_path / "old", "a") as a, linked(a, b) as link:
+                await eventually(lambda: link.status()["gaps"])
+                (gap,) = link.status()["gaps"]
+                assert gap["kind"] == "lost-data"
+                assert "reclaim" not in gap["detail"]
+                assert "deleted at a on purpose" in gap["detail"]
+                assert f"--topic {TOPIC} --policy skip-and-record`" in gap["detail"]
+                await link.resolve(TOPIC, "skip-and-record")
+                entries += await publish(a, b"3")
+                await eventually(lambda: has(b, "a", entries), "it goes on")
+
+    asyncio.run(main())
+
+
+def test_a_store_that_is_older_than_a_deleted_life_goes_on_after_the_topic_is_deleted_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as b:
+            async with opened(tmp_path / "a", "a") as a, linked(a, b):
+                old = await publish(a, b"1")
+                await eventually(lambda: has(b, "a", old) and store_at(b, "a"))
+            shutil.copytree(tmp_path / "a", tmp_path / "old")
+            async with opened(tmp_path / "a", "a") as a, linked(a, b) as link:
+                await a.deleting.delete(TOPIC)
+                second = await publish(a, b"2")
+                await eventually(lambda: link.status()["gaps"])
+                await link.resolve(TOPIC, "keep-both")
+                await eventually(lambda: has(b, "a", old + second))
+                await a.deleting.delete(TOPIC)
+                await eventually(lambda: marked(b, "a"))
+            async with opened(tmp_path / "old", "a") as a, linked(a, b) as link:
+                await eventually(lambda: link.status()["gaps"])
+                (gap,) = link.status()["gaps"]
+                assert gap["kind"] == "lost-data"
+                assert "reclaim" not in gap["detail"]
+                assert "No policy ends this gap" in gap["detail"]
+                assert f"delete it again: `replicator topics delete {TOPIC} -f FILE --cluster a`" in gap["detail"]
+                await a.deleting.delete(TOPIC)
+                third = await publish(a, b"3")
+                await eventually(lambda: "keep-both" in str(link.status()["gaps"]))
+                await link.resolve(TOPIC, "keep-both")
+                await eventually(lambda: has(b, "a", old + second + third))
 
     asyncio.run(main())
 

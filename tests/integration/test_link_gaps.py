@@ -169,8 +169,10 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_its_own(tmp_path: Path) 
                 lambda: "published here" in made.links["a>b"].status()["halted"].get(TOPIC, ""), "the refusal"
             )
             assert made.entries("b", "b") == own
-            with pytest.raises(NotResolved, match="published here"):
+            with pytest.raises(NotResolved, match=r"^the destination refuses copy-anew: .*published here"):
                 await made.links["a>b"].resolve(TOPIC, "copy-anew")
+            await again(made, "a>b")
+            await eventually(lambda: "published here" in made.links["a>b"].status()["halted"].get(TOPIC, ""))
             await made.links["a>b"].stop()
 
     asyncio.run(main())
@@ -181,8 +183,15 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_others_that_the_source_l
         async with with_gap(tmp_path, LinkSpec("a", "b"), LinkSpec("c", "b")) as (made, copied, _):
             others = await made.publish("c", 0, 2)
             await eventually(lambda: made.entries("b", "c") == others and gaps(made))
-            with pytest.raises(NotResolved, match="'a' does not have all"):
+            (gap,) = made.links["a>b"].status()["gaps"]
+            assert "--policy copy-anew" in gap["detail"]
+            with pytest.raises(NotResolved, match=r"^the destination refuses copy-anew: .*'a' does not have all"):
                 await made.links["a>b"].resolve(TOPIC, "copy-anew")
+            (gap,) = made.links["a>b"].status()["gaps"]
+            assert "--policy copy-anew" not in gap["detail"], "it is known by now that this is refused"
+            assert f"--from a --to b --topic {TOPIC} --policy skip-and-record`" in gap["detail"]
+            await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+            assert gaps(made) == []
             assert (made.entries("b", "a"), made.entries("b", "c")) == (copied, others)
 
     asyncio.run(main())

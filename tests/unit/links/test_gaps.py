@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from replicator.engine.lineage import Judgement
 from replicator.links.gaps import (
     COPY_ANEW,
     KEEP_BOTH,
@@ -14,9 +17,11 @@ from replicator.links.gaps import (
     STOP,
     TRIMMED,
     Gap,
+    GapPlace,
     Here,
     Mark,
     Missing,
+    PolicyRefused,
     find_gap,
     lives_to_raise,
 )
@@ -132,6 +137,58 @@ def test_a_gap_of_an_origin_of_which_the_destination_has_nothing_says_how_many_m
     found = gap({"own": Mark(7, at(9), at(9), 4_321)}, trimmed={"x": Position(5, 1)}, elsewhere="x")
     assert found is not None
     assert "4321 messages" in found.detail
+
+
+PLACE = GapPlace("us-east", "eu-west", "persistent://public/default/it's", "second")
+RESOLVE = (
+    "`replicator links resolve -f FILE --from us-east --to eu-west --name second "
+    "--topic 'persistent://public/default/it'\"'\"'s' --policy "
+)
+RECLAIM = "`replicator backup reclaim -f FILE --cluster us-east`"
+
+
+@pytest.mark.parametrize(
+    ("found", "commands"),
+    [
+        (Gap.trimmed("x", at(1), at(2)), [f"{RESOLVE}skip-and-record`"]),
+        (Gap.earlier_life("x", at(2), "eu-west"), [f"{RESOLVE}keep-both`"]),
+        (Gap(MADE_ANEW, "x", "two lives"), [f"{RESOLVE}keep-both`"]),
+        (Gap(LOST_DATA, "us-east", "lost"), [RECLAIM, f"{RESOLVE}skip-and-record`"]),
+        (Gap(LOST_DATA, "us-east", "older", reclaim_only=True), [RECLAIM]),
+    ],
+)
+def test_the_text_of_a_gap_has_whole_commands(found: Gap, commands: list[str]) -> None:
+    text = replace(found, place=PLACE).detail
+    places = [text.index(command) for command in commands]
+    assert places == sorted(places)
+    assert text.count("`replicator ") == len(commands)
+
+
+@pytest.mark.parametrize("judgement", [Judgement.LOST, Judgement.ABOVE_THE_END])
+def test_where_the_source_lost_its_store_both_lives_may_be_kept_after_the_cause_and_nothing_is_deleted(
+    judgement: Judgement,
+) -> None:
+    found = Gap(MADE_ANEW, "us-east", "two lives", place=PLACE, judgement=judgement, cause=f"lost. {RECLAIM} takes it")
+    assert found.detail.index(RECLAIM) < found.detail.index(f"{RESOLVE}keep-both` before that does no harm")
+    assert COPY_ANEW not in found.detail
+
+
+def test_what_was_deleted_on_purpose_is_not_to_be_brought_back() -> None:
+    found = Gap(LOST_DATA, "us-east", "more", place=PLACE, judgement=Judgement.DELETED_ON_PURPOSE, cause="deleted")
+    for text in (found.detail, replace(found, reclaim_only=True).detail):
+        assert "reclaim" not in text
+        assert "back" not in text
+    assert f"{RESOLVE}skip-and-record`" in found.detail
+    assert "No policy ends this gap" in replace(found, reclaim_only=True).detail
+
+
+def test_what_the_destination_refused_comes_first_and_is_not_offered_again() -> None:
+    for found in (Gap.trimmed("x", at(1), at(2)), Gap(MADE_ANEW, "x", "two lives")):
+        assert COPY_ANEW in found.detail
+        text = replace(found, refused=PolicyRefused(COPY_ANEW, "NotAllowed: it has its own")).detail
+        assert text.startswith("the destination refuses copy-anew: NotAllowed: it has its own. ")
+        assert text.count(COPY_ANEW) == 1
+        assert COPY_ANEW in replace(found, refused=PolicyRefused(KEEP_BOTH, "too old")).detail
 
 
 def test_messages_that_only_the_destination_has_are_lost_data() -> None:
