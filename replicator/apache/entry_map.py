@@ -160,7 +160,7 @@ class EntryMap:
         return found
 
     def ends_at(self, position: Position) -> dict[str, Position]:
-        """Return, by origin, the origin position of its last entry at or below ``position`` of the brokers.
+        """Find each origin's last entry at or below the brokers' ``position``; return its origin position, by origin.
 
         An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself.
         """

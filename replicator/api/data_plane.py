@@ -121,9 +121,10 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
 
 
 async def hold_back_for_reclaim(request: web.Request) -> None:
-    """Hold retention back while a cluster that takes back its lost messages asks; see :data:`RECLAIMING_HEADER`.
+    """Keep this cluster from trimming its topics for a minute if ``request`` has :data:`RECLAIMING_HEADER`.
 
-    A role that may not read the log of failovers holds nothing back: every reclaim reads that log.
+    A cluster that takes back its lost messages sends that header. The header is ignored if the caller's role may not
+    read the log of failovers, since a cluster that reclaims reads that log first.
     """
     whose = request.headers.get(RECLAIMING_HEADER)
     if whose and may(request, READING, EPOCHS_TOPIC):

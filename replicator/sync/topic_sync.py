@@ -230,7 +230,7 @@ class TopicSync:
         self._settle()
 
     def merge_start(self, subscription: StartedSubscription, said: Starts) -> bool:
-        """Merge the start of a subscription that somebody made at this cluster's brokers.
+        """Merge the start that a subscription has at this cluster's brokers into the start that the engine knows.
 
         Return whether anything changed. If so, the caller must save the subscription.
         """

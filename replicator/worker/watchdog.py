@@ -66,7 +66,8 @@ class LoopLag:
         self._max_now = max(self._max_now, lag_seconds)
 
     def max_seconds(self, now: float) -> float:
-        """Return the greatest lag within the last one to two minutes; 0 if there was no beat."""
+        """Return by how many seconds the event loop's heartbeat was late at most, within the last one to two minutes; 0
+        if there was no heartbeat."""
         self._roll(now)
         return max(self._max_now, self._max_before)
 

@@ -216,8 +216,10 @@ class SequenceTable:
         changed: dict[str, SequenceRow | None],
         copies: Copies | None,
     ) -> list[bool]:
-        """Admit the entries in order. A run of new single entries of one producer, as is usual, changes its row once
-        at the end."""
+        """Return for each entry, in order, whether it is new, and note the new ones in ``changed``.
+
+        Consecutive new entries of one producer, the usual case, change the producer's row once, at their end.
+        """
         stored: list[bool] = []
         run: str | None = None
         highest = copied = NONE_YET

@@ -97,8 +97,8 @@ class CursorSaver:
         self._waiting_since, self._being_saved = self._since, None
 
     def ended(self, error: EngineError | None) -> None:
-        """Complete the futures of those who wait, with the error if there is one. Save again for those who came
-        since."""
+        """Complete the futures of the callers whose state was saved, with ``error`` if the save failed. Begin another
+        save if more callers came while this one ran."""
         told, self._being_saved = self._being_saved or [], None
         if self._begun:
             self._begun = False
