@@ -61,9 +61,10 @@ def test_a_gap_is_ended_after_one_has_understood_what_it_costs(page: Page, clust
     clean_in_every_way(page, "gap")
     go_to(page, "Delete the copy and copy anew")
     page.keyboard.press("Enter")  # the browser does not send it before the box is ticked
-    assert page.locator("input[name=understood]").evaluate("box => box.validity.valueMissing")
+    understood = page.get_by_role("region", name="Copy the topic anew").locator("input[name=understood]")
+    assert understood.evaluate("box => box.validity.valueMissing")
     assert link(clusters)["gap_count"] == 1
-    page.locator("input[name=understood]").focus()
+    understood.focus()
     page.keyboard.press("Space")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
