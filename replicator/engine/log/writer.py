@@ -401,32 +401,28 @@ class Writer:
     def begin_publish(
         self,
         tail: Tail,
-        kind: BlockKind,
         entries: Sequence[Buffer],
         batch_sizes: Sequence[int],
         size_bytes: int,
         numbered: Sequence[Numbered] | None,
-        turn: Turn | None,
-        only: frozenset[str] | None,
+        turn: Turn,
     ) -> asyncio.Future[list[Position]] | None:
-        """Begin :meth:`publish`, and return the future of its result. Return None if the caller would have to wait for
-        room in the queue, or if the writer has failed."""
-        if self._entering or self._queued_bytes > QUEUE_BYTES_MAX or self.failed is not None:
+        """Begin :meth:`publish` of messages for all clusters, and return the future of its result. Return None if the
+        caller would have to wait for room in the queue, or if the writer has failed."""
+        if self._entering or self._queued_bytes > QUEUE_BYTES_MAX:
             return None
         request = PublishRequest(
             self._loop.create_future(),
             size_bytes,
             tail=tail,
-            kind=kind,
             entries=entries,
             batch_sizes=batch_sizes,
             numbered=numbered,
             turn=turn,
-            only=only,
         )
         try:
             self._put(request)
-        except StoreFailed:  # the writer's thread found that out just now
+        except StoreFailed:
             return None
         return request.future
 

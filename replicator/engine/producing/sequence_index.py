@@ -64,7 +64,7 @@ class SequenceIndex:
     If a transaction fails, the index is thrown away, and the next one is loaded from the store.
     """
 
-    __slots__ = ("_blocks", "_chains", "_own", "_rows", "_topic_id")
+    __slots__ = ("_blocks", "_chains", "_own", "_topic_id", "rows")
 
     def __init__(
         self,
@@ -76,29 +76,10 @@ class SequenceIndex:
     ) -> None:
         self._topic_id = topic_id
         self._own = cluster
-        self._rows = NumberedRows(txn, tables, topic_id)
+        self.rows = NumberedRows(txn, tables, topic_id)
+        """Which blocks have which ids of a producer: written for each block, and asked for twins."""
         self._blocks = NumberedBlocks(topic_id, body)
         self._chains = TwinChains(txn, tables, topic_id)
-
-    @property
-    def on(self) -> bool:
-        """Whether deduplication is on."""
-        return self._rows.on
-
-    def switch(self, txn: lmdb.Transaction, tables: dict[str, Any], *, on: bool) -> None:
-        """Turn deduplication on or off for the entries from this position of the log on."""
-        self._rows.switch(txn, tables, on=on)
-
-    def record(
-        self,
-        txn: lmdb.Transaction,
-        tables: dict[str, Any],
-        origin: str,
-        first: Position,
-        entries: Iterable[Numbered | None],
-    ) -> dict[str, int]:
-        """See :meth:`NumberedRows.record`."""
-        return self._rows.record(txn, tables, origin, first, entries)
 
     def twins_of_block(
         self,
@@ -124,7 +105,7 @@ class SequenceIndex:
                 continue
             name = sent.producer
             if name not in highest:
-                highest[name] = max((self._rows.known(txn, tables, other, name) for other in others), default=-1)
+                highest[name] = max((self.rows.known(txn, tables, other, name) for other in others), default=-1)
             if sent.first > highest[name]:
                 continue
             if sent.chunks:
@@ -144,7 +125,7 @@ class SequenceIndex:
         self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
     ) -> int:
         """No entry of the producer with a higher sequence id is here from another cluster."""
-        known = (self._rows.known(txn, tables, origin, producer) for origin in origins if origin != self._own)
+        known = (self.rows.known(txn, tables, origin, producer) for origin in origins if origin != self._own)
         return max(known, default=NONE_YET)
 
     def copied(
@@ -161,7 +142,7 @@ class SequenceIndex:
         others = [
             origin
             for origin in origins
-            if origin != self._own and self._rows.known(txn, tables, origin, sent.producer) >= sent.first
+            if origin != self._own and self.rows.known(txn, tables, origin, sent.producer) >= sent.first
         ]
         if sent.chunks:
             return self._copied_chunk(txn, tables, sent, entry, others, comparing)
@@ -245,7 +226,7 @@ class SequenceIndex:
         rows_max: int = ROWS_LOOKED_AT_MAX,
     ) -> Iterator[tuple[Parsed, Position]]:
         """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
-        for position in self._rows.blocks(txn, tables, origin, producer, first, last, rows_max):
+        for position in self.rows.blocks(txn, tables, origin, producer, first, last, rows_max):
             parsed = self._blocks.parse(txn, tables, position, comparing)
             if parsed is not None:
                 yield parsed, position

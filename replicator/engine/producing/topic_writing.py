@@ -99,14 +99,7 @@ class TopicWriting:
         if checked.only is not None or checked.size_bytes > self._admission.entry_bytes_max:
             return None
         begun = self._writer.begin_publish(
-            self.tail,
-            BlockKind.MESSAGES,
-            entries,
-            checked.batch_sizes,
-            checked.size_bytes,
-            checked.numbered,
-            turn,
-            None,
+            self.tail, entries, checked.batch_sizes, checked.size_bytes, checked.numbered, turn
         )
         if begun is not None:
             producer.figures.messages += sum(checked.batch_sizes)

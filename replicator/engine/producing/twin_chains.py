@@ -129,9 +129,11 @@ class TwinChains:
 
         Return None if the chain has an entry of ``origin`` already, or if the topic has too many twins.
         """
-        if self._count >= TWINS_MAX or not self.may_join(txn, tables, found, found_origin, local, origin):
+        if self._count >= TWINS_MAX:
             return None
-        last, row, _ = self._chain_of(txn, tables, found, found_origin)
+        last, row, origins = self._chain_of(txn, tables, found, found_origin)
+        if origin in origins or last >= local:
+            return None
 
         def put(position: Position, earlier: Position, later: Position, of: str) -> None:
             put_twin(txn, tables, self._topic_id, position, TwinRow(earlier, later, of))

@@ -71,8 +71,6 @@ class Pump:
         """Ids of consumers that are in :attr:`may_drop`, or were taken out of it, for that reason."""
         self._batch_size = 1.0
         """The mean number of messages that the entries read last had for consumers."""
-        self._reached_end = False
-        """Whether the last read of the tail ended with the log."""
         self.traces: SubscriptionTraces | None = None
         """Told what was delivered; None where there are no traces."""
 
@@ -104,7 +102,7 @@ class Pump:
         if plan is None:
             return
         try:
-            entries = self._read(plan, dispatcher.permits)
+            entries, reached_end = self._read(plan, dispatcher.permits)
             candidates = self._candidates(entries, dispatcher.type)
         except EngineError as error:
             self.error = str(error)
@@ -129,7 +127,7 @@ class Pump:
                 self.handed_out(next(entry for entry in entries if not entry.marker))
             wanted = sum(candidate.messages for candidate in candidates if candidate.wanted)
             self._batch_size = max(1.0, wanted / len(candidates))
-            if self._reached_end:
+            if reached_end:
                 following = dispatcher.next_read(now_ms)
                 self._set_alarm(dispatcher.wake_at_ms, now_ms)
                 if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
@@ -153,16 +151,15 @@ class Pump:
             log.exception("a consumer failed to take its messages", consumer=consumer.name)
             consumer.close("it failed to take its messages")
 
-    def _read(self, plan: ReadPlan, permits: int) -> list[LoggedEntry]:
+    def _read(self, plan: ReadPlan, permits: int) -> tuple[list[LoggedEntry], bool]:
+        """Return the entries of a plan, and whether a read of the tail came to the end of the log."""
         assert self.read is not None
         if isinstance(plan, ReadTail):
             # An estimate from the last entries. If these entries are smaller, the next read finds more.
             entries_max = min(max(1, ceil(permits / self._batch_size)), DISPATCH_ENTRIES_MAX)
             entries = self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
-            self._reached_end = (
-                len(entries) < entries_max and sum(len(each.entry) for each in entries) < DISPATCH_BYTES_MAX
-            )
-            return entries
+            has_room = len(entries) < entries_max and sum(len(each.entry) for each in entries) < DISPATCH_BYTES_MAX
+            return entries, has_room
         found: list[LoggedEntry] = []
         bytes_left = DISPATCH_BYTES_MAX
         until = self._loop.time() + DISPATCH_SECONDS_MAX
@@ -172,7 +169,7 @@ class Pump:
             bytes_left -= sum(len(entry.entry) for entry in run)
             if bytes_left <= 0 or (found and self._loop.time() >= until):
                 break
-        return found
+        return found, False
 
     def _candidates(self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType) -> list[Candidate]:
         cursor = self._cursor

@@ -95,14 +95,14 @@ class GroupDeduplication:
 
     def record(self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered]) -> None:
         """Note that a block of this cluster's own has these sequence ids, from the position ``first`` on."""
-        self._index(txn, tail).record(txn, self._dbs, self._cluster, first, numbered)
+        self._index(txn, tail).rows.record(txn, self._dbs, self._cluster, first, numbered)
 
     def reclaimed(
         self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered | None]
     ) -> None:
         """Note the sequence ids of a block of this cluster's own that was lost here, and came back from another."""
         self._switch_index(txn, tail, on=True)
-        complete = self._index(txn, tail).record(txn, self._dbs, self._cluster, first, numbered)
+        complete = self._index(txn, tail).rows.record(txn, self._dbs, self._cluster, first, numbered)
         self._table(txn, tail).note(complete, self._now_ms)
         tail.numbered = True
 
@@ -116,7 +116,7 @@ class GroupDeduplication:
         numbered = [numbered_of(entry) for entry in view.entries()]
         index = self._index(txn, tail)
         pairs = index.twins_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
-        complete = index.record(txn, self._dbs, header.origin, first, numbered)
+        complete = index.rows.record(txn, self._dbs, header.origin, first, numbered)
         self._copied_table(txn, tail).note(complete, self._now_ms)
         return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))
 
@@ -158,11 +158,11 @@ class GroupDeduplication:
         return tail.index
 
     def _switch_index(self, txn: lmdb.Transaction, tail: Tail, *, on: bool) -> None:
-        index = self._index(txn, tail)
-        if index.on is not on or tail.indexed is not on:
+        rows = self._index(txn, tail).rows
+        if rows.on is not on or tail.indexed is not on:
             self._appender.remember(tail)
             self._copied_table(txn, tail)
-            index.switch(txn, self._dbs, on=on)
+            rows.switch(txn, self._dbs, on=on)
             tail.indexed = on
             if not on:
                 self._copied_table(txn, tail).clear()
