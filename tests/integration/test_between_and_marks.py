@@ -29,29 +29,20 @@ def test_invariant_5_a_peer_that_lacks_what_came_back_between_ledgers_says_nothi
     a, b = both.client_url("A"), both.client_url("B")
     asyncio.run(publish(a, numbered("both", 0, 20)))
     asyncio.run(take(a, 1, subscription="work", acknowledge=slice(0, 0)))
-    both.until(lambda: both.messages("B") == 20, "messages at B")
-    both.start_copy()
-    both.until(lambda: both.run("copy")["twins"], "that they are twins")
-    asyncio.run(publish(both.client_url("copy"), numbered("second", 0, 30)))
-    both.links("stays", "--cluster", "A", "--run", both.run("A")["id"])
-    both.kill("copy")
-    both.kill("A")
-    both.start("A")
-    asyncio.run(publish(a, numbered("third", 0, 10)))
-    both.until(lambda: both.messages("B") == 30, "messages at B")
-    both.kill("A")
+    both.part()
     both.reclaim("A", "--from-directory", str(both.path / "data-copy"))
     both._processes.pop("copy", None)
     both.start("A")
     assert both.left("A", "work", ORDERS) == 60
-    for number in range(4):  # so that snapshots are exchanged
+    for number in range(4):
+        heard = both.answers_heard("A")
         asyncio.run(publish(a, numbered(f"fourth{number}", 0, 10)))
         both.until(lambda: both.messages("B") == 40 + 10 * number, "messages at B")  # noqa: B023
-        asyncio.run(asyncio.sleep(1.5))
+        both.until(lambda: both.answers_heard("A") > heard, "an answer to a snapshot request at A")  # noqa: B023
     assert len(asyncio.run(take(b, 70, subscription="work"))) == 70
     both.until(lambda: both.left("A", "work", ORDERS) <= 30, "what B consumed at A")
     asyncio.run(publish(a, numbered("last", 0, 10)))
     asyncio.run(take(b, 10, subscription="work"))
-    asyncio.run(asyncio.sleep(4))
+    asyncio.run(asyncio.sleep(4))  # nothing may happen in this time
     assert both.left("A", "work", ORDERS) == 30, "nobody consumed what only A has"
     assert set(asyncio.run(take(a, 30, subscription="work"))) == set(numbered("second", 0, 30))

@@ -42,6 +42,10 @@ class Twins(Mesh):
     def run(self, name: str) -> Any:
         return self.get(name, "/replication/v1/status?topics=false")["run"]
 
+    def answers_heard(self, name: str) -> int:
+        """Return how many answers to snapshot requests a worker heard since its start."""
+        return int(self.get(name, "/replication/v1/status?topics=false")["counters"]["responses"])
+
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(self.url(name, "/metrics"), timeout=10) as response:
             lines = response.read().decode().splitlines()
@@ -51,6 +55,23 @@ class Twins(Mesh):
         done = forked_commands.run("links", verb, "-f", "topology.yaml", *arguments, cwd=self.path)
         assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    def part(self) -> None:
+        """Let a copy of A take 30 messages, dismiss it, and let A take 10 more. Both have ended after that.
+
+        A and B have 20 messages before, and B gets those that A takes.
+        """
+        self.until(lambda: self.messages("B") == 20, "messages at B")
+        self.start_copy()
+        self.until(lambda: self.run("copy")["twins"], "that they are twins")
+        asyncio.run(publish(self.client_url("copy"), numbered("second", 0, 30)))
+        self.links("stays", "--cluster", "A", "--run", self.run("A")["id"])
+        self.kill("copy")
+        self.kill("A")
+        self.start("A")
+        asyncio.run(publish(self.client_url("A"), numbered("third", 0, 10)))
+        self.until(lambda: self.messages("B") == 30, "messages at B")
+        self.kill("A")
 
 
 @pytest.fixture
@@ -157,17 +178,7 @@ def test_what_comes_back_behind_the_back_of_a_peer_is_named(both: Twins) -> None
     """Invariant 13: a link goes on behind the last message that its destination has."""
     a = both.client_url("A")
     asyncio.run(publish(a, numbered("both", 0, 20)))
-    both.until(lambda: both.messages("B") == 20, "messages at B")
-    both.start_copy()
-    both.until(lambda: both.run("copy")["twins"], "that they are twins")
-    asyncio.run(publish(both.client_url("copy"), numbered("second", 0, 30)))
-    both.links("stays", "--cluster", "A", "--run", both.run("A")["id"])
-    both.kill("copy")
-    both.kill("A")
-    both.start("A")
-    asyncio.run(publish(a, numbered("third", 0, 10)))
-    both.until(lambda: both.messages("B") == 30, "messages at B")
-    both.kill("A")
+    both.part()
     said = both.reclaim("A", "--from-directory", str(both.path / "data-copy"))
     assert "took back 30 messages" in said
     assert "lost: persistent://public/default/orders: B lacks what came back after" in said

@@ -17,10 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from engine_support import TOPIC, make_block, marker, message, opened
+from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from lived_log import live, publish_numbered
 from pyroaring import BitMap
 
 from replicator.backup.putting_back import finish_put_back
@@ -34,9 +35,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.store_tables import LOCAL_PREFIX
 from replicator.engine.log.stored_blocks import StoredBlock, blocks_after
-from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.engine.subscriptions.putting_back import Told
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, Ack
@@ -74,27 +73,6 @@ def blocks_of(topic: Topic) -> list[StoredBlock]:
 
 def own(blocks: Sequence[StoredBlock]) -> list[StoredBlock]:
     return [each for each in blocks if each.header.origin == "us-east" and each.header.kind != BlockKind.LOCAL_MARKERS]
-
-
-async def live(path: Path, steps: Sequence[str], copied: list[int]) -> None:
-    """Live a life; a new ledger begins with each reopening. Subscriptions are made before the first step."""
-    at = 0
-    while at < len(steps):
-        async with opened(path) as engine:
-            topic = await engine.topic(TOPIC)
-            while at < len(steps):
-                step, at = steps[at], at + 1
-                if step == "publish":
-                    await topic.publish([message(b"%d" % at), message(b"%d too" % at)])
-                elif step == "copy":
-                    mark = topic.origins.high_water("eu-west")
-                    block = make_block(Position(1, copied[0]), [message()] * 3, origin="eu-west")
-                    await topic.writing.copy([CopiedBlock(BEFORE_ALL if mark is None else mark.position, block)])
-                    copied[0] += 3
-                elif step == "reopen":
-                    break
-                else:
-                    await topic.writing.marker(marker(), local=step == "local marker")
 
 
 @dataclass
@@ -412,27 +390,18 @@ def test_a_place_that_is_taken_refuses_the_whole_request(tmp_path: Path) -> None
 def test_what_a_producer_sends_again_that_was_put_back_is_a_duplicate(tmp_path: Path) -> None:
     with_deduplication = EngineSettings(policies=TopicPolicies(deduplication=True))
 
-    async def send(engine: Engine, first: int, last: int) -> list[Position]:
-        topic = await engine.topic(TOPIC)
-        entries = [
-            encode_entry(MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), b"%d" % number)
-            for number in range(first, last)
-        ]
-        numbered = [each for entry in entries if (each := numbered_of(entry)) is not None]
-        return await engine.writer.publish(topic.tail, BlockKind.MESSAGES, entries, [1] * len(entries), numbered)
-
     async def main() -> None:
         async with opened(tmp_path / "life", settings=with_deduplication) as engine:
-            await send(engine, 0, 6)
+            await publish_numbered(engine, 0, 6)
             topic = await engine.topic(TOPIC)
             blocks = own(blocks_of(topic))
             life = Life(topic.incarnation, blocks, PeerCopy(topic.incarnation, blocks[-1].last))
         async with opened(tmp_path / "new", settings=with_deduplication) as engine:
-            await send(engine, 6, 8)
+            await publish_numbered(engine, 6, 8)
         async with opened(tmp_path / "new", settings=with_deduplication) as engine:
             assert await put_back(engine, [life], 100, {})
         async with opened(tmp_path / "new", settings=with_deduplication) as engine:
-            positions = await send(engine, 4, 10)
+            positions = await publish_numbered(engine, 4, 10)
             assert positions[:4] == [DUPLICATE] * 4
             payloads = [
                 bytes(entry)[-1:]

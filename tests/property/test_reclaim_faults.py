@@ -13,13 +13,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import forked_commands
+import lived_log
 import pytest
 from aiohttp import web
-from engine_support import TOPIC, DataPlaneServer, eventually, make_block, marker, message, opened
+from engine_support import TOPIC, DataPlaneServer, eventually, make_block, message, opened
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -180,25 +182,7 @@ def own(topic: Topic) -> list[StoredBlock]:
     return [each for each in blocks_of(topic) if each.header.origin == "us-east" and each.header.kind != local]
 
 
-async def live(path: Path, steps: list[str], copied: list[int], name: str = TOPIC) -> None:
-    """The life of us-east's log; a new ledger begins with each reopening."""
-    at = 0
-    while at < len(steps):
-        async with opened(path) as engine:
-            topic = await engine.topic(name)
-            while at < len(steps):
-                step, at = steps[at], at + 1
-                if step == "publish":
-                    await topic.publish([message(b"%d" % at), message(b"%d too" % at)])
-                elif step == "copy":
-                    mark = topic.origins.high_water("others")
-                    block = make_block(Position(1, copied[0]), [message()] * 3, origin="others")
-                    await topic.writing.copy([CopiedBlock(BEFORE_ALL if mark is None else mark.position, block)])
-                    copied[0] += 3
-                elif step == "reopen":
-                    break
-                else:
-                    await topic.writing.marker(marker(), local=step == "local marker")
+live = partial(lived_log.live, other="others")
 
 
 async def give(peer: Peer, blocks: list[StoredBlock], name: str = TOPIC, *, between: int = 0) -> None:

@@ -15,23 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, make_block, marker, message, opened
+from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lived_log import live, publish_numbered
 
 from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, verify_block
-from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.stored_blocks import StoredBlock
-from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.numbered_blocks import numbered_of
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 END = Position(2**62, 0)
@@ -51,27 +48,6 @@ def in_directory(main: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
 def blocks_of(topic: Topic) -> list[StoredBlock]:
     found, _ = topic.reading.blocks(BEFORE_ALL, END, bytes_max=1 << 40)
     return found
-
-
-async def live(path: Path, steps: list[str], copied: list[int]) -> None:
-    at = 0
-    while at < len(steps):
-        async with opened(path) as engine:
-            topic = await engine.topic(TOPIC)
-            while at < len(steps):
-                step, at = steps[at], at + 1
-                if step == "publish":
-                    await topic.publish([message(b"%d" % at), message(b"%d too" % at)])
-                elif step == "copy":
-                    mark = topic.origins.high_water("eu-west")
-                    previous = BEFORE_ALL if mark is None else mark.position
-                    block = make_block(Position(1, copied[0]), [message()] * 3, origin="eu-west")
-                    await topic.writing.copy([CopiedBlock(previous, block)])
-                    copied[0] += 3
-                elif step == "reopen":
-                    break
-                else:
-                    await topic.writing.marker(marker(), local=step == "local marker")
 
 
 def own(blocks: list[StoredBlock]) -> list[StoredBlock]:
@@ -193,28 +169,19 @@ def test_a_log_that_has_gone_on_takes_nothing_back(tmp_path: Path) -> None:
 def test_what_a_producer_sends_again_that_was_reclaimed_is_a_duplicate(tmp_path: Path) -> None:
     with_deduplication = EngineSettings(policies=TopicPolicies(deduplication=True))
 
-    async def send(engine: Engine, first: int, last: int) -> list[Position]:
-        topic = await engine.topic(TOPIC)
-        entries = [
-            encode_entry(MessageMetadata(producer_name="p", sequence_id=number, publish_time=1), b"%d" % number)
-            for number in range(first, last)
-        ]
-        numbered = [each for entry in entries if (each := numbered_of(entry)) is not None]
-        return await engine.writer.publish(topic.tail, BlockKind.MESSAGES, entries, [1] * len(entries), numbered)
-
     async def main() -> None:
         async with opened(tmp_path / "live", settings=with_deduplication) as engine:
-            await send(engine, 0, 3)
+            await publish_numbered(engine, 0, 3)
         shutil.copytree(tmp_path / "live", tmp_path / "old")
         async with opened(tmp_path / "live", settings=with_deduplication) as engine:
-            await send(engine, 3, 6)
+            await publish_numbered(engine, 3, 6)
             lost = own(blocks_of(await engine.topic(TOPIC)))[-1]
         async with opened(tmp_path / "old", settings=with_deduplication) as engine:
             topic = await engine.topic(TOPIC)
             rows = [(verify_block(lost.block), lost.block)]
             await engine.writer.reclaim(topic.tail, topic.log.last, rows, holes=(), upto=lost.last, numbered=True)
         async with opened(tmp_path / "old", settings=with_deduplication) as engine:
-            positions = await send(engine, 2, 8)
+            positions = await publish_numbered(engine, 2, 8)
             assert positions[:4] == [DUPLICATE] * 4
             assert min(positions[4:]) > lost.last
             payloads = [
