@@ -175,7 +175,7 @@ async def one_group(
     await eventually(clock.asked.is_set, "the writer has taken the request that holds it")
     tasks = [asyncio.ensure_future(request) for request in requests]
     wanted = len(tasks) if queued is None else queued
-    await eventually(lambda: engine.writer._queue.qsize() == wanted, "all requests are queued")
+    await eventually(lambda: len(engine.writer._requests) == wanted, "all requests are queued")
     clock.free.set()
     await holder
     return list(await asyncio.gather(*tasks, return_exceptions=True))

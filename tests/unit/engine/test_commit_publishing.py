@@ -18,8 +18,8 @@ from engine_support import (
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit import publishing
+from replicator.engine.log.commit.request_queue import GROUP_PUBLISH_BYTES_MAX
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.writer import GROUP_PUBLISH_BYTES_MAX
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 

@@ -344,7 +344,7 @@ def test_invariant_10_a_store_put_back_together_with_its_clock_reuses_no_positio
 ) -> None:
     """As when a virtual machine is set back to a snapshot: only chance tells the two lives apart."""
     salts = iter([5, 5, 17, 17])
-    monkeypatch.setattr("replicator.engine.log.writer.secrets.randbelow", lambda _: next(salts))
+    monkeypatch.setattr("replicator.engine.log.commit.group_commits.secrets.randbelow", lambda _: next(salts))
     settings = EngineSettings(wall_clock_ms=lambda: 1_800_000_000_000)
 
     async def life() -> Position:

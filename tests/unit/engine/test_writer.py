@@ -27,8 +27,8 @@ from replicator.engine.errors import (
     StoreFailed,
     StoreFull,
 )
-from replicator.engine.log import writer as writers
 from replicator.engine.log.block import BLOCK_BYTES_MAX
+from replicator.engine.log.commit import request_queue
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
@@ -39,7 +39,7 @@ from snapshots.position import BEFORE_ALL, Position
 def test_invariant_11_publishes_past_the_queue_limit_wait_and_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "QUEUE_BYTES_MAX", 200)
+    monkeypatch.setattr(request_queue, "QUEUE_BYTES_MAX", 200)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
@@ -49,7 +49,7 @@ def test_invariant_11_publishes_past_the_queue_limit_wait_and_keep_their_order(
             for number in range(400):
                 tasks.append(asyncio.ensure_future(topic.publish([message(b"%d" % number)])))
                 await asyncio.sleep(0)
-                largest = max(largest, engine.writer._queued_bytes)
+                largest = max(largest, engine.writer._requests.size_bytes)
             await asyncio.gather(*tasks)
             assert largest <= 200 + len(message(b"100"))
             assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in range(400)]
@@ -140,7 +140,7 @@ def test_many_rows_are_put_and_cleared_in_one_transaction_and_neighbours_are_lef
 def test_what_is_appended_right_after_a_cursor_was_saved_shares_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "ROWS_WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(request_queue, "ROWS_WAIT_SECONDS", 30.0)
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

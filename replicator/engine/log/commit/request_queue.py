@@ -1,0 +1,170 @@
+"""Queue of requests between the event loop and the writer's thread.
+
+Invariants (DESIGN §3): 3, requests are taken in the order in which they were put, also when some of them had to wait
+for room; 11, the queue is bounded in bytes.
+
+1. Requests of one turn of the event loop are handed to the thread together, at the end of the turn. So the thread wakes
+   once for them, and they share a commit. A turn that brings much hands over a part at once.
+2. While the queue is full, callers wait, and whoever comes later waits behind them.
+3. The thread takes a group: what was handed over, up to a limit. If all of it writes rows only, the thread waits a
+   moment: these rows often cause appends, which follow at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
+
+GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bounds the memory and the time of one transaction."""
+GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of producers' entries in one group. A producer keeps so much unconfirmed under way, and no more. If all of it
+were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
+keep more under way."""
+GROUP_REQUESTS_MAX: Final = 4096
+QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Past this, publishers wait."""
+TURN_BYTES_MAX: Final = 256 * 1024
+"""Bytes of one turn of the event loop that are handed over at once: the thread can write them while the turn goes
+on."""
+ROWS_WAIT_SECONDS: Final = 0.0005
+"""What tells other clusters of an acknowledgement follows the save of its cursor by less."""
+
+
+class RequestQueue:
+    """Takes requests on the event loop and gives groups of them to the writer's thread.
+
+    ``check`` raises the reason why no request is taken any more.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._loop = asyncio.get_running_loop()
+        self._turn: list[Request] = []
+        """Requests of this turn of the event loop that are not handed over yet."""
+        self._turn_bytes = 0
+        self._handed_over: queue.SimpleQueue[list[Request] | None] = queue.SimpleQueue()
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._entrance = asyncio.Lock()
+        self._entering = 0
+        """How many callers wait for room: whoever comes later must wait behind them."""
+        self._arrived: deque[Request] = deque()
+        """Requests that the thread has fetched and not taken into a group yet."""
+        self._ended = False
+        self._handed_over_count = 0
+        self._taken_count = 0
+
+    def __len__(self) -> int:
+        """Return the number of requests that were handed over and are in no group yet."""
+        return self._handed_over_count - self._taken_count
+
+    # On the event loop.
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the requests that were put and are not done."""
+        return self._bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether a caller must wait for room."""
+        return self._entering > 0 or self._bytes > QUEUE_BYTES_MAX
+
+    def put(self, request: Request) -> None:
+        """Queue a request, though the queue may be full. Raises the reason why no request is taken any more."""
+        self._check()
+        request.submitted = time.perf_counter()
+        self._bytes += request.bytes
+        if not self._turn:
+            self._loop.call_soon(self._hand_over)
+        self._turn.append(request)
+        self._turn_bytes += request.bytes
+        if self._turn_bytes >= TURN_BYTES_MAX:
+            self._hand_over()
+
+    async def enter(self, request: Request) -> None:
+        """Queue a request as soon as there is room.
+
+        Requests enter in the order in which they came, so that no publish overtakes one that waits.
+        """
+        self._entering += 1
+        try:
+            async with self._entrance:
+                while self._bytes > QUEUE_BYTES_MAX:
+                    self._room.clear()
+                    await self._room.wait()
+                self.put(request)
+        finally:
+            self._entering -= 1
+
+    def done(self, size_bytes: int) -> None:
+        """Make room: requests of that size were answered."""
+        self._bytes -= size_bytes
+        if self._bytes <= QUEUE_BYTES_MAX:
+            self._room.set()
+
+    def close(self) -> None:
+        """End the thread after the requests that were put before."""
+        self._hand_over()
+        self._handed_over.put(None)
+
+    def _hand_over(self) -> None:
+        if self._turn:
+            turn, self._turn, self._turn_bytes = self._turn, [], 0
+            self._handed_over_count += len(turn)
+            self._handed_over.put(turn)
+
+    # On the writer's thread.
+
+    def take_group(self) -> tuple[list[Request], bool]:
+        """Wait for requests, and return the next group in order. The second value is True for the last group, which
+        may be empty."""
+        group: list[Request] = []
+        size = published = 0
+        rows_only = True
+        rows_wait_until: float | None = None
+        while True:
+            while self._arrived:
+                request = self._arrived.popleft()
+                group.append(request)
+                size += request.bytes
+                if isinstance(request, PublishRequest):
+                    published += request.bytes
+                    rows_only = False
+                elif rows_only:
+                    rows_only = isinstance(request, PutManyRequest)
+                if size >= GROUP_BYTES_MAX or published >= GROUP_PUBLISH_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX:
+                    return self._taken(group), False
+            if self._ended:
+                return self._taken(group), True
+            try:
+                if not group:
+                    self._fetch(None)
+                elif not rows_only:
+                    self._fetch(0)
+                else:
+                    now = time.monotonic()
+                    rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
+                    self._fetch(max(0, rows_wait_until - now))
+            except queue.Empty:
+                return self._taken(group), False
+
+    def _taken(self, group: list[Request]) -> list[Request]:
+        self._taken_count += len(group)
+        return group
+
+    def _fetch(self, wait_seconds: float | None) -> None:
+        """Fetch what was handed over next, or wait for it; with None for ever. Raises :class:`queue.Empty`."""
+        handed_over = self._handed_over.get(block=wait_seconds != 0, timeout=wait_seconds or None)
+        if handed_over is None:
+            self._ended = True
+        else:
+            self._arrived.extend(handed_over)
