@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +65,13 @@ _CLUSTER: Final = re.compile(CLUSTER_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
+_CHECKED_HEADER = struct.Struct("<IHHIIQQQQ")
+"""The body's checksum and the header behind it."""
 _FLAGS = struct.Struct("<HH")
 """The kind with its bits, and the length of the origin: as the header begins."""
+_FEW_NUMBERS: Final = tuple(struct.Struct(f"<{count}I") for count in range(FEW_ENTRIES_MAX + 1))
+_FEW_COLUMNS: Final = tuple(struct.Struct(f"<{2 * count}I") for count in range(FEW_ENTRIES_MAX + 1))
+"""Both columns of a block, by the number of its entries."""
 _PARTS_SIZE = struct.Struct("<I")
 _HAS_PARTS: Final = 0x100
 """In the field of the kind."""
@@ -88,9 +93,11 @@ class BlockKind(IntEnum):
     """Markers of this cluster's own bookkeeping; no link carries them."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockHeader:
-    """What a block says of itself. ``messages`` is the sum of the batch sizes, 0 for markers."""
+class BlockHeader(NamedTuple):
+    """What a block says of itself. ``messages`` is the sum of the batch sizes, 0 for markers.
+
+    A tuple, because one is made for each block: a frozen dataclass takes four times as long.
+    """
 
     kind: BlockKind
     origin: str
@@ -146,11 +153,15 @@ def build_block(
     """
     count = len(entries)
     assert 0 < count == len(batch_sizes)
+    if count == 1 and not absent and len(entries[0]) < PIECE_BYTES_MIN:
+        return _small_block(
+            kind, origin, incarnation, origin_first, publish_time_ms, entries[0], batch_sizes[0], only, before
+        )
     if count <= FEW_ENTRIES_MAX:
         ends = list(accumulate(map(len, entries)))
         payload_bytes, messages = ends[-1], sum(batch_sizes)
         _check_limits(count, payload_bytes)
-        columns = struct.pack(f"<{2 * count}I", *ends, *batch_sizes)
+        columns = _FEW_COLUMNS[count].pack(*ends, *batch_sizes)
     else:
         many = np.cumsum([len(entry) for entry in entries], dtype="<u8")
         sizes = np.asarray(batch_sizes, dtype="<u4")
@@ -171,6 +182,38 @@ def build_block(
         only,
         before,
     )
+
+
+def _small_block(
+    kind: BlockKind,
+    origin: str,
+    incarnation: int,
+    origin_first: Position,
+    publish_time_ms: int,
+    entry: Buffer,
+    batch_size: int,
+    only: frozenset[str] | None,
+    before: bytes,
+) -> bytes:
+    """As :func:`build_block`, of one small entry: a message that was sent alone. It takes a third of the time."""
+    body = b"".join((_FEW_COLUMNS[1].pack(len(entry), batch_size), entry))
+    head = b"".join(
+        (
+            _CHECKED_HEADER.pack(
+                crc32c(body),
+                kind if only is None else kind | _HAS_ONLY,
+                len(origin),
+                1,
+                batch_size,
+                incarnation,
+                *origin_first,
+                publish_time_ms,
+            ),
+            origin.encode("ascii"),
+            encode_only(only),
+        )
+    )
+    return b"".join((before, _PREAMBLE.pack(MAGIC, crc32c(head)), head, body))
 
 
 def read_header(block: Buffer) -> BlockHeader:
@@ -285,7 +328,7 @@ def _check_columns(block: Buffer, header: BlockHeader) -> None:
     count, at = header.entries, header.columns_at
     is_marker = header.kind is not BlockKind.MESSAGES
     if count <= FEW_ENTRIES_MAX:
-        columns = struct.unpack_from(f"<{2 * count}I", block, at)
+        columns = _FEW_COLUMNS[count].unpack_from(block, at)
         ends, sizes = columns[:count], columns[count:]
         wrong = (
             any(end > following for end, following in pairwise(ends))
@@ -323,7 +366,7 @@ class BlockView:
         """The bytes of the whole block."""
         count, at = self.header.entries, self.header.columns_at
         self._ends: Sequence[int] | npt.NDArray[np.uint32] = (
-            struct.unpack_from(f"<{count}I", block, at)
+            _FEW_NUMBERS[count].unpack_from(block, at)
             if count <= FEW_ENTRIES_MAX
             else np.frombuffer(block, "<u4", count, at)
         )
@@ -341,7 +384,7 @@ class BlockView:
         count = stop - start
         at = self._payload_at - 4 * (self.header.entries - start)
         if count <= FEW_ENTRIES_MAX:
-            return struct.unpack_from(f"<{count}I", self.block, at)
+            return _FEW_NUMBERS[count].unpack_from(self.block, at)
         sizes: list[int] = np.frombuffer(self.block, "<u4", count, at).tolist()
         return sizes
 
@@ -409,7 +452,15 @@ def _assemble(
     before: bytes = b"",
 ) -> bytes:
     name = origin.encode("ascii")
-    header = _HEADER.pack(
+    tail = (parts, _PARTS_SIZE.pack(len(parts))) if parts else ()
+    pieces = [columns, *payload, *tail]
+    if payload_bytes < PIECE_BYTES_MIN * len(payload):
+        pieces = [b"".join(pieces)]
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    header = _CHECKED_HEADER.pack(
+        checksum,
         kind | (_HAS_PARTS if parts else 0) | (0 if only is None else _HAS_ONLY),
         len(name),
         len(columns) // 8,
@@ -419,12 +470,5 @@ def _assemble(
         origin_first.entry,
         publish_time_ms,
     )
-    tail = (parts, _PARTS_SIZE.pack(len(parts))) if parts else ()
-    pieces = [columns, *payload, *tail]
-    if payload_bytes < PIECE_BYTES_MIN * len(payload):
-        pieces = [b"".join(pieces)]
-    checksum = 0
-    for piece in pieces:
-        checksum = crc32c(piece, checksum)
-    head = _BODY_CHECKSUM.pack(checksum) + header + name + encode_only(only)
+    head = header + name if only is None else header + name + encode_only(only)
     return b"".join([before, _PREAMBLE.pack(MAGIC, crc32c(head)), head, *pieces])

@@ -87,35 +87,30 @@ class BlockCache:
         if key in self._blocks:
             return
         self._blocks[key] = view
-        slots = self._slots.setdefault(topic_id, {})
-        for slot in _touched(first, view):
-            firsts = slots.setdefault(slot, [])
-            if firsts and firsts[-1] > first.entry:
-                insort(firsts, first.entry)
+        slots = self._slots.get(topic_id)
+        if slots is None:
+            slots = self._slots[topic_id] = {}
+        ledger, entry = first
+        for slot in range(entry // SLOT_ENTRIES, (entry + len(view) - 1) // SLOT_ENTRIES + 1):
+            firsts = slots.get((ledger, slot))
+            if firsts is None:
+                slots[ledger, slot] = [entry]
+            elif firsts[-1] > entry:
+                insort(firsts, entry)
             else:
-                firsts.append(first.entry)
-        self._bytes += _size_bytes(view)
+                firsts.append(entry)
+        self._bytes += len(view.block) + BLOCK_OBJECT_BYTES
         while self._bytes > self._bytes_max and len(self._blocks) > bool(self._bytes_max):
             self._remove(*self._blocks.popitem(last=False))
 
     def _remove(self, key: _Key, view: BlockView) -> None:
-        topic_id, first = key
+        topic_id, (ledger, entry) = key
         slots = self._slots[topic_id]
-        for slot in _touched(first, view):
-            firsts = slots[slot]
-            firsts.pop(bisect_right(firsts, first.entry) - 1)
+        for slot in range(entry // SLOT_ENTRIES, (entry + len(view) - 1) // SLOT_ENTRIES + 1):
+            firsts = slots[ledger, slot]
+            firsts.pop(bisect_right(firsts, entry) - 1)
             if not firsts:
-                del slots[slot]
+                del slots[ledger, slot]
         if not slots:
             del self._slots[topic_id]
-        self._bytes -= _size_bytes(view)
-
-
-def _touched(first: Position, view: BlockView) -> list[_Slot]:
-    ledger, entry = first
-    last = (entry + len(view) - 1) // SLOT_ENTRIES
-    return [(ledger, slot) for slot in range(entry // SLOT_ENTRIES, last + 1)]
-
-
-def _size_bytes(view: BlockView) -> int:
-    return len(view.block) + BLOCK_OBJECT_BYTES
+        self._bytes -= len(view.block) + BLOCK_OBJECT_BYTES

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import google_crc32c
 import numpy as np
 
 COPIED_BYTES_MAX: Final = 4096
+_extend: Final[Callable[[int, Any], int]] = google_crc32c.extend
 
 
 def crc32c(content: bytes | bytearray | memoryview, before: int = 0) -> int:
@@ -16,7 +18,7 @@ def crc32c(content: bytes | bytearray | memoryview, before: int = 0) -> int:
     The library takes bytes, and arrays, which are views; of a few kilobytes a copy is made sooner than an array.
     """
     if isinstance(content, bytes):
-        return int(google_crc32c.extend(before, content))
+        return _extend(before, content)
     if len(content) <= COPIED_BYTES_MAX:
-        return int(google_crc32c.extend(before, bytes(content)))
-    return int(google_crc32c.extend(before, np.frombuffer(content, np.uint8)))
+        return _extend(before, bytes(content))
+    return _extend(before, np.frombuffer(content, np.uint8))

@@ -134,24 +134,25 @@ class Origins:
         """These blocks are durable, and in the log."""
         for appended in blocks:
             header = appended.header
+            origin, last = header.origin, header.origin_last
             if header.kind is BlockKind.MESSAGES:
-                self._message_vector[header.origin] = header.origin_last
+                self._message_vector[origin] = last
             if appended.position.ledger != self._ledger:
                 self._ledger = appended.position.ledger
                 self.ledgers_begun += 1
             if header.kind is not BlockKind.LOCAL_MARKERS:
-                before = self._high_waters.get(header.origin)
-                if before is None or before.position.ledger != header.origin_last.ledger:
+                before = self._high_waters.get(origin)
+                if before is None or before.position.ledger != last.ledger:
                     self.ledgers_begun += 1
                     self._earlier = None
                 incarnation = header.incarnation
                 if before is not None and incarnation < before.incarnation:  # the block is of an earlier life
                     incarnation, self._earlier = before.incarnation, None
-                self._high_waters[header.origin] = HighWater(incarnation, header.origin_last)
+                self._high_waters[origin] = HighWater(incarnation, last)
             if appended.hole:
-                self._left_out.pop(header.origin, None)
+                self._left_out.pop(origin, None)
             if appended.partly:
-                self._note_parts(header.origin, header.origin_first, appended.position, appended.partly)
+                self._note_parts(origin, header.origin_first, appended.position, appended.partly)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
         """Take over stored notes: a link left out all that it had not sent up to a position, or a later life was taken

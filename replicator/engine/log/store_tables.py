@@ -64,7 +64,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
@@ -146,8 +146,7 @@ class Trim:
     counts: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HighWater:
+class HighWater(NamedTuple):
     """The highest origin position that a topic has of one origin, in one incarnation of the topic there."""
 
     incarnation: int

@@ -135,11 +135,17 @@ class TopicReading:
         while position is not None and position <= limit and len(found) < entries_max and taken < bytes_max:
             first, view = self._block_at(position)
             header = view.header
+            marker = header.kind is not BlockKind.MESSAGES
+            if header.entries == 1:  # a message that was sent alone
+                (size,), entry = view.sizes(0, 1), view.entry(0)
+                found.append(LoggedEntry(first, size, marker, entry, header.origin, header.origin_first))
+                taken += len(entry)
+                position = next_after(first)
+                continue
             start = position.entry - first.entry
             stop = min(header.entries, start + entries_max - len(found))
             if limit.ledger == first.ledger:
                 stop = min(stop, limit.entry - first.entry + 1)
-            marker = header.kind is not BlockKind.MESSAGES
             sizes = view.sizes(start, stop)
             for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
                 found.append(

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicator.engine.errors import (
     BacklogQuotaExceeded,
@@ -23,7 +22,7 @@ from replicator.engine.errors import (
     MessageTooLarge,
     NotAllowedError,
 )
-from replicator.engine.log.entry import decode_entry, split_batch
+from replicator.engine.log.entry import decode_entry, is_plain, split_batch
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
 from replicator.engine.producing.producer_registry import check_producer_name
@@ -40,8 +39,7 @@ _BATCHED_BYTES_MIN: Final = 6
 """The smallest message of a batch: the size of its metadata, and the one field that it must have."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedEntries:
+class CheckedEntries(NamedTuple):
     """Entries that may be published: their size, their batch sizes, and what deduplication looks at, if it is on."""
 
     size_bytes: int
@@ -64,13 +62,17 @@ def check_entries(
     size_bytes = sum(map(len, entries))
     if size_bytes > PUBLISH_BYTES_MAX:
         raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
+    bytes_max, deduplication = policies.max_message_bytes, policies.deduplication
+    within = bytes_max is None or size_bytes <= bytes_max
+    if len(entries) == 1 and not deduplication and within and is_plain(entries[0]):  # the usual message sent alone
+        return CheckedEntries(size_bytes, [1], None)
     batch_sizes: list[int] = []
-    numbered: list[Numbered] | None = [] if policies.deduplication else None
+    numbered: list[Numbered] | None = [] if deduplication else None
     only: set[frozenset[str] | None] = set()
     for entry in entries:
-        if policies.max_message_bytes is not None and len(entry) > policies.max_message_bytes:
+        if bytes_max is not None and len(entry) > bytes_max:
             raise MessageTooLarge(
-                f"entry of {len(entry)} bytes is over the topic's limit of {policies.max_message_bytes} bytes "
+                f"entry of {len(entry)} bytes is over the topic's limit of {bytes_max} bytes "
                 "(max_message_bytes): send it in chunks, or smaller batches"
             )
         metadata, payload = decode_entry(entry)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from engine_support import make_block, message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.commit.appending import ID_SALTS, LEDGER_ENTRIES_MAX, LogAppender, PositionTaken
@@ -82,3 +85,42 @@ def test_when_the_transaction_fails_a_tail_is_as_it_was_before_the_first_change(
     assert changed != before
     failing.roll_back()
     assert changed == before
+
+
+def publish(store: Store, appending: LogAppender, at: Tail) -> None:
+    first = appending.next_own_position(at, "y")
+    block = make_block(first, [message()], origin="y")
+    header = verify_block(block)
+    with store.env.begin(write=True) as txn:
+        appending.append_own(txn, at, header, appending.prefix(at) + block)
+        appending.put_high_water(txn, at, "y", HighWater(3, header.origin_last))
+
+
+@pytest.mark.parametrize("before", [[], ["publish"], ["append", "publish"]])
+@given(steps=st.lists(st.sampled_from(["publish", "append", "remember"]), max_size=8))
+@settings(deadline=None, max_examples=40)
+def test_whatever_a_failed_transaction_appended_by_which_way_its_tails_are_as_they_were(
+    before: list[str], steps: list[str]
+) -> None:
+    def act(store: Store, appending: LogAppender, at: Tail, step: str) -> None:
+        if step == "publish":
+            publish(store, appending, at)
+        elif step == "append":
+            append(store, appending, at)
+        else:
+            appending.remember(at)
+            at.terminated = True
+            at.holes["x"] = ((Position(9, 0), Position(9, 1)),)
+
+    with TemporaryDirectory() as directory:
+        store = Store(Path(directory), cluster="y", size_max=1 << 24)
+        changed, other = tail(), Tail(2, "other", 3, 0, 0, {})
+        for step in before:
+            act(store, appender(store), changed, step)
+        were = deepcopy(changed), deepcopy(other)
+        failing = appender(store, last_id=changed.ledger or 0, now_ms=NOW_MS + 1)
+        for number, step in enumerate(steps):
+            act(store, failing, (changed, other)[number % 2], step)
+        failing.roll_back()
+        store.close()
+        assert (changed, other) == were

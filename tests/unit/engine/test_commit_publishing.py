@@ -16,6 +16,7 @@ from engine_support import (
     opened,
 )
 
+from replicator.engine.errors import TopicTerminated
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit import publishing
 from replicator.engine.log.commit.request_queue import GROUP_PUBLISH_BYTES_MAX
@@ -74,6 +75,46 @@ def test_markers_and_messages_do_not_share_a_block(tmp_path: Path) -> None:
             kinds = [BlockKind.MESSAGES, BlockKind.MARKERS, BlockKind.LOCAL_MARKERS, BlockKind.MESSAGES]
             assert [block.header.kind for block in blocks] == kinds
             assert [block.position.entry for block in blocks] == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_publishes_of_many_topics_by_turns_become_one_block_of_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topics = [await engine.topic(f"topic-{number}") for number in range(3)]
+            calls = [topic.publish([message(b"%d" % round_)]) for round_ in range(4) for topic in topics]
+            results = await one_group(engine, clock, *calls)
+            for number, topic in enumerate(topics):
+                (block,), _ = topic.reading.blocks(BEFORE_ALL, bytes_max=10**6)
+                assert block.header.entries == 4
+                assert [bytes(entry) for _, _, entry in logged(topic)] == [message(b"%d" % n) for n in range(4)]
+                ledger = block.position.ledger
+                assert results[number::3] == [[Position(ledger, entry)] for entry in range(4)]
+
+    asyncio.run(main())
+
+
+def test_a_request_between_publishes_ends_the_blocks_of_all_topics(tmp_path: Path) -> None:
+    """Its result may depend on what came before it: a topic that is terminated takes what came before."""
+
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic, other = await engine.topic(TOPIC), await engine.topic("other")
+            results = await one_group(
+                engine,
+                clock,
+                topic.publish([message(b"before")]),
+                other.publish([message(b"0")]),
+                engine.writer.terminate(topic.tail),
+                topic.publish([message(b"behind")]),
+                other.publish([message(b"1")]),
+            )
+            assert isinstance(results[3], TopicTerminated)
+            assert [bytes(entry) for _, _, entry in logged(topic)] == [message(b"before")]
+            assert [bytes(entry) for _, _, entry in logged(other)] == [message(b"0"), message(b"1")]
 
     asyncio.run(main())
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from engine_support import TOPIC, batch, entries_of, eventually, message, opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import (
     BacklogQuotaExceeded,
+    EngineError,
     EntryCorrupt,
     MessageTooLarge,
     NotAllowedError,
@@ -18,8 +22,9 @@ from replicator.engine.errors import (
     StoreFailed,
 )
 from replicator.engine.log.compression import compress
-from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.entry import append_to_batch, encode_entry, is_plain
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
+from replicator.engine.producing import publishing
 from replicator.engine.producing.publishing import HELD_BYTES_MAX, PublishGate, check_entries
 from replicator.engine.types import AccessMode, ProducerOptions
 from replicator.metadata.metadata_pb2 import LZ4, EncryptionKeys, MessageMetadata, SingleMessageMetadata
@@ -81,6 +86,64 @@ def test_sound_entries_pass_with_their_batch_sizes() -> None:
 def test_an_entry_that_contradicts_itself_is_corrupt(entry: bytes, what: str) -> None:
     with pytest.raises(EntryCorrupt, match=what):
         check_entries([message(), entry], NO_POLICIES)
+
+
+@st.composite
+def sent_entries(draw: st.DrawFn) -> bytes:
+    """Draw an entry as clients send it, often a plain one, or one that is nearly so."""
+    sent = MessageMetadata(
+        producer_name=draw(st.sampled_from(["", "p", "ü", "x" * 127, "x" * 128])),
+        sequence_id=draw(st.sampled_from([0, 127, 128, 2**63 - 1, 2**63, 2**64 - 1])),
+        publish_time=draw(st.sampled_from([0, 1_700_000_000_000, 2**64 - 1])),
+    )
+    for name, value in draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    ("uncompressed_size", 100),
+                    ("uncompressed_size", 2**32 - 1),
+                    ("num_messages_in_batch", 1),
+                    ("marker_type", 10),
+                    ("txnid_least_bits", 1),
+                    ("num_chunks_from_msg", 2),
+                    ("partition_key", "key"),
+                    ("deliver_at_time", 5),
+                ]
+            ),
+            max_size=2,
+        )
+    ):
+        setattr(sent, name, value)
+    if draw(st.booleans()):
+        sent.replicate_to.append("eu-west")
+    entry = bytearray(encode_entry(sent, draw(st.binary(max_size=20))))
+    for _ in range(draw(st.integers(0, 2))):
+        entry[draw(st.integers(0, len(entry) - 1))] = draw(st.integers(0, 255))
+    if draw(st.booleans()):  # with a right checksum, so that the metadata alone decides
+        entry[2:6] = google_crc32c.value(bytes(entry[6:])).to_bytes(4, "big")
+    return bytes(entry[: draw(st.integers(0, len(entry)))] if draw(st.booleans()) else entry)
+
+
+@given(sent_entries(), st.sampled_from([NO_POLICIES, TopicPolicies(max_message_bytes=40)]))
+@settings(max_examples=1_000)
+def test_a_plain_message_is_checked_as_any_other(entry: bytes, policies: TopicPolicies) -> None:
+    def outcome() -> object:
+        try:
+            checked = check_entries([memoryview(entry)], policies)
+        except EngineError as error:
+            return type(error), str(error)
+        return checked.size_bytes, list(checked.batch_sizes), checked.numbered, checked.only
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "is_plain", lambda entry: False)
+        expected = outcome()
+    assert outcome() == expected
+
+
+@pytest.mark.parametrize("more", [{}, {"uncompressed_size": 100}])
+def test_a_message_that_a_client_sends_alone_is_plain(more: dict[str, object]) -> None:
+    """Else the check would be as slow as before, and nothing else would tell."""
+    assert is_plain(encode_entry(metadata(**more), b"payload"))
 
 
 def test_what_cannot_be_looked_into_cheaply_passes() -> None:

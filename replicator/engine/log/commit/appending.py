@@ -4,7 +4,8 @@ Invariants (DESIGN §3): 2, the high-water mark is written in the same transacti
 ledger ids and incarnations come from one counter that is never below the clock, so a store that was restored from an
 old backup does not hand out an id again, and no block is written over another.
 
-1. Before a tail changes for the first time, it is kept as it was (:meth:`LogAppender.remember`).
+1. Before a tail changes for the first time, it is kept as it was (:meth:`LogAppender.remember`). Before a publish, only
+   what it changes is kept (:meth:`LogAppender.next_own_position`).
 2. A block gets the next position of its tail. A tail without a ledger, or with a full one, begins a new ledger.
 3. If the transaction fails, every tail is put back as it was (:meth:`LogAppender.roll_back`).
 """
@@ -43,7 +44,7 @@ class PositionTaken(Exception):
 class LogAppender:
     """Appends to the logs of many topics within one transaction, and notes in ``committed`` what it appended."""
 
-    __slots__ = ("_before", "_bodies", "_committed", "_dbs", "_first_id", "_now_ms", "_salt", "last_id")
+    __slots__ = ("_before", "_bodies", "_committed", "_dbs", "_ends", "_first_id", "_now_ms", "_salt", "last_id")
 
     def __init__(
         self, dbs: dict[str, Any], last_id: int, now_ms: int, salt: int, committed: Committed, bodies: GroupBodies
@@ -56,6 +57,8 @@ class LogAppender:
         self._committed = committed
         self._before: dict[int, tuple[Tail, Tail]] = {}
         """By topic id: the tail, and a copy of it as it was before this transaction."""
+        self._ends: list[tuple[Tail, int | None, int, int, int, str, HighWater | None]] = []
+        """The ends of tails before each publish, in order: a copy of a whole tail costs several times as much."""
         self._first_id = last_id
         self.last_id = last_id
 
@@ -75,7 +78,19 @@ class LogAppender:
             self._before[tail.topic_id] = (tail, before)
 
     def next_position(self, tail: Tail) -> Position:
+        """Return the position of the next block, and keep the tail as it is for :meth:`roll_back`."""
         self.remember(tail)
+        return self._next_position(tail)
+
+    def next_own_position(self, tail: Tail, cluster: str) -> Position:
+        """Return the position of the next block of this cluster, and keep for :meth:`roll_back` what
+        :meth:`append_own` changes."""
+        if tail.topic_id not in self._before:
+            mark = tail.high_water.get(cluster)
+            self._ends.append((tail, tail.ledger, tail.next_entry, tail.entries, tail.messages, cluster, mark))
+        return self._next_position(tail)
+
+    def _next_position(self, tail: Tail) -> Position:
         if tail.ledger is None or tail.next_entry >= LEDGER_ENTRIES_MAX:
             origins = {each.position.ledger for each in tail.high_water.values()}
             tail.ledger = self.new_id()
@@ -95,36 +110,48 @@ class LogAppender:
         header: BlockHeader,
         block: Buffer,
         *,
-        prefixed: bool = False,
         hole: bool = False,
         twins: Sequence[Pair] = (),
         partly: tuple[int, ...] = (),
         connected: tuple[str, ...] = (),
     ) -> None:
-        """``prefixed`` says that ``block`` begins with its :meth:`prefix` already."""
+        """Append a block at the next position."""
         first = self.next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
-        value = self._row(txn, tail, key, header, block, prefixed=prefixed)
-        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
-            raise PositionTaken(f"position {first} of topic {tail.name!r} is taken")
+        self._put(txn, tail, key, header, self._row(txn, tail, key, header, block, prefixed=False))
+        size = len(block)
+        kept = block if size <= KEPT_BYTES_MAX and header.columns_at else None
+        self._note(tail, AppendedBlock(first, header, size, hole, twins, partly, connected, kept))
+
+    def append_own(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, prefixed: bytes) -> None:
+        """Append a block of this cluster at its own position, which :meth:`next_own_position` gave. The block begins
+        with its :meth:`prefix`."""
+        first = header.origin_first
+        key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
+        self._put(txn, tail, key, header, self._row(txn, tail, key, header, prefixed, prefixed=True))
+        size = len(prefixed) - tables.LOCAL_PREFIX.size
+        kept = memoryview(prefixed)[tables.LOCAL_PREFIX.size :] if size <= KEPT_BYTES_MAX else None
+        self._note(tail, AppendedBlock(first, header, size, block=kept))
+
+    def _put(self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, row: Buffer) -> None:
+        """Put a new row into table ``blocks``. Raises :class:`PositionTaken`."""
+        if not txn.put(key, row, overwrite=False, db=self._dbs["blocks"]):
+            position = Position(*tables.BLOCK_KEY.unpack(key)[1:])
+            raise PositionTaken(f"position {position} of topic {tail.name!r} is taken")
         if header.kind is not BlockKind.MESSAGES:
             txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+
+    def _note(self, tail: Tail, appended: AppendedBlock) -> None:
+        """Move the tail behind a block that was appended."""
+        header = appended.header
         tail.next_entry += header.entries
         tail.entries += header.entries
         tail.messages += header.messages
-        content = memoryview(block)[tables.LOCAL_PREFIX.size if prefixed else 0 :]
-        self._committed.appended.setdefault(tail.topic_id, []).append(
-            AppendedBlock(
-                first,
-                header,
-                len(content),
-                hole,
-                twins,
-                partly,
-                connected,
-                content if len(content) <= KEPT_BYTES_MAX and header.columns_at else None,
-            )
-        )
+        blocks = self._committed.appended.get(tail.topic_id)
+        if blocks is None:
+            self._committed.appended[tail.topic_id] = [appended]
+        else:
+            blocks.append(appended)
 
     def insert(
         self,
@@ -142,11 +169,7 @@ class LogAppender:
         """
         key = tables.BLOCK_KEY.pack(tail.topic_id, *position)
         prefixed = b"".join((tables.LOCAL_PREFIX.pack(*counted), block))
-        value = self._row(txn, tail, key, header, prefixed, prefixed=True)
-        if not txn.put(key, value, overwrite=False, db=self._dbs["blocks"]):
-            raise PositionTaken(f"position {position} of topic {tail.name!r} is taken")
-        if header.kind is not BlockKind.MESSAGES:
-            txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
+        self._put(txn, tail, key, header, self._row(txn, tail, key, header, prefixed, prefixed=True))
 
     def _row(
         self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, block: Buffer, *, prefixed: bool
@@ -173,3 +196,10 @@ class LogAppender:
             for name in Tail.__slots__:
                 setattr(tail, name, getattr(before, name))
             tail.index = None  # what it holds in memory may be of this transaction
+        for tail, ledger, next_entry, entries, messages, cluster, mark in reversed(self._ends):
+            tail.ledger, tail.next_entry, tail.entries, tail.messages = ledger, next_entry, entries, messages
+            if mark is None:
+                tail.high_water.pop(cluster, None)
+            else:
+                tail.high_water[cluster] = mark
+            tail.index = None

@@ -3,7 +3,7 @@
 Invariants (DESIGN §3): 1, the writer gives out the results once the transaction is durable; 3, requests are done in
 the order in which they came.
 
-1. Neighbouring publishes are gathered by :mod:`.publishing`. Every other request ends the run before it.
+1. Publishes are gathered by :mod:`.publishing`, by topic. Every other request ends the runs before it.
 2. A refused request leaves nothing, and the others of the group go on.
 3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
 4. Bodies that go to segments are written and synced; then the transaction commits.
@@ -26,7 +26,7 @@ from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
-from replicator.engine.log.commit.publishing import PublishRun, topic_deleted
+from replicator.engine.log.commit.publishing import PublishRuns, topic_deleted
 from replicator.engine.log.commit.putting_back import PutsBack, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
@@ -104,7 +104,7 @@ class CommitGroup:
         self._deduplication = deduplication = GroupDeduplication(
             dbs, cluster, now_ms, appender, store.body_for_writer, contents
         )
-        self._publishes = PublishRun(cluster, now_ms, appender, deduplication, committed)
+        self._publishes = PublishRuns(cluster, now_ms, appender, deduplication, committed)
         self._copies: BlockCopies | None = None
 
     @property

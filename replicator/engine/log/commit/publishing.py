@@ -1,14 +1,14 @@
-"""Publishing within one transaction: neighbouring publishes of one topic become one block.
+"""Publishing within one transaction: the publishes of one topic become one block.
 
 Invariants (DESIGN §3): 3, requests are taken in their order, and so are their entries; 2, the high-water mark of this
 cluster is written with the block.
 
-1. A publish joins the run before it if that is of the same topic and kind and for the same clusters, and the block
-   stays below its targets. Otherwise the run is ended first.
+1. A publish joins its topic's run if that is of the same kind and for the same clusters, and the block stays below its
+   targets. Otherwise the run is ended first. Runs of other topics go on meanwhile.
 2. Deduplication looks at each request before it joins, so that a refused one is not part of the run. What its producer
    sent behind a refused one is refused as well (:mod:`replicator.engine.producing.publish_order`).
-3. Ending a run builds one block of what is stored, appends it, and gives each request its positions. A request all of
-   whose entries are here already gets ``DUPLICATE`` for each.
+3. All runs end before a request that is no publish. Ending a run builds one block of what is stored, appends it, and
+   gives each request its positions. A request all of whose entries are here already gets ``DUPLICATE`` for each.
 """
 
 from __future__ import annotations
@@ -38,19 +38,37 @@ _new_position = partial(tuple.__new__, Position)
 """As ``Position(ledger, entry)`` of a pair; a third of the time, on the thread for which everybody waits."""
 
 
-class PublishRun:
-    """The publishes that become the next block, and what became of those before them."""
+class _Run:
+    """The publishes of one topic that become its next block."""
 
-    __slots__ = (
-        "_appender",
-        "_cluster",
-        "_committed",
-        "_deduplication",
-        "_now_ms",
-        "_run",
-        "_run_bytes",
-        "_run_entries",
-    )
+    __slots__ = ("entries", "requests", "size_bytes")
+
+    def __init__(self, request: PublishRequest) -> None:
+        self.requests = [request]
+        self.size_bytes = request.bytes
+        self.entries = len(request.entries)
+
+    def takes(self, request: PublishRequest) -> bool:
+        """Return whether ``request`` may become a part of the same block."""
+        first = self.requests[0]
+        return (
+            first.tail is request.tail
+            and first.kind is request.kind
+            and first.only == request.only
+            and self.size_bytes + request.bytes <= BLOCK_BYTES_TARGET
+            and self.entries + len(request.entries) <= BLOCK_ENTRIES_TARGET
+        )
+
+    def add(self, request: PublishRequest) -> None:
+        self.requests.append(request)
+        self.size_bytes += request.bytes
+        self.entries += len(request.entries)
+
+
+class PublishRuns:
+    """The publishes that become the next block of each topic, and what became of those before them."""
+
+    __slots__ = ("_appender", "_cluster", "_columns_at", "_committed", "_deduplication", "_now_ms", "_runs")
 
     def __init__(
         self,
@@ -61,13 +79,13 @@ class PublishRun:
         committed: Committed,
     ) -> None:
         self._cluster = cluster
+        self._columns_at = columns_begin(cluster, None)
         self._now_ms = now_ms
         self._appender = appender
         self._deduplication = deduplication
         self._committed = committed
-        self._run: list[PublishRequest] = []
-        self._run_bytes = 0
-        self._run_entries = 0
+        self._runs: dict[int, _Run] = {}
+        """By topic id."""
 
     def join(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
         tail = request.tail
@@ -77,29 +95,27 @@ class PublishRun:
         if tail.deleted:
             self._refuse(request, topic_deleted(tail))
             return
-        if tail.terminated and request.kind is BlockKind.MESSAGES:
+        is_message = request.kind is BlockKind.MESSAGES
+        if tail.terminated and is_message:
             self._refuse(request, topic_terminated(tail.name))
             return
-        if self._run and (self._run[0].numbered is None) is not (request.numbered is None):
-            self.end(txn)  # deduplication was switched between them, and a block is noted whole or not at all
-        if request.kind is BlockKind.MESSAGES and (request.numbered is not None or tail.numbered or tail.indexed):
+        run = self._runs.get(tail.topic_id)
+        if run is not None and (run.requests[0].numbered is None) is not (request.numbered is None):
+            self._end(txn, tail)  # deduplication was switched between them, and a block is noted whole or not at all
+            run = None
+        if is_message and (request.numbered is not None or tail.numbered or tail.indexed):
             try:
                 self._deduplication.admit(txn, request)
             except (NotAllowedError, BlockCorrupt) as error:  # the latter: whether it is here already is not known
                 self._refuse(request, error)
                 return
-        run = self._run
-        if run and (
-            run[0].tail is not tail
-            or run[0].kind is not request.kind
-            or run[0].only != request.only
-            or self._run_bytes + request.bytes > BLOCK_BYTES_TARGET
-            or self._run_entries + len(request.entries) > BLOCK_ENTRIES_TARGET
-        ):
-            self.end(txn)
-        self._run.append(request)
-        self._run_bytes += request.bytes
-        self._run_entries += len(request.entries)
+        if run is not None and not run.takes(request):
+            self._end(txn, tail)
+            run = None
+        if run is None:
+            self._runs[tail.topic_id] = _Run(request)
+        else:
+            run.add(request)
 
     def _refuse(self, request: PublishRequest, error: EngineError) -> None:
         if request.turn is not None and not self._deduplication.comparing.wants:  # otherwise the group is written again
@@ -107,25 +123,29 @@ class PublishRun:
         self._committed.results.append((request.future, error))
 
     def end(self, txn: lmdb.Transaction) -> None:
-        """Write the run as one block, if there is one."""
-        if not self._run:
-            return
-        run, self._run, self._run_bytes, self._run_entries = self._run, [], 0, 0
-        tail, kind, only = run[0].tail, run[0].kind, run[0].only
-        entries: list[Buffer] = []
-        sizes: list[int] = []
-        for request in run:
-            if request.stored is None:
-                entries += request.entries
-                sizes += request.batch_sizes
-            else:
-                entries += compress(request.entries, request.stored)
-                sizes += compress(request.batch_sizes, request.stored)
-        assert len(entries) <= BLOCK_ENTRIES_MAX
-        if not entries:
+        """Write each run as one block."""
+        if self._runs:
+            runs, self._runs = self._runs, {}
+            for run in runs.values():
+                self._write(txn, run.requests)
+
+    def _end(self, txn: lmdb.Transaction, tail: Tail) -> None:
+        """Write the run of one topic as one block."""
+        self._write(txn, self._runs.pop(tail.topic_id).requests)
+
+    def _write(self, txn: lmdb.Transaction, run: list[PublishRequest]) -> None:
+        request = run[0]
+        tail, kind, only = request.tail, request.kind, request.only
+        if len(run) == 1 and request.stored is None:
+            entries, sizes = request.entries, request.batch_sizes
+        else:
+            entries, sizes = _stored(run)
+        count = len(entries)
+        assert count <= BLOCK_ENTRIES_MAX
+        if not count:
             self._committed.results += [(request.future, [DUPLICATE] * len(request.entries)) for request in run]
             return
-        first = self._appender.next_position(tail)
+        first = self._appender.next_own_position(tail, self._cluster)
         block = build_block(
             kind=kind,
             origin=self._cluster,
@@ -137,25 +157,24 @@ class PublishRun:
             only=only,
             before=self._appender.prefix(tail),
         )
-        last = Position(first.ledger, first.entry + len(entries) - 1)
-        messages = sum(sizes)
         header = BlockHeader(
             kind,
             self._cluster,
             tail.incarnation,
             first,
-            len(entries),
-            messages,
+            count,
+            sum(sizes),
             self._now_ms,
-            columns_begin(self._cluster, only),
-            only=only,
+            self._columns_at if only is None else columns_begin(self._cluster, only),
+            0,
+            only,
         )
-        self._appender.append(txn, tail, header, block, prefixed=True)
-        if kind is BlockKind.MESSAGES and run[0].numbered is not None:
+        self._appender.append_own(txn, tail, header, block)
+        if kind is BlockKind.MESSAGES and request.numbered is not None:
             numbered = [each for request in run for each in _numbered_stored(request)]
             self._deduplication.record(txn, tail, first, numbered)
         if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
-            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, last))
+            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, header.origin_last))
         self._answer(run, first)
 
     def _answer(self, run: list[PublishRequest], first: Position) -> None:
@@ -231,6 +250,20 @@ def _pieces_by_size(part: StagedPart, start: int, stop: int) -> Iterator[StagedP
             numbered = None if part.numbered is None else part.numbered[cut]
             yield StagedPart(part.tail, part.entries[cut], part.batch_sizes[cut], numbered)
             start, size = index + 1, 0
+
+
+def _stored(run: Iterable[PublishRequest]) -> tuple[list[Buffer], list[int]]:
+    """Return the entries of a run that are no duplicates, with their batch sizes."""
+    entries: list[Buffer] = []
+    sizes: list[int] = []
+    for request in run:
+        if request.stored is None:
+            entries += request.entries
+            sizes += request.batch_sizes
+        else:
+            entries += compress(request.entries, request.stored)
+            sizes += compress(request.batch_sizes, request.stored)
+    return entries, sizes
 
 
 def _numbered_stored(request: PublishRequest) -> Iterable[Numbered]:
