@@ -34,6 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -84,6 +85,7 @@ _HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
 _ORIGIN_AT = _HEADER_AT + _HEADER.size
 
 Buffer = bytes | bytearray | memoryview
+_NONE_ABSENT: Final[Mapping[int, BitMap]] = MappingProxyType({})
 
 
 class BlockKind(IntEnum):
@@ -371,7 +373,7 @@ class BlockView:
             else np.frombuffer(block, "<u4", count, at)
         )
         self._payload_at = at + 8 * count
-        self._absent: dict[int, BitMap] | None = None if self.header.parts_bytes else {}
+        self._absent: Mapping[int, BitMap] | None = None if self.header.parts_bytes else _NONE_ABSENT
 
     @property
     def batch_sizes(self) -> npt.NDArray[np.uint32]:
