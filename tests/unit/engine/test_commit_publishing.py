@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from engine_support import (
@@ -15,12 +18,15 @@ from engine_support import (
     one_group,
     opened,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replicator.engine.errors import TopicTerminated
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit import publishing
 from replicator.engine.log.commit.request_queue import GROUP_PUBLISH_BYTES_MAX
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.policies import TopicPolicies
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
@@ -94,6 +100,61 @@ def test_publishes_of_many_topics_by_turns_become_one_block_of_each(tmp_path: Pa
                 assert results[number::3] == [[Position(ledger, entry)] for entry in range(4)]
 
     asyncio.run(main())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["message", "two", "restricted", "marker", "local", "row"])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sets(st.integers(0, 2)),
+)
+@settings(max_examples=25, deadline=None)
+def test_invariant_3_a_group_keeps_the_order_of_each_topic_whatever_comes_between(
+    steps: list[tuple[int, str]], deduplicated: set[int]
+) -> None:
+    async def main(path: Path) -> None:
+        clock = HeldClock()
+        async with opened(path, settings=clock.settings()) as engine:
+            topics = [await engine.topic(f"topic-{number}") for number in range(3)]
+            for number in deduplicated:
+                await topics[number].policies.set(TopicPolicies(deduplication=True))
+            calls: list[Coroutine[Any, Any, Any]] = []
+            expected: list[list[bytes]] = [[], [], []]
+            entries: list[list[bytes]] = []
+            marked: set[bytes] = set()
+            for at, (number, what) in enumerate(steps):
+                topic = topics[number]
+                one = message(b"%d" % at, sequence_id=2 * at, clusters=["us-east"] if what == "restricted" else ())
+                entries.append([one])
+                if what == "two":
+                    entries[-1].append(message(b"%d too" % at, sequence_id=2 * at + 1))
+                if what == "row":
+                    entries[-1] = []
+                    calls.append(engine.remember(f"row {at}", at))
+                elif what in ("marker", "local"):
+                    entries[-1] = [marker(b"%d" % at)]
+                    marked.update(entries[-1])
+                    calls.append(topic.writing.marker(entries[-1][0], local=what == "local"))
+                else:
+                    calls.append(topic.publish(entries[-1]))
+                expected[number] += entries[-1]
+            results = await one_group(engine, clock, *calls)
+            for topic, sent in zip(topics, expected, strict=True):
+                found = topic.reading.entries(BEFORE_ALL, None, 1_000, 1 << 30)
+                assert [bytes(each.entry) for each in found] == sent
+                assert [each.marker for each in found] == [entry in marked for entry in sent]
+            for (number, what), sent, result in zip(steps, entries, results, strict=True):
+                positions = [result] if isinstance(result, Position) else result or []
+                assert len(positions) == len(sent)
+                for position, entry in zip(positions, sent, strict=True):
+                    before = Position(position.ledger, position.entry - 1)
+                    (found_there,) = topics[number].reading.entries(before, position, 1, 1)
+                    assert bytes(found_there.entry) == entry, what
+
+    with TemporaryDirectory() as directory:
+        asyncio.run(main(Path(directory)))
 
 
 def test_a_request_between_publishes_ends_the_blocks_of_all_topics(tmp_path: Path) -> None:
