@@ -37,7 +37,7 @@ from replicator.gateway.refusals import server_error
 from replicator.gateway.wire import Unanswered
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
-from replicator.protocol.data_commands import Sends
+from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
@@ -145,12 +145,13 @@ class Connection(asyncio.Protocol):
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
-        self._steps: Iterator[Frame | Sends | Pending | bytes] = iter(())
+        self._steps: Iterator[Frame | Sends | Acks | Pending | bytes] = iter(())
         """What is to be done about what came."""
         self._flooded = False
         """The client does not take what it asked for."""
         self._unread_bytes = 0
         self._first_consumer = 0
+        self._later: list[Callable[[], None]] = []
 
     # The transport.
 
@@ -174,6 +175,8 @@ class Connection(asyncio.Protocol):
                     self._handlers[step.command.type](self, step)
                 elif isinstance(step, Sends):
                     self._send(step)
+                elif isinstance(step, Acks):
+                    self._acknowledge(step)
                 elif isinstance(step, Pending):
                     self.work(self._find_out(step), "authenticating")
                 else:
@@ -223,6 +226,12 @@ class Connection(asyncio.Protocol):
         session = self.state.producers.receiving(sends.producer_id)
         if session is not None:
             session.send(sends)
+
+    def _acknowledge(self, acks: Acks) -> None:
+        """ACKs; what comes for a consumer that is not there (any more) is dropped, as upstream does."""
+        session = self.state.consumers.get(acks.consumer_id)
+        if session is not None:
+            session.acknowledge(acks.commands)
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -342,8 +351,24 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
         return task
 
+    def later(self, call: Callable[[], None]) -> None:
+        if not self._later:
+            self._loop.call_soon(self._call_later)
+        self._later.append(call)
+
+    def _call_later(self) -> None:
+        calls, self._later = self._later, []
+        for call in calls:
+            try:
+                call()
+            except Exception:  # a bug of one session, which the others must not suffer from
+                log.exception("a session failed")
+                self.fail("a session failed")
+
     def held(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
+        if self._reading and self._held_bytes < HELD_BYTES_MAX:
+            return  # as before
         self._read_or_not()
         if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
             for session in self.state.producers.open():

@@ -109,7 +109,7 @@ class ProducerSession:
         self._wire.held(size_bytes)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._tick)
+            self._wire.later(self._tick)
 
     def close(self) -> None:
         """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""

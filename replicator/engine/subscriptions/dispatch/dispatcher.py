@@ -109,6 +109,11 @@ class Dispatcher(ABC):
 
     # What becomes of what was sent.
 
+    @property
+    @abstractmethod
+    def waits_for_acknowledgements(self) -> bool:
+        """Whether an acknowledgement may let an entry be sent that cannot be sent now."""
+
     @abstractmethod
     def acknowledged(self, position: Position) -> None:
         """The whole entry is consumed: nobody holds it any more."""
