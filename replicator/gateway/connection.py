@@ -54,6 +54,9 @@ WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Far above what deliveries leave in the buffer: clients that write before they read must not wait for us, and we for
 them. Only answers to what was asked come up to it."""
+GATHERED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of frames that are sent together at the end of a turn of the event loop. At this size they are sent at once, so
+that the transport's buffer tells in time that the socket takes no more."""
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long the last bytes of a connection that is over may take."""
 SOFTWARE: Final = f"replicator {__version__}"
@@ -152,6 +155,9 @@ class Connection(asyncio.Protocol):
         self._unread_bytes = 0
         self._first_consumer = 0
         self._later: list[Callable[[], None]] = []
+        self._unsent: list[bytes] = []
+        """Frames of this turn of the event loop."""
+        self._unsent_bytes = 0
 
     # The transport.
 
@@ -267,6 +273,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """It is over, for the client that broke the protocol, or because the worker stops."""
+        self._send_gathered()
         if not self._transport.is_closing():
             self._transport.close()
             if self._alarm is not None:
@@ -316,8 +323,24 @@ class Connection(asyncio.Protocol):
         self.write(encode(command))
 
     def write(self, frames: bytes) -> None:
+        """Send frames together with those of the same turn of the event loop, or as soon as there are enough."""
+        if not frames:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._send_gathered)
+        self._unsent.append(frames)
+        self._unsent_bytes += len(frames)
+        if self._unsent_bytes >= GATHERED_BYTES_MAX:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        frames, size_bytes = self._unsent, self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
         if frames and not self._transport.is_closing():
-            self._transport.write(frames)
+            if size_bytes < GATHERED_BYTES_MAX:
+                self._transport.write(b"".join(frames))
+            else:
+                self._transport.writelines(frames)  # of large ones a copy costs more than a write
             if not self.writable and not self._flooded:
                 self._unread_bytes = self._transport.get_write_buffer_size()
                 self._flooded = self._unread_bytes >= UNREAD_BYTES_MAX
