@@ -195,7 +195,8 @@ class ProducerSession:
         self._all_answered()
 
     def _all_answered(self) -> None:
-        self._refused, self._order = False, PublishOrder()
+        if self._refused or self._order.refused is not None:
+            self._refused, self._order = False, PublishOrder()
         self._wire.unanswered.discard(self)
         for waiting in self._waiting:
             if not waiting.done():

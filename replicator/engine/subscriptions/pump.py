@@ -135,14 +135,21 @@ class Pump:
                 self.handed_out(next(entry for entry in entries if not entry.marker))
             wanted = sum([candidate.messages for candidate in candidates if candidate.wanted])
             self._batch_size = max(1.0, wanted / len(candidates))
-            if reached_end:
-                following = dispatcher.next_read(now_ms)
-                wake_at_ms = dispatcher.wake_at_ms
-                if wake_at_ms is not None or self._alarm is not None:
-                    self._set_alarm(wake_at_ms, now_ms)
-                if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
-                    return  # the next append, permit or acknowledgement schedules the pump
+            if reached_end and not self._more_to_read(dispatcher, entries[-1].position, now_ms):
+                return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
+
+    def _more_to_read(self, dispatcher: Dispatcher, end: Position, now_ms: int) -> bool:
+        """Return whether the dispatcher wants another read now, after the tail was read up to the end of the log."""
+        if dispatcher.sends_again or dispatcher.read_position < end:
+            following = dispatcher.next_read(now_ms)
+            more = following is not None and not (isinstance(following, ReadTail) and following.after >= end)
+        else:
+            more = False
+        wake_at_ms = dispatcher.wake_at_ms
+        if wake_at_ms is not None or self._alarm is not None:
+            self._set_alarm(wake_at_ms, now_ms)
+        return more
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
         """Return whether the client may drop entries that came back, because it acknowledged later ones."""

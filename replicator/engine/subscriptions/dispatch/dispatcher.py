@@ -107,6 +107,12 @@ class Dispatcher(ABC):
         """When to ask again although nothing has happened, by the wall clock."""
         return None
 
+    @property
+    def sends_again(self) -> bool:
+        """Whether there may be entries to send that lie before :attr:`read_position`. Entries that are to be delivered
+        later do not count before their time."""
+        return True
+
     # What becomes of what was sent.
 
     @property

@@ -90,6 +90,10 @@ class SharedDispatcher(ManyActiveDispatcher):
                 self.read_position = position
         return assignments
 
+    @property
+    def sends_again(self) -> bool:
+        return bool(self._replay)
+
     def acknowledged(self, position: Position) -> None:
         self._held.remove(position)
         self._replay.discard(position)

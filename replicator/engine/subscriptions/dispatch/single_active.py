@@ -94,6 +94,10 @@ class SingleActiveDispatcher(Dispatcher):
         return assignments
 
     @property
+    def sends_again(self) -> bool:
+        return bool(self._replay)
+
+    @property
     def waits_for_acknowledgements(self) -> bool:
         return False
 
