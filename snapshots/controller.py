@@ -160,15 +160,16 @@ class SnapshotController:
     def on_append(self, last: Position, *, origin: str | None, messages: bool, now_ms: int) -> None:
         """The log grew up to ``last`` by entries of ``origin`` (None: of any), ``messages`` if any of them is one."""
         before, self._last = self._last, max(self._last, last)
-        if any(self._waiting.values()) and origin != self._local:
+        if origin != self._local and any(self._waiting.values()):
             self._waiting_may_end = True
         if messages:
             self._last_message = last
             interval_ms = self._settings.snapshot_interval_ms
             self._asking.on_messages(self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
-            third = self._reachable if origin is None else {origin} - {self._local}
-            if self._follow_up_ms is None and any(third - {peer} for peer in self._peers):
-                self._follow_up_ms = now_ms + PATIENCE_INTERVALS * interval_ms
+            if self._follow_up_ms is None and origin != self._local and self._peers:
+                third = self._reachable if origin is None else {origin}
+                if any(third - {peer} for peer in self._peers):
+                    self._follow_up_ms = now_ms + PATIENCE_INTERVALS * interval_ms
         elif any(table.newest and table.newest.local > before for table in self._tables.values()):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)

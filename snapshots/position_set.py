@@ -54,7 +54,10 @@ class PositionSet:
                 yield Position(ledger, entry)
 
     def add(self, position: Position) -> None:
-        self._bitmap(position[0]).add(position[1])
+        bitmap = self._ledgers.get(position[0])
+        if bitmap is None:
+            bitmap = self._ledgers[position[0]] = BitMap()
+        bitmap.add(position[1])
 
     def add_range(self, ledger: int, first: int, last: int) -> None:
         """Add entries ``first`` to ``last``, both included."""
@@ -65,10 +68,13 @@ class PositionSet:
         bitmap = self._ledgers.get(position[0])
         if bitmap is not None:
             bitmap.discard(position[1])
-            self._forget_if_empty(position[0])
+            if not bitmap:
+                del self._ledgers[position[0]]
 
     def discard_through(self, position: Position) -> None:
         """Remove every position at or below ``position``."""
+        if not self._ledgers:
+            return
         for ledger in [ledger for ledger in self._ledgers if ledger < position[0]]:
             del self._ledgers[ledger]
         bitmap = self._ledgers.get(position[0])

@@ -21,14 +21,6 @@ def flow(connection: Connection, frame: Frame) -> None:
         session.flow(command.messagePermits)
 
 
-def acknowledge(connection: Connection, frame: Frame) -> None:
-    """ACK."""
-    command = frame.command.ack
-    session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
-    if session is not None:
-        session.acknowledge(command)
-
-
 def redeliver(connection: Connection, frame: Frame) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of them, or those that are listed."""
     command = frame.command.redeliverUnacknowledgedMessages

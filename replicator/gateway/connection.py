@@ -37,7 +37,7 @@ from replicator.gateway.refusals import server_error
 from replicator.gateway.wire import Unanswered
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
-from replicator.protocol.data_commands import Sends
+from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
@@ -54,6 +54,9 @@ WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Far above what deliveries leave in the buffer: clients that write before they read must not wait for us, and we for
 them. Only answers to what was asked come up to it."""
+GATHERED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of frames that are sent together at the end of a turn of the event loop. At this size they are sent at once, so
+that the transport's buffer tells in time that the socket takes no more."""
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long the last bytes of a connection that is over may take."""
 SOFTWARE: Final = f"replicator {__version__}"
@@ -145,12 +148,16 @@ class Connection(asyncio.Protocol):
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
-        self._steps: Iterator[Frame | Sends | Pending | bytes] = iter(())
+        self._steps: Iterator[Frame | Sends | Acks | Pending | bytes] = iter(())
         """What is to be done about what came."""
         self._flooded = False
         """The client does not take what it asked for."""
         self._unread_bytes = 0
         self._first_consumer = 0
+        self._later: list[Callable[[], None]] = []
+        self._unsent: list[bytes] = []
+        """Frames of this turn of the event loop."""
+        self._unsent_bytes = 0
 
     # The transport.
 
@@ -174,6 +181,8 @@ class Connection(asyncio.Protocol):
                     self._handlers[step.command.type](self, step)
                 elif isinstance(step, Sends):
                     self._send(step)
+                elif isinstance(step, Acks):
+                    self._acknowledge(step)
                 elif isinstance(step, Pending):
                     self.work(self._find_out(step), "authenticating")
                 else:
@@ -224,6 +233,12 @@ class Connection(asyncio.Protocol):
         if session is not None:
             session.send(sends)
 
+    def _acknowledge(self, acks: Acks) -> None:
+        """ACKs; what comes for a consumer that is not there (any more) is dropped, as upstream does."""
+        session = self.state.consumers.get(acks.consumer_id)
+        if session is not None:
+            session.acknowledge(acks.commands)
+
     def pause_writing(self) -> None:
         self.writable = False
         for session in self.state.consumers.open():
@@ -258,6 +273,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """It is over, for the client that broke the protocol, or because the worker stops."""
+        self._send_gathered()
         if not self._transport.is_closing():
             self._transport.close()
             if self._alarm is not None:
@@ -307,8 +323,24 @@ class Connection(asyncio.Protocol):
         self.write(encode(command))
 
     def write(self, frames: bytes) -> None:
+        """Send frames together with those of the same turn of the event loop, or as soon as there are enough."""
+        if not frames:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._send_gathered)
+        self._unsent.append(frames)
+        self._unsent_bytes += len(frames)
+        if self._unsent_bytes >= GATHERED_BYTES_MAX:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        frames, size_bytes = self._unsent, self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
         if frames and not self._transport.is_closing():
-            self._transport.write(frames)
+            if size_bytes < GATHERED_BYTES_MAX:
+                self._transport.write(b"".join(frames))
+            else:
+                self._transport.writelines(frames)  # of large ones a copy costs more than a write
             if not self.writable and not self._flooded:
                 self._unread_bytes = self._transport.get_write_buffer_size()
                 self._flooded = self._unread_bytes >= UNREAD_BYTES_MAX
@@ -342,8 +374,24 @@ class Connection(asyncio.Protocol):
         self._read_or_not()
         return task
 
+    def later(self, call: Callable[[], None]) -> None:
+        if not self._later:
+            self._loop.call_soon(self._call_later)
+        self._later.append(call)
+
+    def _call_later(self) -> None:
+        calls, self._later = self._later, []
+        for call in calls:
+            try:
+                call()
+            except Exception:  # a bug of one session, which the others must not suffer from
+                log.exception("a session failed")
+                self.fail("a session failed")
+
     def held(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
+        if self._reading and self._held_bytes < HELD_BYTES_MAX:
+            return  # as before
         self._read_or_not()
         if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
             for session in self.state.producers.open():

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -46,12 +47,14 @@ from replicator.protocol.commands_pb2 import (
     MessageIdData,
     ServerError,
 )
-from replicator.protocol.data_commands import MessageHeadWriter, message_additions
+from replicator.protocol.data_commands import AckResponseWriter, MessageHeadWriter, message_additions
 from replicator.protocol.errors import OutOfOrder
 from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
+
+_INDIVIDUAL: Final = int(CommandAck.AckType.Individual)
 
 
 def last_message_answer(last: LastMessage, partition: int) -> CommandGetLastMessageIdResponse:
@@ -87,6 +90,7 @@ class ConsumerSession:
         """Restarts that the client may not know of yet."""
         self._broker_metadata = BrokerMetadataWriter(topic) if broker_metadata else None
         self._heads = MessageHeadWriter(consumer_id, topic.partition)
+        self._ack_responses = AckResponseWriter(consumer_id)
         self._permits = Permits(topic.admission.entry_bytes_max)
         self._over = False
         self.consumer: EngineConsumer
@@ -107,11 +111,57 @@ class ConsumerSession:
     def flow(self, permits: int) -> None:
         self._grant(self._permits.requested(permits))
 
-    def acknowledge(self, command: CommandAck) -> None:
-        """It counts before what the client sends next; it is durable before it is answered, if that is asked for.
+    def acknowledge(self, commands: Sequence[CommandAck]) -> None:
+        """Acknowledge messages before what the client sends next. An answer, if it is asked for, means that the
+        acknowledgement is durable.
 
-        One with a validation error is of a message that the client could not read: it does not come again.
+        An acknowledgement with a validation error is of a message that the client could not read, and is not sent
+        again. Commands that acknowledge one whole message each are taken together, if none of them is refused.
         """
+        plain = None if self._unseen else self._plain(commands)
+        if plain is not None:
+            positions, request_ids = plain
+
+            def over(error: EngineError | None) -> None:
+                if error is None:
+                    self._wire.write(self._ack_responses.write(request_ids))
+                    return
+                refusal = CommandAckResponse(
+                    consumer_id=self._id, error=ServerError.PersistenceError, message=str(error)
+                )
+                for request_id in request_ids:
+                    refusal.request_id = request_id
+                    self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=refusal))
+
+            with suppress(EngineError):  # nothing has changed then, and each command is taken by itself
+                self.consumer.acknowledge_entries(positions, over)
+                self.consumer.figures.acknowledged += len(positions)
+                return
+        for command in commands:
+            self._acknowledge_one(command)
+
+    def _plain(self, commands: Sequence[CommandAck]) -> tuple[list[Position], list[int]] | None:
+        """Return the positions and the requests of commands that acknowledge one whole message each.
+
+        Return None if one of them does not, or if its message may be one of another cluster.
+        """
+        positions: list[Position] = []
+        request_ids: list[int] = []
+        for command in commands:
+            messages = command.message_id
+            if command.ack_type != _INDIVIDUAL or len(messages) != 1 or messages[0].ack_set:
+                return None
+            if command.txnid_least_bits or command.txnid_most_bits:
+                return None
+            try:
+                positions.append(self._here(messages[0]))
+            except EngineError:
+                return None
+            if command.HasField("request_id"):
+                request_ids.append(command.request_id)
+        return positions, request_ids
+
+    def _acknowledge_one(self, command: CommandAck) -> None:
         answer = CommandAckResponse(consumer_id=self._id)
         wanted = command.HasField("request_id")
         if wanted:

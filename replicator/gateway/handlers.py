@@ -18,7 +18,6 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     T.CLOSE_CONSUMER: opening.close_consumer,
     T.UNSUBSCRIBE: opening.unsubscribe,
     T.FLOW: asking.flow,
-    T.ACK: asking.acknowledge,
     T.REDELIVER_UNACKNOWLEDGED_MESSAGES: asking.redeliver,
     T.SEEK: asking.seek,
     T.RESTARTED: asking.restarted,

@@ -53,9 +53,13 @@ class Permits:
     def used(self, deliveries: Sequence[Delivery]) -> int:
         """By the engine, for what goes to the socket now; how many messages that is. Batches are not split, so it may
         use more than it has."""
-        messages = sum(delivery.batch_size for delivery in deliveries)
+        messages, largest = 0, max(self._entry_bytes // 2, 1)
+        for delivery in deliveries:  # most often one
+            messages += delivery.batch_size
+            if len(delivery.entry) > largest:
+                largest = len(delivery.entry)
         self._granted -= messages
-        self._entry_bytes = max(self._entry_bytes // 2, *(len(delivery.entry) for delivery in deliveries), 1)
+        self._entry_bytes = largest
         return messages
 
     def more(self) -> int:
@@ -75,7 +79,7 @@ class Permits:
         return self._grant()
 
     def _grant(self) -> int:
-        if self._blocked:
+        if self._blocked or self._requested == 0:
             return 0
         least = min(GRANT_MESSAGES_MIN, max(1, LARGE_GRANT_BYTES_MAX // self._entry_bytes))
         fitting = min(max(GRANT_BYTES_MAX // self._entry_bytes, least), GRANT_MESSAGES_MAX)

@@ -109,7 +109,7 @@ class ProducerSession:
         self._wire.held(size_bytes)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._tick)
+            self._wire.later(self._tick)
 
     def close(self) -> None:
         """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""
@@ -195,7 +195,8 @@ class ProducerSession:
         self._all_answered()
 
     def _all_answered(self) -> None:
-        self._refused, self._order = False, PublishOrder()
+        if self._refused or self._order.refused is not None:
+            self._refused, self._order = False, PublishOrder()
         self._wire.unanswered.discard(self)
         for waiting in self._waiting:
             if not waiting.done():

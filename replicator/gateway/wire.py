@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from replicator.engine.admission import Admission
@@ -45,6 +45,10 @@ class Wire(Protocol):
 
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> object:
         """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once the event loop has handled what arrived in this turn. Calls come in the order of this
+        method's calls."""
 
     def held(self, size_bytes: int) -> None:
         """So many bytes more (or, if negative, less) of the client wait for the engine."""

@@ -63,9 +63,9 @@ PROBE_SECONDS: Final = 5.0
 GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long at least, so that a statement carries many."""
 GATHER_SECONDS_MAX: Final = 1.0
-GATHER_TIMES: Final = 4
-"""And so many times as long as the last write took, up to that: where everything changes, each row is written less
-often, and writing takes a fifth of the time."""
+GATHER_TIMES: Final = 50
+"""Changes are gathered so many times as long as the last write took, up to :data:`GATHER_SECONDS_MAX`. Where everything
+changes, each row is written less often: with 4 times, writing took a third of the event loop's time."""
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
 LOOK_UP_SECONDS_MAX: Final = 3.0

@@ -1,7 +1,8 @@
 """Commands that come with every entry, gathered: what a decoder hands on at once instead of one by one. Sans-IO.
 
-A server reads SENDs (:class:`SendReader`), a client reads MESSAGEs and SEND_RECEIPTs (:class:`AnswerReader`). Most are
-read beside the one before (:mod:`replicator.protocol.forms`); protobuf reads the others, and decides what they are.
+A server reads SENDs and ACKs (:class:`SendReader`), a client reads MESSAGEs and SEND_RECEIPTs (:class:`AnswerReader`).
+Most are read beside the one before (:mod:`replicator.protocol.forms`); protobuf reads the others, and decides what they
+are.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX
-from replicator.protocol.commands_pb2 import BaseCommand, CommandMessage, CommandSendReceipt
-from replicator.protocol.data_commands import SENDS_MAX, Sends, read_send
+from replicator.protocol.commands_pb2 import BaseCommand, CommandAck, CommandMessage, CommandSendReceipt
+from replicator.protocol.data_commands import SENDS_MAX, Acks, Sends, read_ack, read_send
 from replicator.protocol.errors import BadFrame
 from replicator.protocol.forms import Form
 from replicator.protocol.values import SIGN
@@ -27,6 +28,7 @@ FORM_BYTES_MAX: Final = 1_000
 _MESSAGE: Final = int(BaseCommand.MESSAGE)
 _RECEIPT: Final = int(BaseCommand.SEND_RECEIPT)
 _SEND: Final = int(BaseCommand.SEND)
+_ACK: Final = int(BaseCommand.ACK)
 _MESSAGE_NUMBERS: Final = ((9, 2, 2), (9, 100), (9, 103))
 """The entry's number, its batch size, and the number that it has in the cluster of its origin."""
 _RECEIPT_NUMBERS: Final = ((7, 2), (7, 3, 2))
@@ -174,18 +176,21 @@ class AnswerReader:
 
 
 class SendReader:
-    """The :class:`RunReader` of a server; gathers :class:`Sends`."""
+    """The :class:`RunReader` of a server; gathers :class:`Sends` and :class:`Acks`."""
 
-    __slots__ = ("_last", "_runs")
+    __slots__ = ("_acks", "_last", "_runs")
 
     def __init__(self) -> None:
-        self._runs: list[Sends] = []
+        self._runs: list[Sends | Acks] = []
         self._last = _NO_SENDS
+        """The last run, if it is of SENDs."""
+        self._acks = _NO_ACKS
+        """The last run, if it is of ACKs."""
 
     def reads(self, data: bytes, at: int, stop: int) -> bool:
         found = read_send(data, at, stop)
         if found is None:
-            return False
+            return (ack := read_ack(data, at, stop)) is not None and self._take_ack(ack)
         producer_id, sequence_id, highest_sequence_id = found
         sends = self._last
         if sends.producer_id != producer_id or len(sends.entries) >= SENDS_MAX:
@@ -194,7 +199,17 @@ class SendReader:
         sends.highest_sequence_ids.append(highest_sequence_id)
         return True
 
+    def _take_ack(self, ack: CommandAck) -> bool:
+        acks, consumer_id = self._acks, ack.consumer_id
+        if acks.consumer_id != consumer_id or len(acks.commands) >= RUN_MAX:
+            self._last, self._acks = _NO_SENDS, (acks := Acks(consumer_id))
+            self._runs.append(acks)
+        acks.commands.append(ack)
+        return True
+
     def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
+        if command.type == _ACK:
+            return self._take_ack(command.ack)
         if command.type != _SEND:
             return False
         send, sends = command.send, self._last
@@ -205,20 +220,23 @@ class SendReader:
         return True
 
     def add(self, rest: bytes) -> None:
-        self._last.entries.append(rest)
+        if self._last is not _NO_SENDS:  # nobody reads what stands behind an ACK
+            self._last.entries.append(rest)
 
-    def gathered(self) -> list[Sends]:
-        runs, self._runs, self._last = self._runs, [], _NO_SENDS
+    def gathered(self) -> list[Sends | Acks]:
+        runs, self._runs, self._last, self._acks = self._runs, [], _NO_SENDS, _NO_ACKS
         return runs
 
     def _begin(self, producer_id: int) -> Sends:
-        self._last = sends = Sends(producer_id)
+        self._last, self._acks = (sends := Sends(producer_id)), _NO_ACKS
         self._runs.append(sends)
         return sends
 
 
 _NO_SENDS: Final = Sends(-1)
 """Of no producer: the next one begins a run."""
+_NO_ACKS: Final = Acks(-1)
+"""ACKs of no consumer: the next one begins a run."""
 
 
 def _positions(ledger: int, entries: Sequence[int]) -> list[Position]:

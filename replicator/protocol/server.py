@@ -41,7 +41,7 @@ from replicator.protocol.commands_pb2 import (
     FeatureFlags,
     ServerError,
 )
-from replicator.protocol.data_commands import Sends
+from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, NotAuthorized, OutOfOrder, ProtocolError, Unresponsive
 from replicator.protocol.frames import Frame, FrameDecoder, encode, frame_bytes_max
 from replicator.protocol.runs import SendReader
@@ -65,8 +65,6 @@ COMMANDS: Final = frozenset(
     {
         T.SUBSCRIBE,
         T.PRODUCER,
-        T.SEND,
-        T.ACK,
         T.FLOW,
         T.UNSUBSCRIBE,
         T.CLOSE_PRODUCER,
@@ -92,7 +90,9 @@ COMMANDS: Final = frozenset(
         T.RESTARTED,
     }
 )
-"""What an open connection hands to its caller; the rest is answered here, or is for clients only."""
+"""What an open connection hands to its caller, beside SENDs and ACKs; the rest is answered here, or is for clients
+only."""
+_RUNS: Final[dict[type, str]] = {Sends: "SEND", Acks: "ACK"}
 
 
 class Claimed(NamedTuple):
@@ -161,9 +161,9 @@ class ServerConnection:
         """Whether the client has introduced itself, and is there."""
         return self._state is _State.OPEN
 
-    def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Pending | bytes]:
-        """What is to be done about ``data``, in this order: commands to carry out (SENDs together), bytes to send. What
-        came of a :class:`Pending` goes to :meth:`found_out`.
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
+        """What is to be done about ``data``, in this order: commands to carry out (SENDs and ACKs together), bytes to
+        send. What came of a :class:`Pending` goes to :meth:`found_out`.
 
         Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
         """
@@ -172,12 +172,13 @@ class ServerConnection:
         self._heard = True
         try:
             for frame in self._decoder.receive(data):
-                if self.open and (isinstance(frame, Sends) or frame.command.type in COMMANDS):
+                kind = _RUNS.get(type(frame))
+                if self._state is _State.OPEN and (kind is not None or frame.command.type in COMMANDS):
                     yield frame
-                    if self.over:  # the caller could not go on
+                    if self._state is _State.OVER:  # the caller could not go on
                         return
-                elif isinstance(frame, Sends):
-                    raise OutOfOrder(f"SEND is not for a server whose connection is: {self._state.value}")
+                elif kind is not None:
+                    raise OutOfOrder(f"{kind} is not for a server whose connection is: {self._state.value}")
                 else:
                     yield from self._introduced(frame.command, now)
         except ProtocolError:

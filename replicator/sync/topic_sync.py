@@ -183,23 +183,25 @@ class TopicSync:
         self._settle()
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
-        origins = {block.header.origin for block in blocks}
+        cluster, now_ms = self._shared.engine.cluster, monotonic_ms()
+        marker_blocks: list[AppendedBlock] = []
         for block in blocks:
             header = block.header
             messages = header.kind is BlockKind.MESSAGES
-            if header.origin != self._shared.engine.cluster:
+            if not messages:
+                marker_blocks.append(block)
+            if header.origin != cluster:
                 self._state.copied(block)
-            self.controller.on_append(block.last, origin=header.origin, messages=messages, now_ms=monotonic_ms())
+            self.controller.on_append(block.last, origin=header.origin, messages=messages, now_ms=now_ms)
         # Only now: an answer among them may cover a message that came with it.
-        for block in blocks:
-            if block.header.kind is not BlockKind.MESSAGES:
-                for marker_block in self._markers.blocks(block.position, block.last):
-                    self._handle_markers(marker_block, BEFORE_ALL)
+        for block in marker_blocks:
+            for marker_block in self._markers.blocks(block.position, block.last):
+                self._handle_markers(marker_block, BEFORE_ALL)
         if twins := [later for block in blocks for _, later in block.twins]:
             for subscription in list(self._topic.subscriptions.values()):
                 self._twins_came(subscription, twins)
         if self._state.is_loaded or any(each.replicated for each in self._topic.subscriptions.values()):
-            for name in self._state.exact.waiting_for(origins):
+            for name in self._state.exact.waiting_for({block.header.origin for block in blocks}):
                 self._messages_came(name)
         self._settle()
 

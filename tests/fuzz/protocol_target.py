@@ -10,7 +10,7 @@ import contextlib
 
 from replicator.protocol.client import ClientConnection
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect, CommandConnected
-from replicator.protocol.data_commands import Sends
+from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import ProtocolError
 from replicator.protocol.frames import FrameDecoder, encode, frame_bytes_max, split_broker_metadata
 from replicator.protocol.server import COMMANDS, ServerConnection
@@ -41,7 +41,7 @@ def take(data: bytes) -> None:
     try:
         for number, piece in enumerate(pieces):
             for step in server.receive(piece, float(number)):
-                assert isinstance(step, bytes | Sends) or step.command.type in COMMANDS
+                assert isinstance(step, bytes | Sends | Acks) or step.command.type in COMMANDS
             server.tick(float(number))
     except ProtocolError:
         assert server.over

@@ -23,6 +23,11 @@ class Backlog:
         self._cursor = cursor
         self._consumed: int | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether :meth:`consumed` needs the number of messages, because somebody asked for the backlog."""
+        return self._consumed is not None
+
     def consumed(self, messages: int) -> None:
         """An entry with so many messages was acknowledged."""
         if self._consumed is not None:

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 from replicator.engine.client_figures import ClientFigures
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.delivered import LastMessage
+from replicator.engine.subscriptions.cursor_saver import Told
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from snapshots.position import Position
@@ -65,6 +66,8 @@ class ConsumedSubscription(Protocol):
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None) -> None: ...
 
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]: ...
+
+    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None: ...
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]: ...
 
@@ -139,6 +142,11 @@ class EngineConsumer:
         before the future is done."""
         self._check_open()
         return self.subscription.begin_acknowledge(acks)
+
+    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None:
+        """See :meth:`Subscription.acknowledge_entries`."""
+        self._check_open()
+        self.subscription.acknowledge_entries(positions, told)
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> asyncio.Future[None]:
         """As :meth:`acknowledge_cumulative`, likewise."""

@@ -137,11 +137,29 @@ class Cursor:
                     self._state.put_batch(position, indexes, announce=True)
                     self._share_batch(position, batch_size)
                 return False
+        elif self._is_next(position):
+            self._state.consume_next(position)
+            if position != self._log.last:
+                self.advance()  # over markers
+            return True
         self._state.consume(position)
         if self._log.twins is not None:
             self._follow_twins((position,))
         self.advance()
         return True
+
+    def _is_next(self, position: Position) -> bool:
+        """Return whether the entry is right after mark-delete, and the first that is acknowledged there."""
+        state = self._state
+        mark_delete = state.mark_delete
+        return (
+            position[1] == mark_delete[1] + 1
+            and position[0] == mark_delete[0]
+            and not state.individually_deleted
+            and not state.batch_acks
+            and not state.read_compacted
+            and self._log.twins is None
+        )
 
     def acknowledge_cumulative(self, position: Position, batch_index: int | None, batch_size: int) -> None:
         """Acknowledge all up to ``position``, in it up to ``batch_index`` where that is given.

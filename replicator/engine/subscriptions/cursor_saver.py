@@ -9,11 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_state import CursorState
+
+Told = Callable[[EngineError | None], None]
+"""Receives the outcome of a save: None if the state is durable, otherwise the error."""
+
+log = structlog.get_logger(__name__)
 
 
 class CursorSaver:
@@ -33,14 +41,14 @@ class CursorSaver:
         self._writer = writer
         self._rows = rows
         self._state = state
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[Told] = []
         self._waiting_since = 0.0
         """When the first of them began to wait."""
         self._since = 0.0
         """When the first of those whose state is being written began to wait."""
         self._begun = False
         """Whether rows were taken that are not known to be written."""
-        self._being_saved: list[asyncio.Future[None]] | None = None
+        self._being_saved: list[Told] | None = None
         """Those whose state is being written; None while nothing is."""
         self._deleting: EngineError | None = None
         self._with_first_save = with_first_save
@@ -50,12 +58,16 @@ class CursorSaver:
     def saved(self) -> asyncio.Future[None]:
         """A future that is done when the state as it is now is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
+        self.tell_when_saved(partial(_complete, future))
+        return future
+
+    def tell_when_saved(self, told: Told) -> None:
+        """Call ``told`` with the outcome as soon as the state as it is now is durable, or cannot become so."""
         if not self._waiting:
             self._waiting_since = time.perf_counter()
-        self._waiting.append(future)
+        self._waiting.append(told)
         if len(self._waiting) == 1 and self._being_saved is None:
             self._writer.gathered.join(self)
-        return future
 
     async def delete(self, refusal: EngineError, writes: Sequence[RowWrite]) -> None:
         """Remove the state from the store, and make the ``writes`` that belong to that; from here on saving raises
@@ -97,8 +109,8 @@ class CursorSaver:
         self._waiting_since, self._being_saved = self._since, None
 
     def ended(self, error: EngineError | None) -> None:
-        """Complete the futures of the callers whose state was saved, with ``error`` if the save failed. Begin another
-        save if more callers came while this one ran."""
+        """Tell the callers whose state was saved, with ``error`` if the save failed. Begin another save if more callers
+        came while this one ran."""
         told, self._being_saved = self._being_saved or [], None
         if self._begun:
             self._begun = False
@@ -112,12 +124,19 @@ class CursorSaver:
         elif not self.stored:  # the subscription was not stored, and later changes must not store it
             told += self._waiting
             self._waiting = []
-        for future in told:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
         if self._waiting:
             self._writer.gathered.join(self)
+        for each in told:
+            try:
+                each(error)
+            except Exception:  # a bug of this caller, of which the others must not hear
+                log.exception("a caller failed to take the outcome of a save")
+
+
+def _complete(future: asyncio.Future[None], error: EngineError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -80,7 +80,7 @@ class CursorState:
 
     def consume(self, position: Position) -> None:
         """Mark an entry after mark-delete as consumed as a whole."""
-        if self.batch_acks.pop(position, None) is not None:
+        if self.batch_acks and self.batch_acks.pop(position, None) is not None:
             self.dirty.batches[batch_chunk_of(position)] = None
         self.individually_deleted.add(position)
         self.dirty.deleted[chunk_of(position)] = None
@@ -88,6 +88,15 @@ class CursorState:
         if unannounced is not None:
             self.to_announce = True
             unannounced.note(position)
+
+    def consume_next(self, position: Position) -> None:
+        """Mark the entry right after mark-delete as consumed, where nothing else after mark-delete is acknowledged."""
+        assert not self.individually_deleted
+        assert not self.batch_acks
+        self.mark_delete = position
+        if self.unannounced is not None:
+            self.to_announce = True
+            self.unannounced.note(position)
 
     def consume_all(self, positions: PositionSet, *, announce: bool) -> None:
         """Mark entries after mark-delete as consumed as a whole. With ``announce``, note them as unannounced."""

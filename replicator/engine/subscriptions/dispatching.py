@@ -7,7 +7,6 @@ what is the subscription's.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
@@ -259,9 +258,11 @@ class Dispatching:
         if self._cursor.state.read_compacted:
             return
         writer = self._topic.writer
-        with contextlib.suppress(EngineError):  # it was trimmed meanwhile
+        try:
             age_ms = writer.wall_clock_ms() - self._topic.reading.publish_time_ms(oldest.position)
-            writer.latencies.dispatch[oldest.origin].observe(age_ms / 1000)
+        except EngineError:
+            return  # it was trimmed meanwhile
+        writer.latencies.dispatch[oldest.origin].observe(age_ms / 1000)
 
     def _dispatch_paused(self) -> bool:
         return self._topic.admission.dispatch_paused

@@ -79,6 +79,12 @@ class Pump:
         """Whether it has work for the next turn of the event loop."""
         return self._scheduled is not None
 
+    @property
+    def waits_for_acknowledgements(self) -> bool:
+        """Whether an acknowledgement may let something be sent that cannot be sent now."""
+        dispatcher = self.dispatcher
+        return self.error is not None or (dispatcher is not None and dispatcher.waits_for_acknowledgements)
+
     def schedule(self) -> None:
         """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
         if self._scheduled is None and self._consumers:
@@ -98,7 +104,9 @@ class Pump:
             return
         now_ms = self._wall_clock_ms()
         plan = dispatcher.next_read(now_ms)
-        self._set_alarm(dispatcher.wake_at_ms, now_ms)
+        wake_at_ms = dispatcher.wake_at_ms
+        if wake_at_ms is not None or self._alarm is not None:
+            self._set_alarm(wake_at_ms, now_ms)
         if plan is None:
             return
         try:
@@ -125,14 +133,23 @@ class Pump:
         if isinstance(plan, ReadTail):
             if deliveries:
                 self.handed_out(next(entry for entry in entries if not entry.marker))
-            wanted = sum(candidate.messages for candidate in candidates if candidate.wanted)
+            wanted = sum([candidate.messages for candidate in candidates if candidate.wanted])
             self._batch_size = max(1.0, wanted / len(candidates))
-            if reached_end:
-                following = dispatcher.next_read(now_ms)
-                self._set_alarm(dispatcher.wake_at_ms, now_ms)
-                if following is None or (isinstance(following, ReadTail) and following.after >= entries[-1].position):
-                    return  # the next append, permit or acknowledgement schedules the pump
+            if reached_end and not self._more_to_read(dispatcher, entries[-1].position, now_ms):
+                return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
+
+    def _more_to_read(self, dispatcher: Dispatcher, end: Position, now_ms: int) -> bool:
+        """Return whether the dispatcher wants another read now, after the tail was read up to the end of the log."""
+        if dispatcher.sends_again or dispatcher.read_position < end:
+            following = dispatcher.next_read(now_ms)
+            more = following is not None and not (isinstance(following, ReadTail) and following.after >= end)
+        else:
+            more = False
+        wake_at_ms = dispatcher.wake_at_ms
+        if wake_at_ms is not None or self._alarm is not None:
+            self._set_alarm(wake_at_ms, now_ms)
+        return more
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
         """Return whether the client may drop entries that came back, because it acknowledged later ones."""
@@ -158,7 +175,7 @@ class Pump:
             # An estimate from the last entries. If these entries are smaller, the next read finds more.
             entries_max = min(max(1, ceil(permits / self._batch_size)), DISPATCH_ENTRIES_MAX)
             entries = self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
-            has_room = len(entries) < entries_max and sum(len(each.entry) for each in entries) < DISPATCH_BYTES_MAX
+            has_room = len(entries) < entries_max and sum([len(each.entry) for each in entries]) < DISPATCH_BYTES_MAX
             return entries, has_room
         found: list[LoggedEntry] = []
         bytes_left = DISPATCH_BYTES_MAX
@@ -185,19 +202,23 @@ class Pump:
             if entry.marker or passes_over(entry.position):
                 candidates.append(Candidate(entry.position, entry.batch_size, False))
                 continue
+            acked = acked_indexes(entry.position)
+            unacked = entry.batch_size - len(acked) if acked is not None else entry.batch_size
+            if not keyed and not (self.delays and _may_be_delayed(entry.entry)):
+                candidates.append(Candidate(entry.position, entry.batch_size, True, unacked))
+                continue
             try:
                 metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
             except (EntryCorrupt, MessageTooLarge):
                 # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
                 candidates.append(Candidate(entry.position, entry.batch_size, True))
                 continue
-            acked = acked_indexes(entry.position)
             candidates.append(
                 Candidate(
                     entry.position,
                     entry.batch_size,
                     True,
-                    entry.batch_size - len(acked) if acked is not None else entry.batch_size,
+                    unacked,
                     key_hash(entry_key(metadata)) if keyed else 0,
                     metadata.deliver_at_time if self.delays else 0,
                 )
@@ -227,6 +248,16 @@ class Pump:
     def stop(self) -> None:
         """The consumers have gone, or the topic has."""
         self._set_alarm(None, 0)
+
+
+def _may_be_delayed(entry: memoryview) -> bool:
+    """Return False only if the metadata has no ``deliver_at_time``: then it need not be parsed.
+
+    Both ways in which a field with that number can begin are looked for, the second with a tag longer than needed.
+    """
+    size = int.from_bytes(entry[6:10], "big")
+    metadata = bytes(entry[10 : 10 + size])
+    return b"\x98\x01" in metadata or b"\x98\x81" in metadata
 
 
 def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:

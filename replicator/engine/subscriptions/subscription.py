@@ -24,13 +24,13 @@ from typing import Any, Protocol
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError
+from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, StoreFailed
 from replicator.engine.log.delivered import LastMessage, last_delivered, last_position
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
-from replicator.engine.subscriptions.cursor_saver import CursorSaver
+from replicator.engine.subscriptions.cursor_saver import CursorSaver, Told
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.deleting import SubscriptionDeleting
 from replicator.engine.subscriptions.dispatching import Dispatching
@@ -43,6 +43,9 @@ from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
+
+_PositionAndIndexes = tuple[Position, tuple[int, ...] | None]
+"""An acknowledged entry, and the acknowledged indexes of its batch; None for the whole entry."""
 
 
 class SubscriptionNews(Protocol):
@@ -166,26 +169,47 @@ class Subscription:
 
         Raises :class:`InvalidAck` if one of the messages is invalid. Then none of them is acknowledged.
         """
-        sizes = self._checked_batch_sizes(acks)
-        before = self.cursor.mark_delete
-        dispatcher = self._pump.dispatcher
-        for ack, size in zip(acks, sizes, strict=True):
-            if self.cursor.is_consumed(ack.position):
-                if dispatcher is not None and self.cursor.lacks(ack.position):  # compacted away since it was sent
-                    dispatcher.acknowledged(ack.position)
-                continue
-            if self.cursor.acknowledge(ack.position, ack.batch_indexes, size):
-                if dispatcher is not None:
-                    dispatcher.acknowledged(ack.position)
-                self.backlog.consumed(size)
-            elif dispatcher is not None and (acked := self.cursor.acked_indexes(ack.position)) is not None:
-                dispatcher.partly_acknowledged(ack.position, size - len(acked))
-        self.changed(before, local=True)
-        self._pump.schedule()  # a consumer that had too much unacknowledged, or a key that was held, may go on
+        self._acknowledge([(ack.position, ack.batch_indexes) for ack in acks])
         durable = self.saved()
         if self.traces is not None:
             self.traces.acknowledged(acks, durable)
         return durable
+
+    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None:
+        """Acknowledge whole entries at once, and call ``told`` with the outcome when that is durable.
+
+        Raises :class:`InvalidAck` if one of them is invalid. Then none is acknowledged, and ``told`` is not called.
+        """
+        if self.traces is not None:
+            acks = [Ack(position) for position in positions]
+            self.begin_acknowledge(acks).add_done_callback(lambda durable: told(_error_of(durable)))
+            return
+        self._acknowledge([(position, None) for position in positions])
+        if self.durable:
+            self._saver.tell_when_saved(told)
+        else:
+            told(None)
+
+    def _acknowledge(self, acks: Sequence[_PositionAndIndexes]) -> None:
+        sizes = self._checked_batch_sizes(acks)
+        cursor = self.cursor
+        before = cursor.mark_delete
+        dispatcher = self._pump.dispatcher
+        resumes = self._pump.waits_for_acknowledgements
+        for (position, batch_indexes), size in zip(acks, sizes, strict=True):
+            if cursor.is_consumed(position):
+                if dispatcher is not None and cursor.lacks(position):  # compacted away since it was sent
+                    dispatcher.acknowledged(position)
+                continue
+            if cursor.acknowledge(position, batch_indexes, size):
+                if dispatcher is not None:
+                    dispatcher.acknowledged(position)
+                self.backlog.consumed(size)
+            elif dispatcher is not None and (acked := cursor.acked_indexes(position)) is not None:
+                dispatcher.partly_acknowledged(position, size - len(acked))
+        self.changed(before, local=True, resumes=resumes)
+        if resumes:  # a consumer that had too much unacknowledged, or a key that was held, may go on
+            self._pump.schedule()
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]:
         """Acknowledge all up to ``position`` at once. Return a future that is done when the acknowledgement is durable.
@@ -200,10 +224,11 @@ class Subscription:
         reading = self.topic.reading
         late = position <= before and reading.has_position(position)  # its block may be trimmed
         size = 1 if batch_index is None or late else reading.batch_size(position)
+        resumes = self._pump.waits_for_acknowledgements or self.cursor.has_uncovered
         self.dispatching.acknowledged_through(position)
         self.cursor.acknowledge_cumulative(position, batch_index, size)
         self.backlog.moved()
-        self.changed(before, local=True)
+        self.changed(before, local=True, resumes=resumes)
         durable = self.saved()
         if self.traces is not None:
             self.traces.acknowledged_through(position, batch_index, durable)
@@ -282,36 +307,43 @@ class Subscription:
             self._notified = unannounced
             self._news.on_acknowledged(self)
 
-    def _checked_batch_sizes(self, acks: Sequence[Ack]) -> list[int]:
+    def _checked_batch_sizes(self, acks: Sequence[_PositionAndIndexes]) -> list[int]:
         """Return the batch size of each acknowledged entry. Raises :class:`InvalidAck`, before anything has changed."""
         sizes: list[int] = []
-        reading, log = self.topic.reading, self.topic.log
-        for ack in acks:
-            position = ack.position
+        reading, log, cursor = self.topic.reading, self.topic.log, self.cursor
+        for position, batch_indexes in acks:
             if not reading.has_position(position) or position in log.markers:
                 raise InvalidAck(
                     f"position {position} is not a message of {self.topic.name} (its last entry is {log.last})"
                 )
-            if position <= self.cursor.mark_delete or self.cursor.lacks(position):
+            if position <= cursor.mark_delete or cursor.lacks(position):
                 sizes.append(1)  # late: it changes nothing, so its block need not be read
                 continue
+            if batch_indexes is None and not self.backlog.counts:
+                sizes.append(1)  # nobody needs its size
+                continue
             size = reading.batch_size(position)
-            wrong = [index for index in ack.batch_indexes or () if not 0 <= index < size]
+            wrong = [index for index in batch_indexes or () if not 0 <= index < size]
             if wrong:
                 raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
             sizes.append(size)
         return sizes
 
-    def changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
-        """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
+    def changed(self, mark_delete_before: Position | None, *, local: bool, resumes: bool = True) -> None:
+        """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation).
+
+        ``resumes`` is False if the caller knows that the change lets no further entry be sent.
+        """
         if local:
             self.locally_active = True
         if self.topic.log.twins is not None and self.merging.release_followed():
             self.backlog.moved()
+            resumes = True
         if self.cursor.mark_delete != mark_delete_before:
             if self._pump.dispatcher is not None:
                 self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
-            self._pump.schedule()
+            if resumes:
+                self._pump.schedule()
             self._news.on_mark_delete(self, local=local)
             if self.topic.log.terminated:
                 self.dispatching.tell_end()
@@ -394,3 +426,8 @@ class Subscription:
     def status(self) -> Mapping[str, Any]:
         """The figures of this subscription, as the status page shows them."""
         return subscription_status(self)
+
+
+def _error_of(durable: asyncio.Future[None]) -> EngineError | None:
+    error = StoreFailed("the save was given up") if durable.cancelled() else durable.exception()
+    return error if error is None or isinstance(error, EngineError) else StoreFailed(str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,9 @@ class Connected:
     ) -> asyncio.Task[None]:
         self.tasks.append(asyncio.get_running_loop().create_task(call))
         return self.tasks[-1]
+
+    def later(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
 
     def held(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes

@@ -38,7 +38,7 @@ class DelayedEntries:
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) >= DELAYED_MAX
+        return self._kept >= DELAYED_MAX and len(self._waiting) >= DELAYED_MAX  # most often nothing is kept
 
     @property
     def next_due_ms(self) -> int | None:
@@ -56,6 +56,10 @@ class DelayedEntries:
             self._kept += 1
         self._waiting.add(position)
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether :meth:`take_due` would return anything now."""
+        return bool(self._ticks) and self._ticks[0] * TICK_MS <= now_ms
+
     def take_due(self, now_ms: int) -> PositionSet:
         """Remove and return what is due, or its beginning if that is much: then :attr:`next_due_ms` is still past."""
         due = PositionSet()
@@ -72,6 +76,8 @@ class DelayedEntries:
 
     def discard_through(self, position: Position) -> None:
         """All up to ``position`` is consumed: it does not count any more, whenever it was due."""
+        if not self._kept:
+            return
         self._waiting.discard_through(position)
         self._sweep_if_worth_it()
 

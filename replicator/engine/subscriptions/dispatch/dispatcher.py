@@ -107,7 +107,18 @@ class Dispatcher(ABC):
         """When to ask again although nothing has happened, by the wall clock."""
         return None
 
+    @property
+    def sends_again(self) -> bool:
+        """Whether there may be entries to send that lie before :attr:`read_position`. Entries that are to be delivered
+        later do not count before their time."""
+        return True
+
     # What becomes of what was sent.
+
+    @property
+    @abstractmethod
+    def waits_for_acknowledgements(self) -> bool:
+        """Whether an acknowledgement may let an entry be sent that cannot be sent now."""
 
     @abstractmethod
     def acknowledged(self, position: Position) -> None:

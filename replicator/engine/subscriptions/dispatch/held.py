@@ -47,6 +47,14 @@ class HeldEntries:
     def __contains__(self, position: Position) -> bool:
         return position in self._entries
 
+    @property
+    def paused(self) -> bool:
+        """Whether a limit keeps a consumer, or the whole subscription, from getting more."""
+        limit = self._limits.per_consumer
+        if self.blocked or limit is None or self.unacked_messages <= limit // 2:  # too few for a consumer's limit
+            return self.blocked
+        return any(state.blocked for state in self._consumers.values())
+
     def items(self) -> Iterator[tuple[Position, HeldEntry]]:
         return iter(self._entries.items())
 
@@ -74,6 +82,8 @@ class HeldEntries:
 
     def remove_through(self, position: Position) -> list[HeldEntry]:
         """Remove all up to ``position`` and return them; each counts once for its consumer, however many they are."""
+        if not self._entries:
+            return []
         removed, unacked = self._take(takewhile(lambda held: held <= position, self._positions))
         if removed:
             self._positions.discard_through(position)

@@ -96,7 +96,8 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         if not ready:
             return None
         self._sort_waiting()
-        self._due.update(self._delayed.take_due(now_ms))
+        if self._delayed.is_due(now_ms):
+            self._due.update(self._delayed.take_due(now_ms))
         again: list[Position] = []
         share = max(1, READ_AGAIN_MAX // len(ready))
         for state in ready:
@@ -140,6 +141,10 @@ class KeySharedDispatcher(ManyActiveDispatcher):
             else:
                 self._due.discard(position)
         return assignments
+
+    @property
+    def waits_for_acknowledgements(self) -> bool:
+        return bool(self._waiting) or super().waits_for_acknowledgements
 
     def acknowledged(self, position: Position) -> None:
         entry = self._held.remove(position)

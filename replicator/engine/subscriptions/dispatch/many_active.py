@@ -34,11 +34,19 @@ class ManyActiveDispatcher(Dispatcher):
 
     @property
     def permits(self) -> int:
-        return sum(state.permits for state in self.consumers.values() if state.ready)
+        permits = 0
+        for state in self.consumers.values():  # asked for with each message, most often of one consumer
+            if state.permits > 0 and not state.blocked:
+                permits += state.permits
+        return permits
 
     @property
     def wake_at_ms(self) -> int | None:
         return self._delayed.next_due_ms
+
+    @property
+    def waits_for_acknowledgements(self) -> bool:
+        return self._held.paused or self._delayed.full
 
     def partly_acknowledged(self, position: Position, unacked: int) -> None:
         self._held.shrink(position, unacked)

@@ -47,6 +47,8 @@ class RedeliveryCounts:
             self._positions.discard(position)
 
     def forget_through(self, position: Position) -> None:
+        if not self._counts:
+            return
         for counted in takewhile(lambda counted: counted <= position, self._positions):
             del self._counts[counted]
         self._positions.discard_through(position)

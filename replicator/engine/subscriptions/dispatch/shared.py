@@ -48,9 +48,10 @@ class SharedDispatcher(ManyActiveDispatcher):
         """Consumers in the order in which they are served: by priority, and within one in turns."""
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
-        if self._held.blocked or not any(state.ready for state in self.consumers.values()):
+        if self._held.blocked or self.permits == 0:
             return None
-        self._replay.update(self._delayed.take_due(now_ms))
+        if self._delayed.is_due(now_ms):
+            self._replay.update(self._delayed.take_due(now_ms))
         if self._replay:
             return ReadAgain(self._replay.head(min(self.permits, READ_AGAIN_MAX)))
         return None if self._delayed.full else ReadTail(self.read_position)
@@ -88,6 +89,10 @@ class SharedDispatcher(ManyActiveDispatcher):
             else:
                 self.read_position = position
         return assignments
+
+    @property
+    def sends_again(self) -> bool:
+        return bool(self._replay)
 
     def acknowledged(self, position: Position) -> None:
         self._held.remove(position)
@@ -144,6 +149,9 @@ class SharedDispatcher(ManyActiveDispatcher):
 
     def _next_turn(self) -> tuple[ConsumerState | None, int]:
         """Who is next, and how many messages it may get before it is another's turn; it goes behind its equals."""
+        if len(self._turns) == 1:
+            only = self.consumers[self._turns[0]]
+            return (only, min(only.permits, TURN_MESSAGES_MAX)) if only.ready else (None, 0)
         for at, consumer_id in enumerate(self._turns):
             state = self.consumers[consumer_id]
             if state.ready:

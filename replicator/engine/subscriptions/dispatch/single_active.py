@@ -93,6 +93,14 @@ class SingleActiveDispatcher(Dispatcher):
                 self.read_position = position
         return assignments
 
+    @property
+    def sends_again(self) -> bool:
+        return bool(self._replay)
+
+    @property
+    def waits_for_acknowledgements(self) -> bool:
+        return False
+
     def acknowledged(self, position: Position) -> None:
         if self.active is not None:
             self.consumers[self.active].pending.discard(position)
