@@ -24,6 +24,8 @@ def few_runs(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     data_dir.mkdir(mode=0o755)
     monkeypatch.setattr(many, "RUNS", 1)
     monkeypatch.setattr(many, "TOPICS", (1, 10))
+    monkeypatch.setattr(many, "WARMING_RUNS", 0)
+    monkeypatch.setattr(many, "PYTHON_TOPICS", 10)
     monkeypatch.setattr(many, "SPREAD_TOPICS", (10,))
     monkeypatch.setattr(many, "LONG_PARTS", 2)
     monkeypatch.setattr(many, "IDLE_SECONDS", 5.0)
@@ -49,7 +51,7 @@ def test_many_topics_are_measured_beside_a_broker_with_both_official_clients(dat
             assert found[f"many/{topics}/{work}/broker-cpu"] == "ms"
     assert found["many/10/spread"] == "msg/s"
     assert found["many/consume/100B/batched"] == "msg/s"
-    assert found["many/python/200/acknowledge/p50"] == "ms"
+    assert found["many/python/10/acknowledge/p50"] == "ms"
     assert {f"many/batches/{each.name}" for each in many.FAN_OUTS} < set(found)
     assert "synced" in said[0]
     assert len(many.markdown(measured).splitlines()) == 4 + sum(unit.endswith("/s") for unit in found.values())
