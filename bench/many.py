@@ -12,15 +12,16 @@ which topics are opened. It says more than the rate: the client takes a good par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.brokers import JOURNALS, PEER, Broker, Brokers, started
 from bench.measurement import Measurement
 from bench.official_clients import CASES, Clients, Say
-from bench.programs import Program, ProgramMissing, Run, go_program, python_program
+from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_program, python_program
 
 RUNS: Final = 5
 TOPICS: Final = (1, 10, 50, 200, 1_000)
@@ -39,6 +40,7 @@ LONG_PARTS: Final = 10
 LONG_PART_SECONDS: Final = 60.0
 IDLE_TOPICS: Final = 10_000
 IDLE_SECONDS: Final = 60.0
+_Step = Callable[[], Awaitable[list[Measurement]]]
 OPEN_SECONDS_MAX: Final = 900.0
 """A broker makes 10,000 topics in a minute or two."""
 
@@ -71,21 +73,26 @@ async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Me
         clients = Clients(program, brokers, "many", RUNS)
         works = _Works(program, clients, scale)
         await works.warm(brokers)
-        measured: list[Measurement] = []
-        for topics in TOPICS:
-            measured += _told(await works.rounds(topics), say)
-        for topics in SPREAD_TOPICS:
-            measured += _told(await works.spread(topics), say)
-        measured += _told(await clients.rates(CASES[0]), say)
-        for case in FAN_OUTS:
-            measured += _told(await works.fan_out(case), say)
+        steps: list[_Step] = [partial(clients.rates, CASES[0])]
+        steps += [partial(works.fan_out, case) for case in FAN_OUTS]
         try:
             python = python_program()
+            steps.append(partial(_Works(python, Clients(python, brokers, "many", RUNS), scale).python, PYTHON_TOPICS))
         except ProgramMissing as why:
             say(f"the figures of the Python client are left out: {why}")
-            return measured
-        clients = Clients(python, brokers, "many", RUNS)
-        return measured + _told(await _Works(python, clients, scale).python(PYTHON_TOPICS), say)
+        # The greatest numbers of topics come last, for the broker keeps all of them.
+        steps += [partial(works.rounds, topics) for topics in TOPICS]
+        steps += [partial(works.spread, topics) for topics in SPREAD_TOPICS]
+        return [each for step in steps for each in await _step(step, say)]
+
+
+async def _step(step: _Step, say: Say) -> list[Measurement]:
+    """Return the figures of one step; none if a program failed, so that the others are kept."""
+    try:
+        return _told(await step(), say)
+    except ProgramFailed as why:
+        say(f"figures are missing: {why}")
+        return []
 
 
 async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:

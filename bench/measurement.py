@@ -41,8 +41,10 @@ class Measurement:
 
     @property
     def ratio(self) -> float | None:
-        """Return how many times the peer's figure this is; above 1 is better where the unit is a rate. None if the peer's
-        is zero, as the CPU time of a short run may be."""
+        """Return how many times the peer's figure this is: above 1 is better where the unit is a rate.
+
+        Return None if the peer's is zero, as the CPU time of a short run may be.
+        """
         beside = median(self.peer_runs) if self.peer_runs else 0.0
         return significant(median(self.runs) / beside) if beside else None
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as command
-from bench import brokers, jetstream, versions
+from bench import brokers, jetstream, many, versions
 from bench.brokers import JOURNALS, PEER, Broker
 from bench.many import long_figures, markdown
 from bench.measurement import Measurement
-from bench.programs import Program, Run
+from bench.programs import Program, ProgramFailed, Run
 
 
 def run(rate: float, *, broker_cores: float = 0.0, broker_bytes: float = 0.0) -> Run:
@@ -76,6 +77,20 @@ def test_the_table_has_a_line_for_each_rate_also_where_the_peer_is_ahead() -> No
 def test_without_a_peer_its_cells_are_empty() -> None:
     (line,) = markdown([Measurement("many/1/send", "rounds/s", (2_000.0,))]).splitlines()[4:]
     assert line == "| 1/send | 2,000 rounds/s |  |  |  |  |  |"
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_step_that_fails_is_said_and_the_figures_of_the_others_are_kept(failing: bool) -> None:
+    said: list[str] = []
+
+    async def step() -> list[Measurement]:
+        if failing:
+            raise ProgramFailed("connection error")
+        return [Measurement("many/1/send", "rounds/s", (1.0,))]
+
+    found = asyncio.run(many._step(step, said.append))
+    assert [each.name for each in found] == ([] if failing else ["many/1/send"])
+    assert said == [("figures are missing: connection error" if failing else "many/1/send: 1 rounds/s")]
 
 
 def test_peers_are_left_out_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
