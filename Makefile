@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv docs reference drill compare test e2e pictures lint bench soak fuzz peers helm-test proto lock metrics-page clean
+.PHONY: help venv docs reference drill compare test e2e pictures lint bench versions soak fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -44,6 +44,9 @@ audit: venv  ## bandit on the code, and known vulnerabilities of what the lock f
 
 bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here; BENCH=name picks one
 	$(BIN)/python -m bench $(BENCH)
+
+versions: venv  ## measure groups with this version and with the checkout OTHER=…, in turn; BENCH=name picks some
+	$(BIN)/python -m bench.versions $(OTHER) $(BENCH)
 
 pictures:  ## docs/assets/dashboard-*.png, which the browser tests take
 	@.ci/pictures

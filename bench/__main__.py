@@ -30,7 +30,7 @@ from bench.in_process import measure_commits, measure_engine, measure_large_comm
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
 from bench.machine import machine_line, page_cache_line
-from bench.many import measure_many
+from bench.many import markdown, measure_many, measure_many_idle, measure_many_long
 from bench.many_topics_tools import measure_many_topics_tools
 from bench.mapping import measure_mapping
 from bench.measurement import Measurement, results_json
@@ -66,6 +66,8 @@ GROUPS: Final = (
     "clients",
     "go",
     "many",
+    "many-long",
+    "many-idle",
     "connections",
     "shared-port",
     "security",
@@ -73,8 +75,8 @@ GROUPS: Final = (
     "bridge-state",
     "peers",
 )
-BY_NAME_ONLY: Final = frozenset({"peers"})
-"""Takes longer than all others together."""
+BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle"})
+"""The first takes longer than all others together, the second 20 minutes, and the third opens 10,000 topics."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -88,12 +90,14 @@ def main(
         list[str] | None, typer.Argument(metavar="[NAME]...", help=f"Groups to measure: {', '.join(GROUPS)}.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of group peers: how often each system is measured.")] = ROUNDS,
-    scale: Annotated[float, typer.Option(min=0.001, help="Of group peers: part of the backlogs, for a trial.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(min=0.001, help="Of groups peers and many: part of the work, for a trial.")
+    ] = 1.0,
     system: Annotated[
         list[str] | None, typer.Option(help=f"Of group peers: one system, again for each ({', '.join(SYSTEM_NAMES)}).")
     ] = None,
 ) -> None:
-    """Measure, print a table, and write bench/results.json. Without names: everything but group peers."""
+    """Measure, print a table, and write bench/results.json. Without names: everything but groups that take long."""
     groups = set(names or GROUPS) - (frozenset() if names else BY_NAME_ONLY)
     if unknown := sorted(groups.difference(GROUPS)):
         raise typer.BadParameter(f"there is no {', '.join(unknown)}; there are: {', '.join(GROUPS)}")
@@ -183,7 +187,17 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
     if "many" in groups:
         with _directory("many topics, one small message at a time, beside a Pulsar broker") as directory:
             directory.chmod(0o755)
-            measured += await measure_many(directory, err.print)
+            many = await measure_many(directory, err.print, scale)
+            measured += many
+            typer.echo(markdown(many))
+    if "many-long" in groups:
+        with _directory("many topics for ten minutes, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_many_long(directory, err.print, scale)
+    if "many-idle" in groups:
+        with _directory("ten thousand topics with little to do, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_many_idle(directory, err.print, scale)
     if "connections" in groups:
         with _directory("a thousand connections, beside a Pulsar broker") as directory:
             directory.chmod(0o755)

@@ -7,6 +7,7 @@ broker compiles its code as it runs, so what is measured is done once before, wi
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,14 @@ from replicator.topology import Cluster, Topology, dump
 
 PEER: Final = "Apache Pulsar 4.0.0"
 NAME: Final = "bench"
+JOURNAL: Final = {"journalSyncData": "true", "journalMaxGroupWaitMSec": "2"}
+"""Both are what the broker's code takes without a setting; they are written down to be shown beside figures."""
+JOURNALS: Final = (
+    "worker: each group commit is synced; broker's journal: each group is synced "
+    f"({', '.join(f'{name}={value}' for name, value in JOURNAL.items())})"
+)
+ALONE: Final = "BENCH_ALONE"
+"""The environment variable that leaves peers out, to compare two versions of this program sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +64,19 @@ class Brokers:
         return (self.ours,) if self.peer is None else (self.ours, self.peer)
 
 
+def alone() -> str | None:
+    """Return why peers are left out though they may be here; None if they are not to be left out."""
+    return f"{ALONE} is set" if os.environ.get(ALONE) else None
+
+
 @asynccontextmanager
 async def started(directory: Path) -> AsyncIterator[Brokers]:
     """Both, with empty data in ``directory``, ended on leaving."""
     async with _worker(directory) as ours:
-        if (why := missing()) is not None:
+        if (why := alone() or missing()) is not None:
             yield Brokers(ours, None, why)
             return
-        settings = {"journalSyncData": "true"}
-        with pulsar_broker(directory / "peer", settings=settings) as peer:  # in between nothing else runs in this loop
+        with pulsar_broker(directory / "peer", settings=JOURNAL) as peer:  # in between nothing else runs in this loop
             yield Brokers(ours, Broker(peer.url, peer.pid), None)
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import psutil
 import pulsar
 
 BATCH_MESSAGES_MAX: Final = 1_000
@@ -118,6 +119,35 @@ class Program:
 
         return {**self._timed(work), **_percentiles(took)}
 
+    def many(self) -> dict[str, float]:
+        """Rounds of many topics at once, a thread each: send a message, receive it, acknowledge it."""
+        payload, took = bytes(self._given.size), list[float]()
+        each_topic = max(1, self._given.count // self._given.topics)
+        ends = []
+        for number in range(self._given.topics):
+            name = f"{self._given.topic}-{number}"
+            consumer = self._client.subscribe(name, "many", consumer_type=pulsar.ConsumerType.Shared)
+            ends.append((self._client.create_producer(name, batching_enabled=False), consumer))
+
+        def take(producer: Any, consumer: Any) -> None:
+            for _ in range(each_topic):
+                began = time.perf_counter()
+                producer.send(payload)
+                consumer.acknowledge(consumer.receive(SILENCE_MS))
+                took.append(time.perf_counter() - began)
+
+        def work() -> None:
+            threads = [threading.Thread(target=take, args=each) for each in ends]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        measured = self._timed(work)
+        if len(took) < each_topic * len(ends):
+            raise SystemExit(f"only {len(took)} rounds of {each_topic * len(ends)} were done")
+        return {**measured, **_percentiles(took), "count": len(took)}
+
     def _produce(self) -> Any:
         return self._client.create_producer(
             self._given.topic,
@@ -147,10 +177,21 @@ class Program:
             self._failed.append(result)
 
     def _timed(self, work: Callable[[], None]) -> dict[str, float]:
-        cpu, began = _cpu_seconds(), time.perf_counter()
+        broker, cpu, began = self._broker_seconds(), _cpu_seconds(), time.perf_counter()
         work()
-        seconds = time.perf_counter() - began
-        return {"count": self._given.count, "seconds": seconds, "cpu_seconds": _cpu_seconds() - cpu}
+        return {
+            "count": self._given.count,
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": _cpu_seconds() - cpu,
+            "broker_cpu_seconds": self._broker_seconds() - broker,
+        }
+
+    def _broker_seconds(self) -> float:
+        """Return the CPU time that all threads of the broker have taken; 0 if its process is not known."""
+        if not self._given.pid:
+            return 0.0
+        times = psutil.Process(self._given.pid).cpu_times()
+        return float(times.user + times.system)
 
 
 def _cpu_seconds() -> float:
@@ -171,14 +212,17 @@ def main() -> None:
         "one-by-one": Program.one_by_one,
         "sustained": Program.sustained,
         "lag": Program.lag,
+        "many": Program.many,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
+    parser.add_argument("--pid", type=int, default=0)
     parser.add_argument("--work", required=True, choices=works)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batched", action="store_true")
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--batch-delay-ms", type=int, default=10)
     given = parser.parse_args()

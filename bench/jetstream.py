@@ -19,6 +19,7 @@ from nats.js.api import ExternalStream, StorageType, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
 from bench.arrival import seconds_to_arrive
+from bench.brokers import alone
 from bench.cases import RUNS, Case
 from bench.disk import settle
 from replicator.drills.ports import free_ports
@@ -33,7 +34,9 @@ _SYSTEM_PLACES: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def find_server() -> str | None:
-    """The path of ``nats-server``, or None."""
+    """Return the path of ``nats-server``; None if it is not here, or if peers are to be left out."""
+    if alone() is not None:
+        return None
     return shutil.which("nats-server") or shutil.which("nats-server", path=_SYSTEM_PLACES)
 
 

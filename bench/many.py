@@ -1,55 +1,317 @@
-"""Group ``many``: many topics at once over one connection, each with one small message at a time, beside a real broker.
+"""Groups ``many``, ``many-long`` and ``many-idle``: many topics at once, one small message at a time, beside a broker.
 
-Each topic sends a message and waits for its receipt, with a consumer connected (``send``). In ``receive`` it also
-receives the message before it sends the next. In ``acknowledge`` it also acknowledges the message and waits for the
-answer. The CPU time of a round is that of all threads of the worker or the broker. Compare that time: the client takes
-a good part of two cores.
+All topics of a run share one connection. In ``send`` each topic sends a message and waits for its receipt, with a
+consumer connected. In ``receive`` it also receives the message before it sends the next. In ``acknowledge`` it also
+acknowledges the message and waits for the answer. ``spread`` sends single messages to the topics in turn, without
+waiting and without consumers. The other figures of ``many`` are of one topic: a backlog of batches that is received and
+acknowledged, by one consumer, by five subscriptions, and by ten consumers of a Shared and of a Key_Shared subscription.
+
+The CPU time of a round is that of all threads of the worker or the broker while it is measured, without the time in
+which topics are opened. It says more than the rate: the client takes a good part of two cores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.brokers import Broker, started
+from bench.brokers import JOURNALS, PEER, Broker, Brokers, started
 from bench.measurement import Measurement
-from bench.official_clients import Clients, Say
-from bench.programs import ProgramMissing, Run, go_program
+from bench.official_clients import CASES, Clients, Say
+from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_program, python_program
 
+RUNS: Final = 5
 TOPICS: Final = (1, 10, 50, 200, 1_000)
-WORKS: Final = ("send", "receive", "acknowledge")
-ROUNDS: Final = {1: 500, 10: 3_000}
-"""Number of rounds of all topics together, by number of topics; :data:`ROUNDS_OF_MANY` for other numbers."""
-ROUNDS_OF_MANY: Final = 20_000
+WORKS: Final = ("acknowledge", "receive", "send")
+"""In the order in which the Go program does them."""
+ROUNDS: Final = {1: 150, 10: 1_500, 50: 3_000, 200: 4_000, 1_000: 5_000}
+"""Number of rounds of all topics together, by number of topics: one to four seconds of each work."""
+WARMING_TOPICS: Final = 200
+WARMING_RUNS: Final = 2
+SPREAD_TOPICS: Final = (100, 1_000)
+SPREAD_MESSAGES: Final = 40_000
 MESSAGE_BYTES: Final = 100
+PYTHON_TOPICS: Final = 200
+LONG_TOPICS: Final = 200
+LONG_PARTS: Final = 10
+LONG_PART_SECONDS: Final = 60.0
+IDLE_TOPICS: Final = 10_000
+IDLE_SECONDS: Final = 60.0
+_Step = Callable[[], Awaitable[list[Measurement]]]
+OPEN_SECONDS_MAX: Final = 900.0
+"""A broker makes 10,000 topics in a minute or two."""
 
 
-async def measure_many(directory: Path, say: Say) -> list[Measurement]:
-    """Return rates, latencies and CPU times. Without the Go client, return only a line that says why."""
-    try:
-        program = await go_program()
-    except ProgramMissing as why:
-        say(f"group many is left out: {why}")
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """A backlog of ``count`` messages in batches, and who receives and acknowledges it."""
+
+    name: str
+    kind: str
+    count: int
+    subscriptions: int = 1
+    consumers: int = 1
+
+
+FAN_OUTS: Final = (
+    FanOut("five-subscriptions", "exclusive", 100_000, subscriptions=5),
+    FanOut("shared-10", "shared", 300_000, consumers=10),
+    FanOut("key-shared-10", "key-shared", 30_000, consumers=10),
+)
+
+
+async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
+    """Return rates, latencies and CPU times, of ``scale`` times as many rounds; without Go nothing but a line."""
+    program = await _go("many", say)
+    if program is None:
         return []
     async with started(directory) as brokers:
-        if brokers.missing is not None:
-            say(f"figures come without a peer: {brokers.missing}")
-        clients = Clients(program, brokers, "many")
-        measured: list[Measurement] = []
-        for topics in TOPICS:
-            for work in WORKS:
+        _say_promises(brokers, say)
+        clients = Clients(program, brokers, "many", RUNS)
+        works = _Works(program, clients, scale)
+        await works.warm(brokers)
+        steps: list[_Step] = [partial(clients.rates, CASES[0])]
+        steps += [partial(works.fan_out, case) for case in FAN_OUTS]
+        try:
+            python = python_program()
+            steps.append(partial(_Works(python, Clients(python, brokers, "many", RUNS), scale).python, PYTHON_TOPICS))
+        except ProgramMissing as why:
+            say(f"the figures of the Python client are left out: {why}")
+        # The greatest numbers of topics come last, for the broker keeps all of them.
+        steps += [partial(works.rounds, topics) for topics in TOPICS]
+        steps += [partial(works.spread, topics) for topics in SPREAD_TOPICS]
+        return [each for step in steps for each in await _step(step, say)]
 
-                async def once(broker: Broker, work: str = work, topics: int = topics) -> Run:
-                    return await program.run(
-                        broker,
-                        work=f"many-{work}",
-                        topic=clients.topic(),
-                        topics=topics,
-                        size=MESSAGE_BYTES,
-                        count=ROUNDS.get(topics, ROUNDS_OF_MANY),
-                    )
 
-                found = clients.rounds(f"{topics}/{work}", await clients.in_turn(once))
-                say("; ".join(each.beside_peer() for each in found))
-                measured += found
-    return measured
+async def _step(step: _Step, say: Say) -> list[Measurement]:
+    """Return the figures of one step; none if a program failed, so that the others are kept."""
+    try:
+        return _told(await step(), say)
+    except ProgramFailed as why:
+        say(f"figures are missing: {why}")
+        return []
+
+
+async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
+    """Return rates and memory in each of ten minutes of acknowledged rounds, and the last rate by the first one's."""
+    program = await _go("many-long", say)
+    if program is None:
+        return []
+    part_seconds = LONG_PART_SECONDS * scale
+    async with started(directory) as brokers:
+        _say_promises(brokers, say)
+        topic = Clients(program, brokers, "many-long").topic()
+        taken = {
+            broker: await program.runs(
+                broker,
+                seconds_max=OPEN_SECONDS_MAX + LONG_PARTS * part_seconds,
+                work="long",
+                topic=topic,
+                topics=LONG_TOPICS,
+                size=MESSAGE_BYTES,
+                parts=LONG_PARTS,
+                part_seconds=part_seconds,
+            )
+            for broker in brokers.both
+        }
+    return _told(long_figures(taken[brokers.ours], () if brokers.peer is None else taken[brokers.peer]), say)
+
+
+async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
+    """Return CPU time, memory and latencies of 10,000 topics that have a message every ten seconds each."""
+    program = await _go("many-idle", say)
+    if program is None:
+        return []
+    async with started(directory) as brokers:
+        _say_promises(brokers, say)
+        clients = Clients(program, brokers, "many-idle")
+        topic = clients.topic()
+        taken = {
+            broker: await program.runs(
+                broker,
+                seconds_max=OPEN_SECONDS_MAX,
+                work="idle",
+                topic=topic,
+                topics=max(1, int(IDLE_TOPICS * scale)),
+                size=MESSAGE_BYTES,
+                part_seconds=IDLE_SECONDS,
+            )
+            for broker in brokers.both
+        }
+    ours, peer = taken[brokers.ours], () if brokers.peer is None else taken[brokers.peer]
+    return _told(
+        [
+            _beside("many-idle/10k/cpu", "cores", ours, peer, lambda run: run.broker_cores),
+            _beside("many-idle/10k/client-cpu", "cores", ours, peer, lambda run: run.client_cores),
+            _beside("many-idle/10k/memory", "MB", ours, peer, lambda run: run.broker_bytes / 1e6),
+            _beside("many-idle/10k/p50", "ms", ours, peer, lambda run: run.p50_ms),
+            _beside("many-idle/10k/p99", "ms", ours, peer, lambda run: run.p99_ms),
+        ],
+        say,
+    )
+
+
+async def _go(group: str, say: Say) -> Program | None:
+    try:
+        return await go_program()
+    except ProgramMissing as why:
+        say(f"group {group} is left out: {why}")
+        return None
+
+
+def _say_promises(brokers: Brokers, say: Say) -> None:
+    say(JOURNALS)
+    if brokers.missing is not None:
+        say(f"figures come without a peer: {brokers.missing}")
+
+
+def _told(found: list[Measurement], say: Say) -> list[Measurement]:
+    say("; ".join(each.beside_peer() for each in found))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Works:
+    """The works of group ``many``, with the figures of each."""
+
+    program: Program
+    clients: Clients
+    scale: float
+
+    async def warm(self, brokers: Brokers) -> None:
+        """Have the broker compile its code before the first figure."""
+        for broker in brokers.both:
+            for _ in range(WARMING_RUNS):
+                await self._all_works(broker, WARMING_TOPICS)
+
+    async def rounds(self, topics: int) -> list[Measurement]:
+        """Measure all works of so many topics."""
+
+        taken = await self.clients.in_turn(lambda broker: self._all_works(broker, topics))
+        return [
+            measured
+            for index, work in enumerate(WORKS)
+            for measured in self.clients.each(
+                f"{topics}/{work}", "rounds/s", {broker: [run[index] for run in runs] for broker, runs in taken.items()}
+            )
+        ]
+
+    async def _all_works(self, broker: Broker, topics: int) -> list[Run]:
+        return await self.program.runs(
+            broker,
+            work="many",
+            topic=self.clients.topic(),
+            topics=topics,
+            size=MESSAGE_BYTES,
+            count=self._part(ROUNDS[topics]),
+        )
+
+    async def spread(self, topics: int) -> list[Measurement]:
+        async def once(broker: Broker) -> Run:
+            return await self.program.run(
+                broker,
+                work="spread",
+                topic=self.clients.topic(),
+                topics=topics,
+                size=MESSAGE_BYTES,
+                count=self._part(SPREAD_MESSAGES),
+            )
+
+        return self.clients.each(f"{topics}/spread", "msg/s", await self.clients.in_turn(once))
+
+    async def fan_out(self, case: FanOut) -> list[Measurement]:
+        async def once(broker: Broker) -> Run:
+            return await self.program.run(
+                broker,
+                work="fan-out",
+                topic=self.clients.topic(),
+                size=MESSAGE_BYTES,
+                count=self._part(case.count),
+                kind=case.kind,
+                subscriptions=case.subscriptions,
+                consumers=case.consumers,
+            )
+
+        return self.clients.each(f"batches/{case.name}", "msg/s", await self.clients.in_turn(once))
+
+    async def python(self, topics: int) -> list[Measurement]:
+        """Measure acknowledged rounds of the Python client."""
+
+        async def once(broker: Broker) -> Run:
+            return await self.program.run(
+                broker,
+                work="many",
+                topic=self.clients.topic(),
+                topics=topics,
+                size=MESSAGE_BYTES,
+                count=self._part(ROUNDS[topics]),
+            )
+
+        taken = await self.clients.in_turn(once)
+        return self.clients.each(f"python/{topics}/acknowledge", "rounds/s", taken)
+
+    def _part(self, count: int) -> int:
+        return max(1, int(count * self.scale))
+
+
+def long_figures(ours: Sequence[Run], peer: Sequence[Run]) -> list[Measurement]:
+    """Return what is said of the parts of a long run: each rate, the last by the first, and memory. Pure."""
+    name = f"many-long/{LONG_TOPICS}/acknowledge"
+    return [
+        _beside(f"{name}/all-minutes", "rounds/s", ours, peer, lambda run: run.rate),
+        _beside(f"{name}/first-minute", "rounds/s", ours[:1], peer[:1], lambda run: run.rate),
+        _beside(f"{name}/last-minute", "rounds/s", ours[-1:], peer[-1:], lambda run: run.rate),
+        Measurement(
+            f"{name}/last-of-first",
+            "times",
+            (ours[-1].rate / ours[0].rate,),
+            PEER if peer else None,
+            (peer[-1].rate / peer[0].rate,) if peer else (),
+        ),
+        _beside(f"{name}/broker-cpu-first", "ms", ours[:1], peer[:1], lambda run: run.broker_ms),
+        _beside(f"{name}/broker-cpu-last", "ms", ours[-1:], peer[-1:], lambda run: run.broker_ms),
+        _beside(f"{name}/memory-first", "MB", ours[:1], peer[:1], lambda run: run.broker_bytes / 1e6),
+        _beside(f"{name}/memory-last", "MB", ours[-1:], peer[-1:], lambda run: run.broker_bytes / 1e6),
+    ]
+
+
+def _beside(
+    name: str, unit: str, ours: Sequence[Run], peer: Sequence[Run], value: Callable[[Run], float]
+) -> Measurement:
+    return Measurement(name, unit, tuple(map(value, ours)), PEER if peer else None, tuple(map(value, peer)))
+
+
+def markdown(measured: Sequence[Measurement]) -> str:
+    """Return the figures of group ``many`` as the table of docs/compared.md, with what both promise above it. Pure."""
+    found = {each.name: each for each in measured}
+    lines = [
+        f"{JOURNALS}.",
+        "",
+        f"| work | worker | {PEER} | ratio | p50 | CPU each, µs | client's cores |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, each in found.items():
+        if not each.unit.endswith("/s") or each.group != "many":
+            continue
+        cells = [
+            name.partition("/")[2],
+            f"{each.value:,.0f} {each.unit}",
+            "" if each.peer_value is None else f"{each.peer_value:,.0f}",
+            "" if each.ratio is None else f"{each.ratio:.2f}",
+            _pair(found.get(f"{name}/p50"), 1, " ms"),
+            _pair(found.get(f"{name}/broker-cpu"), 1000, "") if f"{name}/p50" in found or "spread" in name else "",
+            _pair(found.get(f"{name}/client-cpu"), 1, ""),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _pair(each: Measurement | None, times: float, unit: str) -> str:
+    """Return our figure and the peer's."""
+    if each is None:
+        return ""
+    beside = "" if each.peer_value is None else f", {each.peer_value * times:.3g}"
+    return f"{each.value * times:.3g}{beside}{unit}"

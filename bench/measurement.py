@@ -41,13 +41,18 @@ class Measurement:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the peer's; above 1 is better than the peer where the unit is a rate."""
-        return significant(median(self.runs) / median(self.peer_runs)) if self.peer_runs else None
+        """Return how many times the peer's figure this is: above 1 is better where the unit is a rate.
+
+        Return None if the peer's is zero, as the CPU time of a short run may be.
+        """
+        beside = median(self.peer_runs) if self.peer_runs else 0.0
+        return significant(median(self.runs) / beside) if beside else None
 
     def beside_peer(self) -> str:
         """Return the figure as text, with the peer's figure if there is one."""
-        beside = "" if self.peer_value is None else f", {self.peer} {self.peer_value:g}, ratio {self.ratio:g}"
-        return f"{self.name}: {self.value:g} {self.unit}{beside}"
+        beside = "" if self.peer_value is None else f", {self.peer} {self.peer_value:g}"
+        ratio = "" if self.ratio is None else f", ratio {self.ratio:g}"
+        return f"{self.name}: {self.value:g} {self.unit}{beside}{ratio}"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bench.brokers import PEER, Broker, Brokers, started
 from bench.measurement import Measurement
@@ -61,6 +61,7 @@ confirmation comes, so whoever confirms late would seem to be faster."""
 SUSTAINED_MESSAGES: Final = {"python": 20_000, "go": 200_000}
 
 Say = Callable[[str], None]
+_T = TypeVar("_T")
 
 
 async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
@@ -104,24 +105,25 @@ Taken = dict[Broker, list[Run]]
 class Clients:
     """One client program against the brokers of one run of the benchmark."""
 
-    def __init__(self, program: Program, brokers: Brokers, group: str) -> None:
+    def __init__(self, program: Program, brokers: Brokers, group: str, runs: int = RUNS) -> None:
         self._program = program
         self._brokers = brokers
         self._group = group
-        self._topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
+        self._runs = runs
+        prefix = f"persistent://public/default/bench-{program.name}"
+        self._topics = (f"{prefix}-{number}" for number in itertools.count())
 
     def topic(self) -> str:
         """Return a name for a topic that no earlier measurement used."""
         return next(self._topics)
 
-    def rounds(self, name: str, taken: Taken) -> list[Measurement]:
-        """Return rate, latencies and CPU times of rounds of one work."""
+    def each(self, name: str, unit: str, taken: Taken) -> list[Measurement]:
+        """Return the rate, latencies if there are any, the broker's CPU time for each, and the client's cores."""
+        timed = any(run.p50_ms for runs in taken.values() for run in runs)
         return [
-            self._measurement(name, "rounds/s", taken, lambda run: run.count / run.seconds),
-            *self._latencies(name, taken),
-            self._measurement(
-                f"{name}/broker-cpu", "ms", taken, lambda run: 1000 * run.broker_cores * run.seconds / run.count
-            ),
+            self._measurement(name, unit, taken, lambda run: run.rate),
+            *(self._latencies(name, taken) if timed else ()),
+            self._measurement(f"{name}/broker-cpu", "ms", taken, lambda run: run.broker_ms),
             self._measurement(f"{name}/client-cpu", "cores", taken, lambda run: run.client_cores),
         ]
 
@@ -186,10 +188,11 @@ class Clients:
             *self._latencies("lag/100B/batched", await self.in_turn(once)),
         ]
 
-    async def in_turn(self, once: Callable[[Broker], Awaitable[Run]]) -> Taken:
-        """Each broker :data:`RUNS` times, in turn, so that both see the machine in the same state."""
-        taken: Taken = {broker: [] for broker in self._brokers.both}
-        for number in range(RUNS + 1):
+    async def in_turn(self, once: Callable[[Broker], Awaitable[_T]]) -> dict[Broker, list[_T]]:
+        """Return what comes of each broker, after one run that does not count; in turn, so that both see the machine
+        in the same state."""
+        taken: dict[Broker, list[_T]] = {broker: [] for broker in self._brokers.both}
+        for number in range(self._runs + 1):
             for broker in self._brokers.both:
                 run = await once(broker)
                 if number:

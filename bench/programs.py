@@ -42,8 +42,35 @@ class Run:
     client_cores: float
     """CPU time of the client's process by the time it took: 1 is a core, the most that Python code has."""
     broker_cores: float
+    """CPU time of the broker by the time it took; 0 of a broker whose process is not known."""
     p50_ms: float
     p99_ms: float
+    broker_bytes: float = 0.0
+    """Resident memory of the broker at the end, as the Go program reports it."""
+
+    @classmethod
+    def said(cls, measured: Mapping[str, Any]) -> Run:
+        """Return what one line of a program says."""
+        seconds = measured["seconds"]
+        return cls(
+            measured["count"],
+            seconds,
+            measured["cpu_seconds"] / seconds,
+            measured.get("broker_cpu_seconds", 0.0) / seconds,
+            measured.get("p50_ms", 0.0),
+            measured.get("p99_ms", 0.0),
+            float(measured.get("broker_bytes", 0)),
+        )
+
+    @property
+    def rate(self) -> float:
+        """Return the count by the second."""
+        return self.count / self.seconds
+
+    @property
+    def broker_ms(self) -> float:
+        """Return the CPU time of the broker for each that was counted."""
+        return 1000 * self.broker_cores / self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +84,31 @@ class Program:
         """All of them; of a flag the value is True or False."""
         flags = [f"--{name}={value}" for name, value in given.items() if not isinstance(value, bool)]
         switches = [f"--{name}" for name, value in given.items() if value is True]
-        return [*self.command, f"--url={broker.url}", *flags, *switches]
+        return [*self.command, f"--url={broker.url}", f"--pid={broker.pid or 0}", *flags, *switches]
 
     async def run(self, broker: Broker, **given: Any) -> Run:
-        """Raises :class:`ProgramFailed`."""
+        """Return the only measurement of one work. Raises :class:`ProgramFailed`."""
+        (run,) = await self.runs(broker, **given)
+        return run
+
+    async def runs(self, broker: Broker, *, seconds_max: float = SECONDS_MAX, **given: Any) -> list[Run]:
+        """Return the measurements of one work, in its order. Raises :class:`ProgramFailed`."""
         arguments = self.arguments(broker, {name.replace("_", "-"): value for name, value in given.items()})
-        used = broker.cpu_seconds()
         process = await asyncio.create_subprocess_exec(
             *arguments, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         try:
-            async with asyncio.timeout(SECONDS_MAX):
+            async with asyncio.timeout(seconds_max):
                 said, failed = await process.communicate()
         except TimeoutError:
-            raise ProgramFailed(f"{' '.join(arguments)} did not end within {SECONDS_MAX:.0f} s") from None
+            raise ProgramFailed(f"{' '.join(arguments)} did not end within {seconds_max:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
             raise ProgramFailed(f"{' '.join(arguments)}: {failed.decode(errors='replace')[-500:]}")
-        used = broker.cpu_seconds() - used
-        measured = json.loads(said.decode().strip().splitlines()[-1])
-        seconds = measured["seconds"]
-        return Run(
-            measured["count"],
-            seconds,
-            measured["cpu_seconds"] / seconds,
-            used / seconds,
-            measured.get("p50_ms", 0.0),
-            measured.get("p99_ms", 0.0),
-        )
+        return [Run.said(json.loads(line)) for line in said.decode().splitlines() if line.startswith("{")]
 
 
 def python_program() -> Program:
@@ -105,8 +126,8 @@ async def go_program() -> Program:
     if go is None:
         raise ProgramMissing("Go is not on this machine")
     sources = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
-        sources.update((_GO_SOURCES / name).read_bytes())
+    for file in sorted(_GO_SOURCES.iterdir()):
+        sources.update(file.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicator-bench"
     binary = cache / f"go-{sources.hexdigest()[:12]}"
     building = Path(f"{binary}.{os.getpid()}")

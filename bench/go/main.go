@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -11,6 +12,8 @@ import (
 	"io"
 	"os"
 	"sort"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,34 +35,46 @@ const (
 	tick = 2 * time.Millisecond
 	// Without a message for so long the measurement has failed.
 	silence = 60 * time.Second
+	// Linux counts CPU time in them, for every program.
+	ticksPerSecond = 100
 )
 
 var (
 	url     = flag.String("url", "", "pulsar://HOST:PORT")
-	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, many-send, many-receive, many-acknowledge, connections")
+	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, many, long, idle, spread, fan-out, connections")
 	topic   = flag.String("topic", "", "the topic, or the beginning of the names of some")
 	size    = flag.Int("size", 100, "bytes of a message")
 	batched = flag.Bool("batched", false, "producer batches of up to 1,000 messages or 128 KiB")
 	count   = flag.Int("count", 0, "messages, or connections")
 	rate    = flag.Float64("rate", 0, "messages a second, of lag")
 	delayMs = flag.Int("batch-delay-ms", 10, "how long a producer gathers a batch")
-	topics  = flag.Int("topics", 0, "topics at once, of many-send, many-receive and many-acknowledge")
+	pid     = flag.Int("pid", 0, "the broker's process, whose CPU time is measured too; 0 if it is not known")
+
+	topics        = flag.Int("topics", 0, "topics at once, of many, long, idle and spread")
+	parts         = flag.Int("parts", 1, "how many figures, of long")
+	partSeconds   = flag.Float64("part-seconds", 0, "how long each figure takes, of long and idle")
+	subscriptions = flag.Int("subscriptions", 1, "of fan-out")
+	consumers     = flag.Int("consumers", 1, "of each subscription, of fan-out")
+	kindName      = flag.String("kind", "exclusive", "exclusive, shared or key-shared, of fan-out")
 )
 
 // result is what is printed; what a kind of work does not measure is left out.
 type result struct {
-	Count      int     `json:"count"`
-	Seconds    float64 `json:"seconds"`
-	CPUSeconds float64 `json:"cpu_seconds"`
-	P50Ms      float64 `json:"p50_ms,omitempty"`
-	P99Ms      float64 `json:"p99_ms,omitempty"`
+	Work             string   `json:"work,omitempty"`
+	Count            int      `json:"count"`
+	Seconds          float64  `json:"seconds"`
+	CPUSeconds       float64  `json:"cpu_seconds"`
+	BrokerCPUSeconds *float64 `json:"broker_cpu_seconds,omitempty"`
+	BrokerBytes      int64    `json:"broker_bytes,omitempty"`
+	P50Ms            float64  `json:"p50_ms,omitempty"`
+	P99Ms            float64  `json:"p99_ms,omitempty"`
 }
 
 func main() {
 	flag.Parse()
-	works := map[string]func() result{
-		"publish": publish, "consume": consume, "one-by-one": oneByOne, "sustained": sustained, "lag": lag,
-		"many-send": many, "many-receive": many, "many-acknowledge": many,
+	works := map[string]func() []result{
+		"publish": one(publish), "consume": one(consume), "one-by-one": one(oneByOne), "sustained": one(sustained), "lag": one(lag),
+		"many": many, "long": long, "idle": idle, "spread": spread, "fan-out": fanOut,
 	}
 	if *work == "connections" {
 		connections()
@@ -70,7 +85,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "unknown work:", *work)
 		os.Exit(2)
 	}
-	check(json.NewEncoder(os.Stdout).Encode(run()))
+	for _, each := range run() {
+		check(json.NewEncoder(os.Stdout).Encode(each))
+	}
+}
+
+func one(work func() result) func() []result {
+	return func() []result { return []result{work()} }
 }
 
 func publish() result {
@@ -176,51 +197,6 @@ func lag() result {
 	return measured.with(took)
 }
 
-// many measures rounds of many topics at once, over one connection. In a round, a topic sends a message and waits for
-// its receipt. With many-receive it also receives the message, with many-acknowledge it also acknowledges it.
-func many() result {
-	client := connect()
-	defer client.Close()
-	payload := make([]byte, *size)
-	rounds := max(1, *count / *topics)
-	producers, consumers := make([]pulsar.Producer, *topics), make([]pulsar.Consumer, *topics)
-	for number := range *topics {
-		name := fmt.Sprintf("%s-%d", *topic, number)
-		producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: name, DisableBatching: true})
-		check(err)
-		consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-			Topic: name, SubscriptionName: "many", Type: pulsar.Shared, AckWithResponse: true,
-		})
-		check(err)
-		producers[number], consumers[number] = producer, consumer
-	}
-	took := make([]time.Duration, rounds**topics)
-	measured := timed(func() {
-		var all sync.WaitGroup
-		for number := range *topics {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				for round := range rounds {
-					began := time.Now()
-					_, err := producers[number].Send(context.Background(), &pulsar.ProducerMessage{Payload: payload})
-					check(err)
-					if *work != "many-send" {
-						message := receive(consumers[number])
-						if *work == "many-acknowledge" {
-							check(consumers[number].Ack(message))
-						}
-					}
-					took[number*rounds+round] = time.Since(began)
-				}
-			}()
-		}
-		all.Wait()
-	})
-	measured.Count = len(took)
-	return measured.with(took)
-}
-
 // connections opens so many, each with a producer and a consumer, says so with a line, and holds them until its input ends.
 func connections() {
 	const topics, atOnce = 10, 16
@@ -299,18 +275,51 @@ var (
 	silentAfter <-chan time.Time
 )
 
-// silent fires once, for the whole program: no measurement takes as long.
+// silent fires once, for the whole program, long after any measurement has ended.
 func silent() <-chan time.Time {
-	silentOnce.Do(func() { silentAfter = time.After(silence) })
+	silentOnce.Do(func() {
+		silentAfter = time.After(silence + time.Duration(float64(*parts)**partSeconds*float64(time.Second)))
+	})
 	return silentAfter
 }
 
 func confirmed(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { check(err) }
 
 func timed(do func()) result {
-	cpu, began := cpuSeconds(), time.Now()
+	before, cpu, began := brokerUsage(), cpuSeconds(), time.Now()
 	do()
-	return result{Count: *count, Seconds: time.Since(began).Seconds(), CPUSeconds: cpuSeconds() - cpu}
+	measured := result{Count: *count, Seconds: time.Since(began).Seconds(), CPUSeconds: cpuSeconds() - cpu}
+	if after := brokerUsage(); before != nil && after != nil {
+		used := after.cpuSeconds - before.cpuSeconds
+		measured.BrokerCPUSeconds, measured.BrokerBytes = &used, after.bytes
+	}
+	return measured
+}
+
+// usage is the CPU time that all threads of a process have taken so far, and its resident memory.
+type usage struct {
+	cpuSeconds float64
+	bytes      int64
+}
+
+// brokerUsage reads it from Linux, of the process that --pid names; nil without one, and on other systems.
+func brokerUsage() *usage {
+	if *pid == 0 {
+		return nil
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", *pid))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	check(err)
+	// The name stands in brackets and may have anything in it.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+2:]))
+	number := func(at int) int64 {
+		value, err := strconv.ParseInt(fields[at], 10, 64)
+		check(err)
+		return value
+	}
+	return &usage{float64(number(11)+number(12)) / ticksPerSecond, number(21) * int64(os.Getpagesize())}
 }
 
 // with adds what took how long, by nearest rank.

@@ -23,6 +23,12 @@ def _missing(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+def need(program: str) -> None:
+    """Skip or fail the test where a program is not on this machine."""
+    if shutil.which(program) is None:
+        _missing(f"no {program}")
+
+
 def java_program(directory: Path, *sources: str) -> list[str]:
     """The command that runs the class that the first source is named after."""
     java, jars = find_java(), jars_of("pulsar")

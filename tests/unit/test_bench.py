@@ -30,6 +30,12 @@ def test_the_ratio_is_of_the_medians() -> None:
     assert (measurement.peer_value, measurement.ratio) == (10_000.0, 2.0)
 
 
+def test_a_peer_whose_figure_is_zero_is_shown_without_a_ratio() -> None:
+    measurement = Measurement("many/1/send/broker-cpu", "ms", (0.5,), "peer", (0.0,))
+    assert (measurement.peer_value, measurement.ratio) == (0.0, None)
+    assert measurement.beside_peer() == "many/1/send/broker-cpu: 0.5 ms, peer 0"
+
+
 def test_without_a_peer_its_fields_are_null() -> None:
     (row,) = json.loads(results_json([Measurement("publish/100B/single", "msg/s", (1.0, 2.0, 4.0))]))
     assert row == {
