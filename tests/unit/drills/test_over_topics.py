@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -97,7 +98,7 @@ def test_a_topic_without_a_high_water_mark_is_no_guess() -> None:
     ],
 )
 def test_more_topics_than_there_is_room_for_are_refused_with_how_many_there_may_be(
-    tmp_path: Path, wrong: dict[str, object], message: str
+    tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     pytest.importorskip("pulsar")
     plain = DrillOptions(10_000, engine="embedded", scenario="planned", out_dir=tmp_path)
