@@ -136,6 +136,12 @@ def drill(
             "mixed, with the second one embedded.",
         ),
     ] = "embedded",
+    topics: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="So many topics, each with its producer and subscriptions; they share the rate."
+        ),
+    ] = 1,
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
     out_dir: Annotated[
@@ -177,6 +183,7 @@ def drill(
             client=client,
             secure=secure,
             kind=kind,
+            topics=topics,
             rate=rate,
             seed=seed,
             out_dir=out_dir,

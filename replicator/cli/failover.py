@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from replicator.failover.switch import Switch
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the report, and change nothing.")]
+Details = Annotated[
+    bool,
+    typer.Option("--details", help="Print every topic, with positions and the digests of its subscriptions."),
+]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -59,6 +63,7 @@ def failover(
     keep_consumers: KeepConsumers = False,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
+    details: Details = False,
 ) -> Shown[SwitchAnswer]:
     """Move the clients of one cluster to another, and report what was not received and what may be repeated."""
     return _switched(
@@ -71,6 +76,7 @@ def failover(
             dry_run=dry_run,
             timeout_seconds=timeout,
         ),
+        details=details,
     )
 
 
@@ -79,9 +85,12 @@ def failback(
     target: Home,
     dry_run: DryRun = False,
     timeout: Timeout = 60.0,
+    details: Details = False,
 ) -> Shown[SwitchAnswer]:
     """Give a cluster its own clients back, planned, from the one that serves them."""
-    return _switched(file, lambda switch: switch.failback(target, dry_run=dry_run, timeout_seconds=timeout))
+    return _switched(
+        file, lambda switch: switch.failback(target, dry_run=dry_run, timeout_seconds=timeout), details=details
+    )
 
 
 def promote(
@@ -91,21 +100,28 @@ def promote(
         str | None, typer.Option("--for", metavar="CLUSTER", help="Whose clients; needed where several could be meant.")
     ] = None,
     dry_run: DryRun = False,
+    details: Details = False,
 ) -> Shown[SwitchAnswer]:
     """Let a cluster serve the clients of another at once, without asking the one that serves them."""
-    return _switched(file, lambda switch: switch.promote(target, home, dry_run=dry_run))
+    return _switched(file, lambda switch: switch.promote(target, home, dry_run=dry_run), details=details)
 
 
-def failover_status(file: TopologyFile) -> Shown[FailoverStatus]:
+def failover_status(file: TopologyFile, details: Details = False) -> Shown[FailoverStatus]:
     """Show who serves whom, and what came of the newest switch. Exit status 3 if a cluster does not answer."""
+    from replicator.failover.showing import shown_status
+
     report: StatusReport = _run(file, lambda switch: switch.status())
     away = any("error" in state for state in report.states.values())
-    return Shown(report.as_json(), report.render(), status=3 if away else 0)
+    return Shown(report.as_json(), shown_status(report, details=details), status=3 if away else 0)
 
 
-def _switched(file: Path, work: Callable[[Switch], Awaitable[SwitchReport]]) -> Shown[SwitchAnswer]:
+def _switched(file: Path, work: Callable[[Switch], Awaitable[SwitchReport]], *, details: bool) -> Shown[SwitchAnswer]:
+    from replicator.failover.showing import shown_switch
+
     report: SwitchReport = _run(file, work)
-    return Shown(report.as_json(), report.render(), status=1 if report.outcome == "refused" else 0)
+    return Shown(
+        report.as_json(), shown_switch(report, details=details), status=1 if report.outcome == "refused" else 0
+    )
 
 
 def _run(file: Path, work: Callable[[Switch], Awaitable[Any]]) -> Any:

@@ -2,14 +2,13 @@
 
 A command returns its result as a :class:`Shown`, or None if it has nothing to show. Progress and questions go to
 standard error, so that standard output has the result alone. Names of topics, subscriptions and producers come from
-clients, and may have any character in them. So :func:`escaped` replaces characters that a terminal would take for
-commands.
+clients, and may have any character in them. So :func:`~replicator.running.screen.escaped` replaces characters that a
+terminal would take for commands.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,13 +33,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from replicator.cli.json_types import Done
+from replicator.running.screen import commands_terminal, escaped
 
-_COMMANDING: Final = re.compile(
-    "["
-    "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # control characters of ASCII and of Latin-1, but for tab and line feed
-    "\\u2028-\\u202e\\u2066-\\u2069"  # ends of lines, and characters that change the direction of writing
-    "]"
-)
 OUTPUT_COLUMNS: Final = 120
 """Width of the output without a terminal. No table breaks its words at this width."""
 DONE: Final[Done] = {"done": True}
@@ -75,14 +69,6 @@ Command = Callable[..., Shown[Any] | None]
 
 WANTED: Final[ContextVar[Format]] = ContextVar("wanted", default=Format.TABLE)
 """Format in which the present command prints its result. A command asks workers only for what that format shows."""
-
-
-def escaped(text: str) -> str:
-    """Return ``text`` with escapes such as ``\\u001b`` instead of characters that a terminal takes for commands.
-
-    Tab and line feed stay. In JSON such an escape stands for the same character.
-    """
-    return _COMMANDING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class SafeConsole(Console):
@@ -129,7 +115,7 @@ def as_yaml(value: Any) -> str:
     """The same values as in JSON, so that a script may read either."""
     plain = json.loads(json.dumps(value))
     text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-    if _COMMANDING.search(text):
+    if commands_terminal(text):
         text = str(yaml.safe_dump(plain, sort_keys=False))  # every character outside of ASCII as an escape
     return text
 

@@ -71,6 +71,10 @@ Settle = Annotated[
     str, typer.Option(metavar="DURATION", help="How long to wait for what may be on its way before it counts.")
 ]
 
+Details = Annotated[
+    bool, typer.Option("--details", help="Print every topic with faults, with all the examples that are kept.")
+]
+
 
 def verify(
     file: TopologyFile,
@@ -84,6 +88,7 @@ def verify(
     parquet: Parquet = None,
     master: Master = None,
     settle: Settle = "10s",
+    details: Details = False,
 ) -> Shown[VerifyAnswer]:
     """Compare the clusters of a topology: entries, their order and contents, mappings, and acknowledgements.
 
@@ -163,7 +168,7 @@ def verify(
             f"no cluster has a topic that {', '.join(patterns)} stands for; a pattern stands for whole names, without "
             "the partition, such as public/default/orders-.*",
         )
-    return Shown(report.as_json(), format_report(report), status=report.exit_status)
+    return Shown(report.as_json(), format_report(report, details=details), status=report.exit_status)
 
 
 def _share(text: str) -> float:

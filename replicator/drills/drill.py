@@ -133,7 +133,8 @@ def _run_job(
         extras={
             "system": findings.system,
             "input": source.description,
-            "topic": outcome.topic,
+            "topic": outcome.topics[0],
+            "topics": len(outcome.topics),
             "rate": options.rate,
             "client": job.client,
             "secure": options.secure,
@@ -156,6 +157,7 @@ def _run_job(
             "traffic_seconds": round(outcome.ended_s - outcome.started_s, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
         },
+        topics=outcome.topics,
     )
     report |= _keep(job, started_at, report, place)
     write(report, measures.series, job.out_dir)

@@ -6,6 +6,7 @@ topology cannot have is an error, except with ``--scenario all``, which leaves i
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -37,6 +38,14 @@ from replicator.topology.fields import ENGINES
 
 SYNC_MODES: Final = ("exact", "mark-delete")
 BOTH: Final = "both"
+CONSUMERS_MAX: Final = 4_000
+"""Consumers of a drill in all topics. Each is a task of this process, which has one core."""
+OFFICIAL_CONSUMERS_MAX: Final = 200
+"""The same of official clients. Each has threads and connections of its own."""
+TOPIC_MESSAGES_MIN: Final = 10
+"""Messages for each topic, so that there are some before, during and after a failover."""
+REMOVED_AT_ONCE: Final = 16
+"""Topics of a running cluster that are removed at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class DrillOptions:
     """None: as the scenario says, else this project's own."""
     secure: bool = False
     kind: str = EMBEDDED_KIND
+    topics: int = 1
     rate: int = 6000
     seed: int = 1
     out_dir: Path = Path("drill-report")
@@ -80,7 +90,7 @@ class OwnJob:
     setting: Setting
     subscriptions: tuple[TestedSubscription, ...]
     cast: Cast
-    topic: str
+    topics: tuple[str, ...]
     client: str
     namespace: str
     keep_data: bool
@@ -114,14 +124,23 @@ class OwnJob:
         async with set_stage(self.setting) as stage:
             if self.setting.is_running:
                 await canary.check_namespace(stage.topology, self.namespace)
-                await canary.make_topic(stage.topology, self.topic)
+                await canary.make_topic(stage.topology, self.topics[0])  # beside brokers there is one
             system = OwnSystem if self.setting.kind == EMBEDDED_KIND else BesideSystem
             try:
-                yield system(stage, self.cast, self.topic, self.client, self.out_dir)
+                yield system(stage, self.cast, self.topics, self.client, self.out_dir)
             finally:
                 if self.setting.is_running:
-                    for left in await remove_topic(stage.topology.clusters, self.topic):
-                        print(f"{self.topic} could not be removed: {left}", file=sys.stderr)
+                    await self._remove_topics(stage.topology)
+
+    async def _remove_topics(self, topology: Topology) -> None:
+        room = asyncio.Semaphore(REMOVED_AT_ONCE)
+
+        async def remove(topic: str) -> None:
+            async with room:
+                for left in await remove_topic(topology.clusters, topic):
+                    print(f"{topic} could not be removed: {left}", file=sys.stderr)
+
+        await asyncio.gather(*map(remove, self.topics))
 
 
 def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
@@ -171,16 +190,44 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     name = f"{setting.scenario.name}-{options.seed}-{time.time_ns() // 1_000_000}"
     namespace = options.namespace if setting.is_running else DRILL_NAMESPACE
     topic = canary.canary_topic(namespace, name)
+    topics = (topic,) if options.topics == 1 else tuple(f"{topic}-{number}" for number in range(options.topics))
     topology = make_topology(setting)
     _check_spark(options, setting, topology)
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
     client = options.client or setting.scenario.client or (OWN if setting.kind == EMBEDDED_KIND else PULSAR)
     check_client(client)
-    cast = choose_cast(topology, setting.scenario, topic)
+    _check_topics(options, setting, subscriptions, client)
+    cast = choose_cast(topology, setting.scenario, topics[0])
+    for each in topics:
+        if choose_cast(topology, setting.scenario, each) != cast:
+            raise DrillError(
+                f"--topics {len(topics)}: the links of {topology.path} do not carry all of {topic}-N alike"
+            )
     if setting.is_running:
         canary.check_bridged(topology, topic, [each.name for each in subscriptions])
-    return OwnJob(setting, subscriptions, cast, topic, client, options.namespace, options.keep_data)
+    return OwnJob(setting, subscriptions, cast, topics, client, options.namespace, options.keep_data)
+
+
+def _check_topics(
+    options: DrillOptions, setting: Setting, subscriptions: Sequence[TestedSubscription], client: str
+) -> None:
+    """Raise :class:`DrillError` for more topics than the messages, the clusters or this process have room for."""
+    topics = options.topics
+    if topics == 1:
+        return
+    if setting.kind != EMBEDDED_KIND:
+        raise DrillError(f"--topics {topics}: clusters beside brokers are drilled with one topic")
+    if topics * TOPIC_MESSAGES_MIN > options.messages:
+        needed = topics * TOPIC_MESSAGES_MIN
+        raise DrillError(f"--topics {topics}: each needs {TOPIC_MESSAGES_MIN} messages; give --messages {needed}")
+    consumers = sum(each.consumers for each in subscriptions)
+    consumers_max = CONSUMERS_MAX if client == OWN else OFFICIAL_CONSUMERS_MAX
+    if topics * consumers > consumers_max:
+        raise DrillError(
+            f"--topics {topics}: {topics * consumers:,} consumers, and a drill has at most {consumers_max:,} with "
+            f"--client {client}; give at most {consumers_max // consumers} topics, or fewer --subscriptions"
+        )
 
 
 def _subscriptions(options: DrillOptions, kind: str) -> tuple[TestedSubscription, ...]:

@@ -64,6 +64,24 @@ class DrillPhase(TypedDict):
     counts_per_second: Annotated[dict[str, dict[str, float | None]], "by counter of workers and cluster, its growth"]
 
 
+class FigureOverTopics(TypedDict):
+    """A figure that each topic of a drill has, over all topics; null if none has it."""
+
+    p50: Annotated[float | None, "the median"]
+    p99: Annotated[float | None, "the 99th percentile"]
+    worst: Annotated[float | None, "the greatest"]
+    worst_topic: Annotated[str | None, "the topic that has it"]
+    topics: Annotated[int, "how many topics have the figure", "topics"]
+
+
+class FiguresOverTopics(TypedDict):
+    """The figures of a drill, topic by topic."""
+
+    lost: Annotated[FigureOverTopics, "confirmed, and never received"]
+    repeated: Annotated[FigureOverTopics, "deliveries beyond the first of a message"]
+    recover_seconds: Annotated[FigureOverTopics, "until traffic elsewhere, the longest of the failovers"]
+
+
 class DrillReport(TypedDict):
     """The report of one drill: `report.json`."""
 
@@ -79,7 +97,9 @@ class DrillReport(TypedDict):
     seed: Annotated[int, "of what was random"]
     rate: Annotated[int, "that was asked for", "messages/s"]
     input: Annotated[str, "where messages came from"]
-    topic: Annotated[str, "the drill's topic"]
+    topic: Annotated[str, "the drill's topic; with several, the first"]
+    topics: NotRequired[Annotated[int, "how many topics had traffic", "topics"]]
+    over_topics: NotRequired[Annotated[FiguresOverTopics, "topic by topic: median, 99th percentile and the worst"]]
     client: Annotated[str, "whose producers and consumers"]
     secure: Annotated[bool, "whether it was run with `--secure`"]
     clusters: Annotated[list[str], "all clusters"]

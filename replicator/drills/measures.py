@@ -26,12 +26,13 @@ rpo_messages         distinct stranded ids
 late                 distinct stranded ids whose first delivery to some subscription came after one of a newer id of their key
 overtaken            the same of ids that were *not* stranded, for ordered subscriptions
 rto_seconds          from a failover's beginning to the last of: the first confirm at the other cluster, and each
-                     subscription's first delivery there
+                     subscription's first delivery there; with several topics that of the last topic
 copy_lag_ms          from confirmation to the tail reader's first sight of the message in another cluster, but for those
                      whose link was broken in between
 sync_lag_ms          from an id's first acknowledgement to the first poll of another cluster that finds it acknowledged there:
                      by its mark-delete, as individually deleted, or by its index in a batch; before the first cut, and while
                      the link was whole
+over_topics          lost, repeated and time to recover topic by topic (:mod:`replicator.drills.over_topics`)
 phases               parts of the drill: what was confirmed and copied in each, and its lags
 """  # noqa: E501
 
@@ -44,6 +45,7 @@ import numpy as np
 
 from replicator.drills.deliveries import ACKED_BEFORE_CUT_S, Deliveries
 from replicator.drills.observations import Column, DrillSubscription, Observations
+from replicator.drills.over_topics import TopicMeasures, measure_topics, recover_seconds
 from replicator.drills.phases import PhaseMeasures, measure_phases
 from replicator.drills.series import Series, make_series
 from replicator.drills.timeline import ObservationsIncomplete, Timeline
@@ -123,6 +125,7 @@ class Measures:
     failovers: tuple[FailoverMeasures, ...]
     phases: tuple[PhaseMeasures, ...]
     series: Series
+    over_topics: TopicMeasures
 
 
 def measure(observations: Observations) -> Measures:
@@ -143,8 +146,12 @@ def measure(observations: Observations) -> Measures:
     received_by_all = np.ones(timeline.count, bool) if deliveries else np.zeros(timeline.count, bool)
     for seen in deliveries:
         received_by_all &= seen.received
+    recovered_s = [
+        recover_seconds(timeline, number, len(observations.subscriptions)) for number in range(len(timeline.failover_s))
+    ]
     failovers = tuple(
-        _failover(timeline, observations, number, len(ids)) for number, ids in enumerate(stranded_by_failover)
+        _failover(timeline, observations, number, len(ids), seconds)
+        for number, (ids, seconds) in enumerate(zip(stranded_by_failover, recovered_s, strict=True))
     )
     copy_from_s, copy_seen_s, copy_lags_ms = timeline.copy_lags()
     acked_s, all_sync_lags_ms = (
@@ -176,6 +183,7 @@ def measure(observations: Observations) -> Measures:
             sync_lags=(acked_s, all_sync_lags_ms),
         ),
         series=_series(timeline, subscriptions, deliveries, copy_seen_s, copy_lags_ms),
+        over_topics=measure_topics(timeline, deliveries, recovered_s),
     )
 
 
@@ -202,7 +210,9 @@ def _subscription(
     )
 
 
-def _failover(timeline: Timeline, observations: Observations, number: int, rpo_messages: int) -> FailoverMeasures:
+def _failover(
+    timeline: Timeline, observations: Observations, number: int, rpo_messages: int, recovered_s: Column
+) -> FailoverMeasures:
     at_s, cluster = float(timeline.failover_s[number]), int(timeline.failover_cluster[number])
     elsewhere = timeline.confirm_time_s[(timeline.confirm_cluster != cluster) & (timeline.confirm_time_s > at_s)]
     first_confirm = float(elsewhere.min()) - at_s if len(elsewhere) else None
@@ -212,7 +222,7 @@ def _failover(timeline: Timeline, observations: Observations, number: int, rpo_m
     for code, subscription in enumerate(observations.subscriptions):
         seen = time_s[(of == code) & (at_cluster != cluster) & (time_s > at_s)]
         first_delivery[subscription.name] = float(seen.min()) - at_s if len(seen) else None
-    seconds = [each for each in (first_confirm, *first_delivery.values()) if each is not None]
+    recovered = recovered_s[~np.isnan(recovered_s)]
     return_s = timeline.return_after(number)
     return FailoverMeasures(
         kind=timeline.kinds[number].value,
@@ -222,7 +232,7 @@ def _failover(timeline: Timeline, observations: Observations, number: int, rpo_m
         at_seconds=at_s - timeline.start_s,
         returned_at_seconds=return_s - timeline.start_s if return_s < np.inf else None,
         rpo_messages=rpo_messages,
-        rto_seconds=max(seconds, default=None),
+        rto_seconds=float(recovered.max()) if len(recovered) else None,
         first_confirm_seconds=first_confirm,
         first_delivery_seconds=first_delivery,
     )

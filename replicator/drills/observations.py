@@ -159,15 +159,16 @@ _ORIGIN_POSITION: Final = {"origin_ledger": "Q", "origin_entry": "q", "batch_ind
 class Observations:
     """The record of one drill. One thread or asyncio loop appends; columns are read when it is over."""
 
-    def __init__(self, subscriptions: tuple[DrillSubscription, ...]) -> None:
-        """All subscriptions under test, so that one that received nothing is missed."""
+    def __init__(self, subscriptions: tuple[DrillSubscription, ...], topics: int = 1) -> None:
+        """All subscriptions under test, so that one that received nothing is missed. Each of ``topics`` has them."""
         assert len({subscription.name for subscription in subscriptions}) == len(subscriptions)
         self.subscriptions = subscriptions
+        self.topics = topics
         self._subscription_codes = {each.name: code for code, each in enumerate(subscriptions)}
         self.clusters = Names()
         self.keys = Names()
         self.consumers = Names()
-        self.messages = Table(key="q")
+        self.messages = Table(key="q", topic="i")
         self.sends = Table(id="q", time_s="d")
         self.confirms = Table(id="q", cluster="i", **_POSITION, batch_index="i", time_s="d")
         self.receipts = Table(
@@ -182,10 +183,10 @@ class Observations:
         )
         self.acks = Table(subscription="i", cluster="i", id="q", time_s="d")
         self.copies = Table(cluster="i", id="q", **_POSITION, batch_index="i", time_s="d")
-        self.covers = Table(subscription="i", cluster="i", **_FIRST, **_LAST, time_s="d")
+        self.covers = Table(subscription="i", topic="i", cluster="i", **_FIRST, **_LAST, time_s="d")
         self.failovers = Table(kind="i", cluster="i", to="i", cut_s="d", time_s="d")
         self.returns = Table(cluster="i", time_s="d")
-        self.high_waters = Table(failover="i", cluster="i", **_POSITION)
+        self.high_waters = Table(failover="i", topic="i", cluster="i", **_POSITION)
         self.link_breaks = Table(source="i", destination="i", time_s="d")
         self.link_repairs = Table(source="i", destination="i", time_s="d")
         self.phase_names = Names()
@@ -194,9 +195,12 @@ class Observations:
         self.counters = Table(counter="i", cluster="i", value="q", time_s="d")
         self._confirmed = bytearray()
 
-    def add_message(self, key: str) -> int:
-        """Take the next message of the input; its id."""
-        self.messages.append(self.keys.code(key))
+    def add_message(self, key: str, topic: int = 0) -> int:
+        """Take the next message of the input, for the topic of that number; return its id.
+
+        Order is promised by key within a topic, so equal keys of two topics are two keys.
+        """
+        self.messages.append(self.keys.code(f"{topic}/{key}" if topic else key), topic)
         self._confirmed.append(0)
         return len(self._confirmed) - 1
 
@@ -272,12 +276,15 @@ class Observations:
         self._check(message_id)
         self.copies.append(self.clusters.code(cluster), message_id, *position, batch_index, time_s)
 
-    def covered(self, subscription: str, cluster: str, first: Place, last: Place, time_s: float) -> None:
+    def covered(
+        self, subscription: str, cluster: str, first: Place, last: Place, time_s: float, topic: int = 0
+    ) -> None:
         """A poll of ``cluster`` found everything of the subscription from ``first`` to ``last`` acknowledged there.
 
         What an earlier poll found need not be recorded again.
         """
-        self.covers.append(self._subscription_codes[subscription], self.clusters.code(cluster), *first, *last, time_s)
+        codes = self._subscription_codes[subscription], topic, self.clusters.code(cluster)
+        self.covers.append(*codes, *first, *last, time_s)
 
     def failed_over(self, kind: FailoverKind, cluster: str, to: str, cut_s: float, time_s: float) -> int:
         """Clients leave ``cluster`` for ``to`` at ``time_s``; its number, for :meth:`high_water`.
@@ -294,10 +301,10 @@ class Observations:
         """What ``cluster`` confirms from now on reaches the others again."""
         self.returns.append(self.clusters.code(cluster), time_s)
 
-    def high_water(self, failover: int, cluster: str, position: Position) -> None:
+    def high_water(self, failover: int, cluster: str, position: Position, topic: int = 0) -> None:
         """At that failover ``cluster`` had the messages of the cluster that was left up to ``position``."""
         assert 0 <= failover < len(self.failovers), f"there was no failover {failover}"
-        self.high_waters.append(failover, self.clusters.code(cluster), *position)
+        self.high_waters.append(failover, topic, self.clusters.code(cluster), *position)
 
     def link_broke(self, source: str, destination: str, time_s: float) -> None:
         """From now on copies take longer from ``source`` to ``destination``: a cut, or one of them is down."""

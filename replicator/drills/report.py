@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from rich.text import Text
 from replicator.drills.judge import failures as failures_of
 from replicator.drills.measures import FailoverMeasures, Measures, Percentiles, PhaseMeasures, SubscriptionMeasures
 from replicator.drills.observations import FailoverKind
+from replicator.drills.over_topics import OverTopics
 from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
 from replicator.index.drill_reports import about, figures, shown_lag
@@ -30,6 +31,12 @@ VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_
 _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
+OVER_TOPICS: Final = {
+    "lost": "messages lost",
+    "repeated": "deliveries repeated",
+    "recover_seconds": "seconds to recover",
+}
+"""Figures that each topic has, with their headings."""
 OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
 """What only the replicator says of itself; null for another system."""
 
@@ -43,11 +50,13 @@ def build_report(
     measures: Measures,
     verify: Mapping[str, Any] | None,
     extras: Mapping[str, Any],
+    *,
+    topics: Sequence[str] = (),
 ) -> Report:
     """All fields of ``report.json``, with the verdict in ``passed`` and ``failures``.
 
     ``verify`` is the JSON of ``replicator verify``, or None if it did not run. ``extras`` has at least
-    :data:`EXTRAS_NEEDED`; it may add fields but replace none (ValueError).
+    :data:`EXTRAS_NEEDED`; it may add fields but replace none (ValueError). ``topics`` are the topics' names.
     """
     missing = [name for name in EXTRAS_NEEDED if name not in extras]
     if missing:
@@ -81,6 +90,7 @@ def build_report(
         "failovers": [_failover(each) for each in measures.failovers],
         "kills": [_failover(each) for each in measures.failovers if each.kind == FailoverKind.KILL.value],
         "phases": [_phase(each) for each in measures.phases],
+        "over_topics": {name: _over_topics(getattr(measures.over_topics, name), topics) for name in OVER_TOPICS},
     }
     replaced = sorted(set(report) & set(extras) - set(EXTRAS_NEEDED))
     if replaced:
@@ -98,6 +108,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
         _verdict(report),
         _figures_table(report),
         _subscriptions_table(report),
+        *([_topics_table(report)] if report.get("topics", 1) > 1 else []),
         *([_phases_table(report)] if len(report["phases"]) > 1 else []),
         *(Text(f"not checked: {each}", style="dim") for each in report.get("not_checked", ())),
         *(
@@ -220,6 +231,30 @@ def _phases_table(report: Mapping[str, Any]) -> Table:
         lags = [shown_lag(phase[name]) for name in ("copy_lag_ms", "sync_lag_ms")]
         rates = [f"{phase[name]:,.0f}" for name in ("confirmed_per_second", "copied_per_second")]
         table.add_row(phase["name"], f"{phase['seconds']:,.1f}", *rates, *lags)
+    return table
+
+
+def _over_topics(measured: OverTopics, topics: Sequence[str]) -> dict[str, Any]:
+    number = measured.worst_topic
+    return {
+        "p50": _rounded(measured.p50),
+        "p99": _rounded(measured.p99),
+        "worst": _rounded(measured.worst),
+        "worst_topic": topics[number] if number is not None and number < len(topics) else None,
+        "topics": measured.topics,
+    }
+
+
+def _topics_table(report: Mapping[str, Any]) -> Table:
+    table = Table(title=f"Over {report['topics']:,} topics", title_justify="left")
+    table.add_column("figure of a topic", overflow="fold")
+    for heading in ("p50", "p99", "worst"):
+        table.add_column(heading, justify="right")
+    table.add_column("the worst topic", overflow="fold")
+    for name, title in OVER_TOPICS.items():
+        over = report["over_topics"][name]
+        figures = ("–" if over[each] is None else f"{over[each]:,g}" for each in ("p50", "p99", "worst"))
+        table.add_row(title, *figures, Text(over["worst_topic"] or "–") if over["worst"] else "–")
     return table
 
 

@@ -30,6 +30,8 @@ class Timeline:
         self.receipts = observations.receipts
         self.clusters = list(observations.clusters)
         self.key_of = observations.messages.column("key")
+        self.topic_of = observations.messages.column("topic")
+        self.topics = observations.topics
         self.count = len(self.key_of)
         self.sent_time_s, self.sent_id = by_time(observations.sends, "id")
         self.confirm_time_s, self.confirm_id, self.confirm_cluster, self._ledger, self._entry = by_time(
@@ -82,13 +84,19 @@ class Timeline:
         A confirmation may be read from a socket after the kill of its sender, so it counts until the return.
         """
         marks = self._observations.high_waters
-        of_failover = np.flatnonzero(marks.column("failover") == failover)
-        if not len(of_failover):
+        topics, ledgers, entries = (marks.column(name) for name in ("topic", "ledger", "entry"))
+        mark_of: dict[int, tuple[int, int]] = {}
+        for row in np.flatnonzero(marks.column("failover") == failover).tolist():
+            mark = int(ledgers[row]), int(entries[row])
+            mark_of[int(topics[row])] = max(mark_of.get(int(topics[row]), mark), mark)
+        if len(mark_of) < self.topics:
             name = self.clusters[self.failover_cluster[failover]]
             raise ObservationsIncomplete(f"no high-water mark was recorded when clients left {name}")
-        ledgers, entries = marks.column("ledger"), marks.column("entry")
-        ledger, entry = max((int(ledgers[row]), int(entries[row])) for row in of_failover)
-        above = (self._ledger > np.uint64(ledger)) | ((self._ledger == np.uint64(ledger)) & (self._entry > entry))
+        in_order = [mark_of[topic] for topic in range(self.topics)]
+        topic_of = self.topic_of[self.confirm_id]
+        ledger = np.array([mark[0] for mark in in_order], np.uint64)[topic_of]
+        entry = np.array([mark[1] for mark in in_order], np.int64)[topic_of]
+        above = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry > entry))
         here = self.confirm_cluster == self.failover_cluster[failover]
         ids: Column = self.confirm_id[above & here & (self.confirm_time_s < self.return_after(failover))]
         return ids
@@ -128,9 +136,9 @@ class Timeline:
         """
         end_s = float(self.cut_s[0]) if len(self.cut_s) else np.inf
         ack_id, ack_cluster, ack_time_s = self.first_acks(subscription)
-        columns = ("subscription", "cluster", "first_ledger", "first_entry", "first_index")
+        columns = ("subscription", "cluster", "topic", "first_ledger", "first_entry", "first_index")
         cover_s, of, cover_cluster, *ends = by_time(
-            self._observations.covers, *columns, "last_ledger", "last_entry", "last_index"
+            self._observations.covers, *columns, "topic", "last_ledger", "last_entry", "last_index"
         )
         when, lags_ms = [np.zeros(0)], [np.zeros(0)]
         for cluster in range(len(self.clusters)):
@@ -139,8 +147,8 @@ class Timeline:
             row_of = np.full(self.count, -1, np.int64)
             row_of[self.copy_id[copies]] = copies
             acked = (ack_cluster != cluster) & (ack_time_s < end_s) & (row_of[ack_id] >= 0)
-            places = [column[row_of[ack_id[acked]]] for column in self._copy_place]
-            firsts, lasts = ([column[covers] for column in part] for part in (ends[:3], ends[3:]))
+            places = [column[row_of[ack_id[acked]]] for column in (self.topic_of[self.copy_id], *self._copy_place)]
+            firsts, lasts = ([column[covers] for column in part] for part in (ends[:4], ends[4:]))
             seen_s = _first_covered_s(places, firsts, lasts, cover_s[covers])
             from_s = ack_time_s[acked]
             broken = self._broken(ack_cluster[acked], np.full(len(from_s), cluster), from_s, seen_s)

@@ -33,6 +33,8 @@ PROBE_TIMEOUT_S: Final = 1.0
 """How long a worker may take to answer. From the next continent it takes a quarter of a second."""
 PROBES_AT_ONCE_MAX: Final = 64
 RESPONSE_BYTES_MAX: Final = 1024 * 1024
+WARNINGS_SHOWN_MAX: Final = 15
+"""Warnings on the screen; JSON has them all. Two clusters can differ in every namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,10 @@ class Plan:
             yield self.rollout.render()
 
     def _warning_lines(self) -> Iterator[Text]:
-        for warning in self.warnings:
+        for warning in self.warnings[:WARNINGS_SHOWN_MAX]:
             yield Text.assemble(("warning: ", "bold yellow"), f"{warning.subject}: {warning.text}")
+        if (more := len(self.warnings) - WARNINGS_SHOWN_MAX) > 0:
+            yield Text(f"… and {more:,} more warnings: --output json")
 
 
 def _shown(value: object) -> str:

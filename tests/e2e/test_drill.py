@@ -268,6 +268,17 @@ def test_a_running_topology_is_drilled_in_a_namespace_of_its_own_and_left_as_it_
         assert "starts, stops or kills workers" in killing.stderr
 
 
+def test_many_topics_are_drilled_against_a_running_topology_and_none_of_them_stays(tmp_path: Path) -> None:
+    with running_topology(tmp_path) as (file, urls):
+        many = ("--topics", "10", "--subscriptions", "exclusive,shared", "--against", str(file))
+        report = run_drill(tmp_path / "out", "--messages", str(MESSAGES), *many)
+        check(report, MESSAGES)
+        assert report["topics"] == 10
+        assert report["over_topics"]["recover_seconds"]["topics"] == 10
+        for url in urls:
+            assert not [topic for topic in status(url)["topics"] if "/canary/" in topic["name"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

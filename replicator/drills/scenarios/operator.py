@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from replicator.drills.observations import FailoverKind
@@ -26,8 +27,9 @@ from replicator.drills.scenarios.steps import (
 )
 from replicator.drills.systems.system import StepTimedOut, System
 from replicator.drills.traffic.active import Drill
-from replicator.drills.traffic.publisher import Publisher
+from replicator.drills.traffic.publisher import Publishers
 from replicator.running.short_tasks import awaited
+from snapshots.position import Position
 
 POLL_SECONDS: Final = 0.1
 CATCH_UP_SECONDS_MAX: Final = 60.0
@@ -36,7 +38,7 @@ CATCH_UP_SECONDS_MAX: Final = 60.0
 class Operator:
     """Takes steps in a drill that is under way."""
 
-    def __init__(self, system: System, drill: Drill, publisher: Publisher, *, count: int) -> None:
+    def __init__(self, system: System, drill: Drill, publisher: Publishers, *, count: int) -> None:
         self._system = system
         self._cast = system.cast
         self._drill = drill
@@ -135,7 +137,7 @@ class Operator:
         left = self._drill.active.name
         is_whole = (left, to) not in self._broken and self._system.running[left].is_set()
         self._drill.watching_sync = False
-        high_water = await self._system.high_water(self._drill, to, origin=left) if is_whole else None
+        high_waters = await self._system.high_waters(self._drill, to, origin=left) if is_whole else None
         now = time.monotonic()
         cut_s = now if is_whole else self._cut_s[left]
         number = self._drill.observations.failed_over(
@@ -143,9 +145,9 @@ class Operator:
         )
         await self._drill.active.move(to)
         self.phase = f"clients moved to {to}"
-        if high_water is None:
-            high_water = await self._system.last_high_water(self._drill, to, origin=left)
-        self._drill.observations.high_water(number, to, high_water)
+        if high_waters is None:
+            high_waters = await self._system.last_high_waters(self._drill, to, origin=left)
+        self._record(number, to, high_waters)
         if is_whole:
             await self._publisher.wait_until_at(to)
             await self._caught_up(to, behind=left)
@@ -163,13 +165,15 @@ class Operator:
         self.failovers.append(await self._system.tools.failover(left, to, planned, back))
         await self._drill.active.move(to)
         self.phase = f"clients moved to {to}"
-        self._drill.observations.high_water(
-            number, to, await self._system.last_high_water(self._drill, to, origin=left)
-        )
+        self._record(number, to, await self._system.last_high_waters(self._drill, to, origin=left))
         if planned:
             self._drill.observations.returned(left, time.monotonic())
 
     # What they are made of.
+
+    def _record(self, failover: int, cluster: str, high_waters: Sequence[Position]) -> None:
+        for topic, position in enumerate(high_waters):
+            self._drill.observations.high_water(failover, cluster, position, topic)
 
     def _pairs_of(self, name: str) -> list[tuple[str, str]]:
         """The directed pairs of clusters that are broken while ``name`` is down."""
@@ -190,9 +194,12 @@ class Operator:
                 self._drill.observations.returned(source, now)
 
     async def _caught_up(self, name: str, *, behind: str) -> None:
-        target = await self._system.high_water(self._drill, behind, origin=behind)
+        targets = await self._system.high_waters(self._drill, behind, origin=behind)
         deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
-        while await self._system.high_water(self._drill, name, origin=behind) < target:
+        while True:
+            there = await self._system.high_waters(self._drill, name, origin=behind)
+            if all(has >= target for has, target in zip(there, targets, strict=True)):
+                return
             if time.monotonic() > deadline:
                 raise StepTimedOut(f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
             await asyncio.sleep(POLL_SECONDS)

@@ -21,7 +21,7 @@ from replicator.drills.scenarios.steps import room_before
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.systems.system import StepTimedOut, System
 from replicator.drills.traffic.active import ActiveCluster, Drill
-from replicator.drills.traffic.publisher import Publisher
+from replicator.drills.traffic.publisher import Publishers
 from replicator.drills.traffic.subscriber import Subscriber
 
 SETTLE_SECONDS_MAX: Final = 60.0
@@ -51,7 +51,7 @@ class Outcome:
     """What a run left behind for the report. ``unsettled`` says what had not settled in time, if anything."""
 
     observations: Observations
-    topic: str
+    topics: tuple[str, ...]
     started_s: float
     ended_s: float
     unsettled: str | None
@@ -93,15 +93,16 @@ class Run:
         self._steps = scenario.steps(source)
         self._count = count
         self._on_progress = on_progress
-        observations = Observations(tuple(each.observed for each in subscriptions))
+        observations = Observations(tuple(each.observed for each in subscriptions), len(system.topics))
         for name in system.clusters:
             observations.clusters.code(name)
         active = ActiveCluster(system.cast.primary)
-        self._drill = Drill(system.topic, observations, active, system.clients(active), source, asyncio.Event())
-        self._publisher = Publisher(self._drill, messages, rate)
+        self._drill = Drill(system.topics, observations, active, system.clients(active), source, asyncio.Event())
+        self._publisher = Publishers(self._drill, messages, rate, count)
         self._seen = {each.name: _Seen() for each in subscriptions}
         self._subscribers = [
-            Subscriber(self._drill, each, f"{each.kind}-{number}", self._seen[each.name])
+            Subscriber(self._drill, topic, each, f"{each.kind}-{number}", self._seen[each.name])
+            for topic in system.topics
             for each in subscriptions
             for number in range(1, each.consumers + 1)
         ]
@@ -115,10 +116,10 @@ class Run:
             watching = [parts.start("a watcher", each) for each in self._system.watchers(self._drill)]
             others = [parts.start("the report of progress", self._report_progress())]
             others += [parts.start(what, chore) for what, chore in self._system.chores()]
-            publishing = parts.start("the publisher", self._publisher.run())
+            publishing = [parts.start("a publisher", each.run()) for each in self._publisher]
             await self._begin()
             unsettled = await self._take_steps()
-            await publishing
+            await asyncio.gather(*publishing)
             self._operator.count(time.monotonic())
             await self._operator.counted()
             self._operator.phase = "settling"
@@ -129,7 +130,7 @@ class Run:
         self._on_progress(self.progress())
         return Outcome(
             self._drill.observations,
-            self._drill.topic,
+            self._drill.topics,
             started,
             time.monotonic(),
             unsettled,
@@ -146,7 +147,7 @@ class Run:
         for source, destination in self._system.links:
             observations.link_broke(source, destination, now)
         self._operator.phase = "bringing the clusters in step"
-        self._publisher.messages_max = first
+        self._publisher.limit_first(first)
         deadline = now + BEGIN_SECONDS_MAX
         await self._publisher.wait_until_confirmed(first)
         while (left := await self._system.left_to_begin(self._drill)) is not None:
@@ -161,12 +162,12 @@ class Run:
         """Returns what a step waited for in vain, if one did; then the rest is not taken."""
         try:
             for step, room in zip(self._steps, room_before(self._steps), strict=True):
-                self._publisher.messages_max = math.ceil(room * self._count)
+                self._publisher.limit(room)
                 await self._operator.take(step)
         except StepTimedOut as error:
             return str(error)
         finally:
-            self._publisher.messages_max = None
+            self._publisher.limit(None)
         return None
 
     async def _settle(self) -> str | None:

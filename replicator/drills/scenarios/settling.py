@@ -10,7 +10,7 @@ from replicator.topology import Topology
 
 def left_to_do(
     topology: Topology,
-    topic: str,
+    topics: Sequence[str],
     subscriptions: Iterable[str],
     serving: str,
     statuses: Mapping[str, Mapping[str, Any]],
@@ -21,21 +21,34 @@ def left_to_do(
 
     ``databases``: they were away, and are to be up again.
     """
-    rows: dict[str, Mapping[str, Any]] = {}
+    rows_of: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, answer in statuses.items():
         if "error" in answer:
             return f"{name}: {answer['error']}"
         if databases and answer["database"]["state"] != "up":
             return f"the database of {name} is {answer['database']['state']}: {answer['database']['detail']}"
-        found = [row for row in answer["topics"] if row["name"] == topic]
-        if not found:
-            return f"{name} has no topic {topic}"
-        rows[name] = found[0]
+        rows_of[name] = {row["name"]: row for row in answer["topics"]}
+    names = list(subscriptions)
+    for topic in topics:
+        rows: dict[str, Mapping[str, Any]] = {}
+        for name, found in rows_of.items():
+            if topic not in found:
+                return f"{name} has no topic {topic}"
+            rows[name] = found[topic]
+        if (left := _left_of(topology, topic, names, serving, rows)) is not None:
+            return left if len(topics) == 1 else f"{topic}: {left}"
+    return None
+
+
+def _left_of(
+    topology: Topology, topic: str, subscriptions: Sequence[str], serving: str, rows: Mapping[str, Mapping[str, Any]]
+) -> str | None:
+    """Return what is left to do of one topic in words, or None."""
     if (uncopied := _uncopied(topology, topic, rows)) is not None:
         return uncopied
     # Elsewhere than where they were acknowledged they are settled only if there is a way for that to be told.
     told = [name for name in rows if name == serving or name in topology.reached_from(serving, topic)]
-    return _unsettled(told, list(subscriptions), rows)
+    return _unsettled(told, subscriptions, rows)
 
 
 def _uncopied(topology: Topology, topic: str, rows: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -55,11 +55,11 @@ class BesideSystem(OwnSystem):
                 found.append(AckWatcher(drill, name, cluster.url, running).run())
         return found
 
-    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        return high_water(drill.observations, name, origin)
+    async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        return [high_water(drill.observations, name, origin)]
 
-    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        return await high_water_of_clients(drill, name, origin)
+    async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        return [await high_water_of_clients(drill, name, origin)]
 
     async def left_to_begin(self, drill: Drill) -> str | None:
         """What keeps the first messages from being copied, received and acknowledged everywhere."""
@@ -71,7 +71,7 @@ class BesideSystem(OwnSystem):
             return left
         names = [each.name for each in drill.observations.subscriptions]
         serving = drill.active.name
-        for name in sorted({serving} | self._topology.reached_from(serving, self.topic)):
+        for name in sorted({serving} | self._topology.reached_from(serving, self.topics[0])):
             if (cluster := self._topology.cluster(name)).apache is not None:
                 left = await self._left_at_brokers(cluster, names) or self._uncopied(drill, name)
                 if left is not None:
@@ -82,14 +82,14 @@ class BesideSystem(OwnSystem):
         assert cluster.apache is not None
         try:
             async with BrokerAdmin(cluster.apache) as admin:
-                internals = await admin.internals(self.topic)
+                internals = await admin.internals(self.topics[0])
         except BridgeError as error:
             return f"{cluster.name}: {error}"
         return left_at_brokers(cluster.name, internals, [reading_subscription(cluster.name), *subscriptions])
 
     def _uncopied(self, drill: Drill, name: str) -> str | None:
         """The same of messages that the reader there did not see."""
-        for origin in sorted(self._topology.reaching(name, self.topic) & set(self.cast.pair)):
+        for origin in sorted(self._topology.reaching(name, self.topics[0]) & set(self.cast.pair)):
             if high_water(drill.observations, name, origin) < high_water(drill.observations, origin, origin):
                 return f"messages of {origin} are not all at the brokers of {name}"
         return None

@@ -53,13 +53,13 @@ class OwnSystem:
     """Fields of the report for which it has nothing."""
     first_messages = 0
 
-    def __init__(self, stage: Stage, cast: Cast, topic: str, client: str, out_dir: Path) -> None:
+    def __init__(self, stage: Stage, cast: Cast, topics: tuple[str, ...], client: str, out_dir: Path) -> None:
         self._stage = stage
         self._topology = stage.topology
         self._client = client
         self._out_dir = out_dir
         self.cast = cast
-        self.topic = topic
+        self.topics = topics
         self.clusters: tuple[str, ...] = stage.topology.names
         self.links = tuple(dict.fromkeys((link.source, link.destination) for link in stage.topology.links))
         self.running: Mapping[str, asyncio.Event] = stage.workers.running
@@ -68,7 +68,9 @@ class OwnSystem:
         self.tools = Tools(_failover(stage.topology), stage.faults, stage.databases)
 
     def clients(self, active: ActiveCluster) -> DrillClients:
-        return make_clients(self._client, self._topology, active, self._out_dir, self._stage.client_access)
+        return make_clients(
+            self._client, self._topology, active, self._out_dir, self._stage.client_access, topics=len(self.topics)
+        )
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         urls = {cluster.name: cluster.pulsar_url for cluster in self._topology.clusters}
@@ -87,24 +89,28 @@ class OwnSystem:
         if self._stage.secrets is not None:
             yield "the exchange of certificates", self._stage.secrets.exchange(self._topology)
 
-    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+    async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         origin = self._topology.origin_of_clients(origin)
+        params = {"origin": origin}
+        if len(self.topics) == 1:  # else all of the cluster's are asked for, at one moment and in a short request
+            params["topic"] = self.topics[0]
         url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
         try:
             async with (
                 _session(HIGH_WATER_SECONDS_MAX) as session,
-                session.get(url, params={"origin": origin, "topic": self.topic}) as response,
+                session.get(url, params=params) as response,
             ):
-                row: Mapping[str, Any] | None = (await response.json())["topics"].get(self.topic)
+                rows: Mapping[str, Any] = (await response.json())["topics"]
         except TimeoutError:
             raise StepTimedOut(f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s") from None
-        return Position.parse(row["position"]) if row else BEFORE_ALL
+        found = [rows.get(topic) for topic in self.topics]
+        return [Position.parse(row["position"]) if row else BEFORE_ALL for row in found]
 
-    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        before = await self.high_water(drill, name, origin=origin)
+    async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        before = await self.high_waters(drill, name, origin=origin)
         for _ in range(HIGH_WATER_TRIES):
             await asyncio.sleep(POLL_SECONDS)
-            now = await self.high_water(drill, name, origin=origin)
+            now = await self.high_waters(drill, name, origin=origin)
             if now == before:
                 break
             before = now
@@ -121,7 +127,7 @@ class OwnSystem:
     async def left_to_do(self, drill: Drill) -> str | None:
         return left_to_do(
             self._topology,
-            self.topic,
+            self.topics,
             [each.name for each in drill.observations.subscriptions],
             drill.active.name,
             await self._statuses(),
@@ -162,8 +168,9 @@ class OwnSystem:
         async with worker_session(timeout=aiohttp.ClientTimeout(total=2 * ANSWER_SECONDS_MAX)) as session:
             for cluster in self._topology.clusters:
                 url = f"{cluster.url}/replication/v1/mappings"
-                async with session.get(url, params={"topic": self.topic}) as response:
-                    total += len((await response.json()).get("mappings", ()))
+                for topic in self.topics:
+                    async with session.get(url, params={"topic": topic}) as response:
+                        total += len((await response.json()).get("mappings", ()))
         return total
 
     async def _differences(self) -> list[str]:
@@ -185,7 +192,8 @@ class OwnSystem:
     def _verify(self) -> dict[str, Any]:
         """``replicator verify`` as a user would run it; its log goes to verify.log."""
         file = str(self._stage.topology_file)
-        command = [sys.executable, "-m", "replicator.cli", "verify", "--file", file, "--topic", self.topic]
+        command = [sys.executable, "-m", "replicator.cli", "verify", "--file", file]
+        command += [part for topic in self.topics for part in ("--topic", topic)]
         with (self._out_dir / "verify.log").open("wb") as log:
             done = subprocess.run(
                 [*command, "--output", "json"],

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,7 @@ class PeerClusters:
         self.kind = kind
         self.cast = kind.cast
         self.topic = topic
+        self.topics: tuple[str, ...] = (topic,)
         self.clusters: tuple[str, ...] = kind.cast.pair
         there, back = kind.cast.pair, kind.cast.pair[::-1]
         self.links: tuple[tuple[str, str], ...] = (there, back) if kind.both_ways else (there,)
@@ -102,11 +103,11 @@ class PeerClusters:
             raise StepTimedOut(f"{name} did not come back after its kill: {error}") from error
         self.running[name].set()
 
-    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        return high_water(drill.observations, name, origin)
+    async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        return [high_water(drill.observations, name, origin)]
 
-    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        return await last_high_water(drill, name, origin)
+    async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        return [await last_high_water(drill, name, origin)]
 
     async def counters(self, name: str) -> Mapping[str, int]:
         return {}
@@ -185,6 +186,7 @@ def _refuse_options_of_the_replicator(kind: PeerKind, options: DrillOptions) -> 
         "client": "--client",
         "secure": "--secure",
         "kind": "--kind",
+        "topics": "--topics",
     }
     given = [option for field, option in names.items() if getattr(options, field) != getattr(plain, field)]
     if given:

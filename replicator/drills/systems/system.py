@@ -67,7 +67,8 @@ class System(Protocol):
     """A system whose clusters run."""
 
     cast: Cast
-    topic: str
+    topics: tuple[str, ...]
+    """With traffic. Systems of others have one."""
     clusters: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     """Directed: source and destination."""
@@ -92,10 +93,11 @@ class System(Protocol):
     async def start_again(self, name: str) -> None:
         """Returns when it takes traffic. Raises :class:`StepTimedOut`."""
 
-    async def high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
-        """Up to where cluster ``name`` has what was published at ``origin``, in positions of ``origin``."""
+    async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
+        """Return for each topic up to where cluster ``name`` has what was published at ``origin``, in positions of
+        ``origin``."""
 
-    async def last_high_water(self, drill: Drill, name: str, *, origin: str) -> Position:
+    async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         """The same when nothing of ``origin`` reaches it any more, once it no longer moves."""
 
     async def counters(self, name: str) -> Mapping[str, int]:

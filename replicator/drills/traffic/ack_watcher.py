@@ -14,6 +14,8 @@ from replicator.drills.traffic.active import POLL_SECONDS, Drill
 from replicator.security.asking import worker_session
 
 ANSWER_SECONDS_MAX: Final = 5.0
+WATCHED_TOPICS_MAX: Final = 4
+"""Topics whose acknowledgements are watched, so that watching is no load of its own where there are many."""
 
 
 class AckWatcher:
@@ -25,7 +27,13 @@ class AckWatcher:
         self._cluster = cluster
         self._url = url
         self._running = running
-        self._news = {subscription.name: AckNews() for subscription in drill.observations.subscriptions}
+        step = max(1, -(-len(drill.topics) // WATCHED_TOPICS_MAX))
+        self._topics = range(0, len(drill.topics), step)
+        self._news = {
+            (topic, subscription.name): AckNews()
+            for topic in self._topics
+            for subscription in drill.observations.subscriptions
+        }
 
     async def run(self) -> None:
         """Until nothing more is measured from it; ends by itself."""
@@ -33,22 +41,23 @@ class AckWatcher:
             while self._drill.watching_sync and not self._drill.finished.is_set():
                 await self._running.wait()
                 if self._drill.active.name != self._cluster:
-                    states = await self._ask(session)
-                    now = time.monotonic()
-                    for state in states:
-                        self._record(state, now)
+                    for topic in self._topics:
+                        states = await self._ask(session, self._drill.topics[topic])
+                        now = time.monotonic()
+                        for state in states:
+                            self._record(topic, state, now)
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _record(self, state: Mapping[str, Any], now: float) -> None:
-        news = self._news.get(state["name"])
+    def _record(self, topic: int, state: Mapping[str, Any], now: float) -> None:
+        news = self._news.get((topic, state["name"]))
         if news is not None:
             for first, last in news.news(state):
-                self._drill.observations.covered(state["name"], self._cluster, first, last, now)
+                self._drill.observations.covered(state["name"], self._cluster, first, last, now, topic)
 
-    async def _ask(self, session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+    async def _ask(self, session: aiohttp.ClientSession, topic: str) -> list[dict[str, Any]]:
         url = f"{self._url}/replication/v1/subscriptions"
         try:
-            async with session.get(url, params={"topic": self._drill.topic}) as response:
+            async with session.get(url, params={"topic": topic}) as response:
                 answer = await response.json()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return []

@@ -39,7 +39,7 @@ class ActiveCluster:
 class Drill:
     """What all parts of one drill share."""
 
-    topic: str
+    topics: tuple[str, ...]
     observations: Observations
     active: ActiveCluster
     clients: DrillClients
@@ -48,3 +48,8 @@ class Drill:
     """Set when consumers may stop."""
     watching_sync: bool = True
     """Whether acknowledgement states are polled; nothing is measured from them after the first failover."""
+
+    @property
+    def topic(self) -> str:
+        """The first topic, which is the only one where a system has one."""
+        return self.topics[0]

@@ -31,13 +31,13 @@ def check_client(name: str) -> None:
 
 
 def make_clients(
-    name: str, topology: Topology, active: ActiveCluster, out_dir: Path, access: ClientAccess
+    name: str, topology: Topology, active: ActiveCluster, out_dir: Path, access: ClientAccess, *, topics: int = 1
 ) -> DrillClients:
     """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`. ``access`` is for workers;
     brokers are shown what the workers beside them show."""
     check_client(name)
     if name == OWN:
-        return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access)
+        return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access, topics=topics)
     urls: dict[str, str] = {}
     shown: dict[str, Showing] = {}
     for cluster in topology.clusters:

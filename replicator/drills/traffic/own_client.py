@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from replicator.client import BatchingType, Client, ConsumerType, InitialPosition
@@ -32,6 +33,14 @@ from snapshots.position import Position
 
 ACK_GROUP_MILLIS: Final = 20
 """Acknowledgements leave after this time, so that what is measured is the sync and not the grouping."""
+SHARED_CLIENTS_MAX: Final = 16
+"""Connections to each cluster where a drill has several topics: thousands would be a test of accepting them."""
+RECEIVE_MILLIS_MAX: Final = 250
+"""Longest wait for messages. A consumer notices only then that its clients are to move with nothing broken."""
+PENDING_MESSAGES_MIN: Final = 1_000
+"""Messages on their way of each producer, with however many topics."""
+RECEIVER_QUEUE_MIN: Final = 100
+"""Messages that each consumer holds, with however many topics."""
 
 
 @contextmanager
@@ -42,36 +51,78 @@ def _lost() -> Iterator[None]:
         raise ClientLost(str(error)) from error
 
 
-class OwnClients:
-    """``urls`` says where the client finds each cluster."""
+@dataclass(slots=True)
+class _Shared:
+    """A client that several producers and consumers use."""
 
-    def __init__(self, urls: Mapping[str, str], access: ClientAccess = NOTHING) -> None:
+    client: Client
+    users: int = 0
+
+
+class OwnClients:
+    """``urls`` says where the client finds each cluster.
+
+    With one topic each producer and consumer has a connection of its own. With more they share some connections, and
+    wait longer for messages that do not come, so that many topics cost few wakes.
+    """
+
+    def __init__(self, urls: Mapping[str, str], access: ClientAccess = NOTHING, *, topics: int = 1) -> None:
         self._urls = urls
         self._options = access.own_options()
+        self._topics = topics
+        self._receive_millis = min(max(RECEIVE_MILLIS, topics), RECEIVE_MILLIS_MAX)
+        self._shared: dict[str, list[_Shared]] = {name: [] for name in urls}
+
+    @asynccontextmanager
+    async def _client(self, cluster: str) -> AsyncIterator[Client]:
+        """A client of ``cluster``; it is closed when its last user has left."""
+        if self._topics == 1:
+            async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
+                yield client
+            return
+        shared = self._shared[cluster]
+        if len(shared) < SHARED_CLIENTS_MAX:
+            shared.append(_Shared(Client(self._urls[cluster], reconnect=False, **self._options)))
+        mine = min(shared, key=lambda each: each.users)
+        mine.users += 1
+        try:
+            yield mine.client
+        except BaseException:
+            if mine in shared:
+                shared.remove(mine)  # whoever comes next gets a new connection
+            raise
+        finally:
+            mine.users -= 1
+            if not mine.users:
+                if mine in shared:
+                    shared.remove(mine)
+                with suppress(*LOST):
+                    await mine.client.close()
 
     @asynccontextmanager
     async def producer(self, cluster: str, topic: str) -> AsyncIterator[OwnProducer]:
         with _lost():
-            async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
+            async with self._client(cluster) as client:
                 producer = await client.create_producer(
                     topic,
-                    max_pending_messages=MAX_PENDING_MESSAGES,
+                    max_pending_messages=max(MAX_PENDING_MESSAGES // self._topics, PENDING_MESSAGES_MIN),
                     batching_max_publish_delay_ms=PUBLISH_DELAY_MILLIS,
                     batching_type=BatchingType.KeyBased,
                 )
-                yield OwnProducer(producer)
+                async with self._closed(producer):
+                    yield OwnProducer(producer)
 
     @asynccontextmanager
     async def consumer(
         self, cluster: str, topic: str, tested: TestedSubscription, name: str
     ) -> AsyncIterator[OwnConsumer]:
         with _lost():
-            async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
+            async with self._client(cluster) as client:
                 consumer = await client.subscribe(
                     topic,
                     tested.name,
                     ConsumerType(tested.observed.type.value),
-                    receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
+                    receiver_queue_size=max(RECEIVER_QUEUE_MESSAGES // self._topics, RECEIVER_QUEUE_MIN),
                     consumer_name=name,
                     initial_position=InitialPosition.Earliest,
                     replicate_subscription_state_enabled=tested.replicated,
@@ -79,7 +130,20 @@ class OwnClients:
                     acknowledgement_group_time_ms=ACK_GROUP_MILLIS,
                     ack_receipt_enabled=True,
                 )
-                yield OwnConsumer(consumer)
+                async with self._closed(consumer):
+                    yield OwnConsumer(consumer, self._receive_millis)
+
+    @asynccontextmanager
+    async def _closed(
+        self, opened: Producer | PartitionedProducer | Consumer | MultiTopicsConsumer
+    ) -> AsyncIterator[None]:
+        """Close a producer or consumer at the end, if others may share its connection and that still lives."""
+        try:
+            yield
+        finally:
+            if self._topics > 1:
+                with suppress(*LOST):
+                    await opened.close()
 
 
 class OwnProducer:
@@ -107,12 +171,13 @@ class OwnProducer:
 class OwnConsumer:
     """See :class:`~replicator.drills.traffic.clients.DrillConsumer`."""
 
-    def __init__(self, consumer: Consumer | MultiTopicsConsumer) -> None:
+    def __init__(self, consumer: Consumer | MultiTopicsConsumer, receive_millis: int = RECEIVE_MILLIS) -> None:
         self._consumer = consumer
+        self._receive_millis = receive_millis
 
     async def receive(self) -> list[Received]:
         received: list[Received] = []
-        for message in await self._consumer.receive_many(RECEIVE_MESSAGES_MAX, RECEIVE_MILLIS):
+        for message in await self._consumer.receive_many(RECEIVE_MESSAGES_MAX, self._receive_millis):
             place = message.message_id()
             receipt = Receipt(
                 drill_id_of(message.properties()),

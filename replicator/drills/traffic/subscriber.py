@@ -21,9 +21,12 @@ LATER_SECONDS: Final = 2.0
 class Subscriber:
     """One consumer of a subscription under test, at the active cluster, until the drill is finished."""
 
-    def __init__(self, drill: Drill, tested: TestedSubscription, name: str, on_seen: Callable[[int], None]) -> None:
+    def __init__(
+        self, drill: Drill, topic: str, tested: TestedSubscription, name: str, on_seen: Callable[[int], None]
+    ) -> None:
         """``on_seen`` is told the id of each message that arrives."""
         self._drill = drill
+        self._topic = topic
         self._tested = tested
         self._name = name
         self._random = random.Random(drill.random.random())
@@ -35,8 +38,7 @@ class Subscriber:
         while not self._drill.finished.is_set():
             cluster = self._drill.active.name
             try:
-                clients, topic = self._drill.clients, self._drill.topic
-                async with clients.consumer(cluster, topic, self._tested, self._name) as consumer:
+                async with self._drill.clients.consumer(cluster, self._topic, self._tested, self._name) as consumer:
                     await self._consume(consumer, cluster)
                     await asyncio.gather(*self._acking, return_exceptions=True)
             except ClientLost:

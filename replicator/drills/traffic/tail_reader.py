@@ -37,9 +37,9 @@ class TailReader:
             try:
                 async with Client(self._url, reconnect=False, **self._options) as client:
                     consumer = await client.subscribe(
-                        self._drill.topic,
+                        self._drill.topic if len(self._drill.topics) == 1 else list(self._drill.topics),
                         TAIL_SUBSCRIPTION,
-                        receiver_queue_size=RECEIVER_QUEUE_MESSAGES,
+                        receiver_queue_size=max(RECEIVER_QUEUE_MESSAGES // len(self._drill.topics), 1),
                         initial_position=InitialPosition.Earliest,
                     )
                     await self._read(consumer)
@@ -57,5 +57,5 @@ class TailReader:
                     self._drill.observations.observed(
                         self._cluster, drill_id_of(message.properties()), place.position(), place.batch_index(), now
                     )
-            if messages:
-                await consumer.acknowledge_cumulative(messages[-1])
+            for last in {message.topic_name(): message for message in messages}.values():
+                await consumer.acknowledge_cumulative(last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 from rich.table import Table
@@ -12,6 +12,12 @@ from rich.text import Text
 
 from replicator.pipeline.backfill.progress import format_bytes, format_seconds
 from replicator.pipeline.json_types import BackfillAnswer
+from replicator.running.screen import Screenful, Sentence
+
+TOPICS_SHOWN_MAX: Final = 12
+"""Topics in the table on the screen; JSON has them all."""
+REMARK_LINES_MAX: Final = 18
+"""Lines on the screen of topics and subscriptions that are not there in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +107,12 @@ class BackfillReport:
         }
 
     def render(self) -> Group:
-        """For people."""
+        """Return the report for people: the topics that lack most come first, and all of it fits a screen."""
         table = Table(title=f"Backfill {self.source} → {self.destination}", title_justify="left")
         for heading in ("topic", "at the source", "there", "carried now", "subscriptions"):
             table.add_column(heading, overflow="fold", justify="left" if heading == "topic" else "right")
-        for topic in self.topics:
+        ordered = sorted(self.topics, key=lambda topic: topic.missing is None)
+        for topic in ordered[:TOPICS_SHOWN_MAX]:
             there = f"{topic.messages_there} messages"
             table.add_row(
                 topic.topic,
@@ -114,23 +121,26 @@ class BackfillReport:
                 format_bytes(topic.carried_bytes),
                 f"{topic.transferred} of {topic.subscriptions}" if topic.subscriptions else "–",
             )
-        return Group(table, *self._remarks(), self._summary())
+        if (more := len(ordered) - TOPICS_SHOWN_MAX) > 0:
+            table.add_row(f"… and {more:,} more: --output json", "", "", "", "")
+        remarks = Screenful((), self._remarks(), more="--output json", lines_max=REMARK_LINES_MAX)
+        return Group(table, remarks, self._summary())
 
-    def _remarks(self) -> Sequence[Text]:
+    def _remarks(self) -> Sequence[Sentence]:
         remarks = [
-            Text(f"not there in full: {topic.topic}: {topic.missing}", style="red")
+            Sentence(f"not there in full: {topic.topic}: {topic.missing}", "red")
             for topic in self.topics
             if topic.missing is not None
         ]
         remarks += [
-            Text(f"not transferred: {each.subscription} of {each.topic}: {each.reason}", style="red")
+            Sentence(f"not transferred: {each.subscription} of {each.topic}: {each.reason}", "red")
             for each in self.lacking
         ]
         remarks += [
-            Text(f"stays behind: {each.subscription} of {each.topic}: {each.reason}") for each in self.unreplicated
+            Sentence(f"stays behind: {each.subscription} of {each.topic}: {each.reason}") for each in self.unreplicated
         ]
         remarks += [
-            Text(
+            Sentence(
                 f"{cluster} runs beside Apache Pulsar: what its worker has was carried and compared; it goes on "
                 "reading from the brokers and publishing there; `replicator verify --brokers` compares what lies there"
             )

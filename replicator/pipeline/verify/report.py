@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,10 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from replicator.pipeline.json_types import FaultFound, VerifyAnswer
+from replicator.running.screen import in_one_line
 from snapshots.position import Position
 
 EXAMPLES_MAX: Final = 10
 """Examples kept of each fault of each topic."""
+FINDING_LINES_MAX: Final = 20
+"""Lines of findings on the screen, so that the whole table fits one."""
+REMARKS_SHOWN_MAX: Final = 5
+"""Remarks and steps of a repair on the screen, of each."""
 
 FAULTS: Final = {
     "missing": "in one cluster of a link and not in the other, nor on its way there",
@@ -185,8 +190,13 @@ def joined_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(joined, key=lambda finding: (list(FAULTS).index(finding.fault), finding.topic)))
 
 
-def format_report(report: VerifyReport) -> Table:
-    """A table of the counters, with examples below those that are not zero."""
+def format_report(report: VerifyReport, *, details: bool = False) -> Table:
+    """Return a table of the counters, with topics and examples below those that are not zero.
+
+    Without ``details`` it shows the worst topics, and as many examples as fit a screen.
+    """
+    shown, examples_max = (report.findings, EXAMPLES_MAX) if details else _fitting(report.findings)
+    remarks_max = None if details else REMARKS_SHOWN_MAX
     read = ", ".join(f"{name} {counts.messages:,}" for name, counts in report.clusters.items())
     outcome = "FAULTS FOUND" if not report.clean else "NOT ALL COMPARED" if report.unreachable else "clean"
     table = Table(
@@ -200,9 +210,13 @@ def format_report(report: VerifyReport) -> Table:
     for fault, meaning in FAULTS.items():
         count = getattr(report, fault)
         table.add_row(fault, f"{count:,}", meaning, style="red" if count else "green")
-        for finding in report.findings:
+        for finding in shown:
             if finding.fault == fault:
-                table.add_row("", f"{finding.count:,}", Text("\n  ".join([finding.topic, *finding.examples])))
+                lines = [finding.topic, *finding.examples[:examples_max]]
+                table.add_row("", f"{finding.count:,}", Text("\n  ".join(map(in_one_line, lines))))
+        left_out = sum(each.fault == fault for each in report.findings) - sum(each.fault == fault for each in shown)
+        if left_out:
+            table.add_row("", "", f"… and {left_out:,} more topics: --details")
     for name, read_there in report.clusters.items():
         if read_there.duplicates:
             text = f"{name}: {read_there.duplicates:,} messages came by two ways and are delivered once: no fault"
@@ -221,8 +235,22 @@ def format_report(report: VerifyReport) -> Table:
         table.add_row("behind", f"{report.behind:,}", "on their way: no fault")
     for cluster, reason in report.unreachable.items():
         table.add_row("not compared", "", Text(f"{cluster}: {reason}"), style="red")
-    for text in report.remarks:
-        table.add_row("", "", Text(text))
-    for text in report.steps:
-        table.add_row("fix", "", Text(text))
+    for heading, texts in (("", report.remarks), ("fix", report.steps)):
+        for text in texts[:remarks_max]:
+            table.add_row(heading, "", Text(text))
+        if remarks_max is not None and (more := len(texts) - remarks_max) > 0:
+            table.add_row(heading, "", f"… and {more:,} more: --details")
     return table
+
+
+def _fitting(findings: Sequence[Finding]) -> tuple[Sequence[Finding], int]:
+    """Return the findings for one screen, the worst of each fault first, and how many examples each may show."""
+    of_fault: dict[str, list[Finding]] = {}
+    for each in sorted(findings, key=lambda each: (-each.count, each.topic)):
+        of_fault.setdefault(each.fault, []).append(each)
+    faults = len(of_fault)
+    shown = [each for group in of_fault.values() for each in group[: FINDING_LINES_MAX // max(faults, 1)]]
+    for examples_max in range(EXAMPLES_MAX, 0, -1):
+        if sum(1 + min(len(each.examples), examples_max) for each in shown) <= FINDING_LINES_MAX:
+            return shown, examples_max
+    return shown, 0

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from replicator.cli.output import Format, SafeConsole, Shown, escaped, print_result
+from replicator.cli.output import Format, SafeConsole, Shown, print_result
+from replicator.running.screen import escaped
 
 BAD = "orders\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp"
 COMMANDS = "\x1b\x07\x9b\r\u202e"

@@ -110,7 +110,7 @@ def test_against_a_running_topology_clients_move_by_default_and_topics_are_in_th
     (job,) = plan_jobs(replace(OPTIONS, against_file=file))[0]
     assert job.scenario.name == "move"
     assert job.setting.is_running
-    assert job.topic.startswith("persistent://public/canary/replicator-drill-move-")
+    assert job.topics[0].startswith("persistent://public/canary/replicator-drill-move-")
     names = [each.scenario.name for each in plan_jobs(replace(OPTIONS, against_file=file, scenario="all"))[0]]
     assert names == ["move"]
     everybody = replace(OPTIONS, against_file=file, scenario="all", all_clients=True)

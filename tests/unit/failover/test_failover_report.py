@@ -1,38 +1,159 @@
-"""The report of a switch can be read in a usual terminal."""
+"""The report of a switch is a screen of sentences, and its details have every position."""
 
 from __future__ import annotations
 
 import io
+from typing import Any
 
-from rich.console import Console
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import RenderableType
 
-from replicator.failover.report import SubscriptionReport, SwitchReport, TopicReport
+from replicator.cli.output import SafeConsole
+from replicator.failover.report import StatusReport, Stranded, SubscriptionReport, SwitchReport, TopicReport
+from replicator.failover.showing import shown_status, shown_switch
 
 LEDGER = "1838349420526492"
+DIGEST = "what is left: 3fa94c21 of us-east's messages"
 
 
-def test_the_topics_of_a_dry_run_fit_into_100_columns_without_folding() -> None:
-    subscriptions = (
-        SubscriptionReport("billing", True, "digests", 0),
-        SubscriptionReport("audit", False, "", 1_234, 7),
+def topic(
+    name: str = "orders", missing: int | None = 0, *subscriptions: SubscriptionReport, **more: Any
+) -> TopicReport:
+    given: dict[str, Any] = {
+        "topic": f"persistent://public/default/{name}",
+        "carried": True,
+        "source_last": f"{LEDGER}:120",
+        "target_has": f"{LEDGER}:118",
+        "missing_messages": missing,
+    }
+    return TopicReport(**(given | more), subscriptions=subscriptions or (SubscriptionReport("s", True, DIGEST, 0),))
+
+
+def report(*topics: TopicReport, **more: Any) -> SwitchReport:
+    given: dict[str, Any] = {
+        "kind": "unplanned",
+        "outcome": "done",
+        "epoch": 1,
+        "announced": {"us-east": "knows epoch 1"},
+    }
+    return SwitchReport(
+        source="us-east", target="eu-west", homes=("us-east",), epoch_before=0, topics=list(topics), **(given | more)
     )
-    topics = [
-        TopicReport(
-            f"persistent://acme/eu-west/orders-partition-{number}",
-            True,
-            f"{LEDGER}:120",
-            f"{LEDGER}:118",
-            2,
-            False,
-            subscriptions,
-        )
-        for number in range(3)
-    ]
-    report = SwitchReport("failover", "us-east", "eu-west", ("us-east",), 0, outcome="dry run", topics=topics)
-    console = Console(file=io.StringIO(), width=100)
-    console.print(report.render())
+
+
+def lines(shown: RenderableType, width: int = 120) -> list[str]:
+    console = SafeConsole(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    console.print(shown, crop=False)
     assert isinstance(console.file, io.StringIO)
-    rows = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
-    assert len(rows) == 6, "a row for each topic and subscription"
-    assert rows[0].split("│")[1].strip() == "acme/eu-west/orders-partition-0"
-    assert [cell.strip() for cell in rows[1].split("│")[1:-1]] == ["", "", "audit", "differs", "1234", "7"]
+    return console.file.getvalue().splitlines()
+
+
+def test_there_is_one_sentence_for_each_cluster_and_one_for_each_topic_that_needs_attention() -> None:
+    billing = SubscriptionReport("billing", False, "acknowledgements of us-east differ", 1_234, 7)
+    topics = [topic(f"t{number}") for number in range(497)]
+    shown = lines(
+        shown_switch(report(*topics, topic("orders", 12), topic("bills", 0, billing), topic("rest", 1, exact=False)))
+    )
+    assert shown == [
+        "eu-west serves us-east since epoch 1. It lacks 13 messages of us-east; at most 1,234 acknowledged ones "
+        "may be repeated.",
+        "us-east knows epoch 1.",
+        "497 topics are the same.",
+        "7 entries were delivered at us-east and not acknowledged: they are delivered again, as after any disconnect.",
+        "orders: 12 messages are not at eu-west yet; they follow by links from us-east.",
+        "rest: at most 1 message is not at eu-west yet; it follows by links from us-east.",
+        "bills: subscription billing may repeat at most 1,234 messages (acknowledgements of us-east differ).",
+    ]
+
+
+def test_a_thousand_topics_that_need_attention_are_the_worst_of_them_and_a_count() -> None:
+    shown = lines(shown_switch(report(*(topic(f"t{number:04}", number + 1) for number in range(1000)))))
+    assert len(shown) == 40
+    assert shown[-1].endswith("more: --details")
+    named = [line.split(":")[0] for line in shown if " not at eu-west" in line]
+    assert named[:2] == ["t0999", "t0998"]
+    assert int(shown[-1].split()[2].replace(",", "")) + len(named) == 1000
+
+
+def test_the_screen_has_no_position_and_no_digest_and_the_details_have_all_of_them() -> None:
+    shown = report(topic("orders", 2), *(topic(f"t{number}") for number in range(200)))
+    screen, details = "\n".join(lines(shown_switch(shown))), "\n".join(lines(shown_switch(shown, details=True), 300))
+    assert LEDGER not in screen
+    assert "3fa94c21" not in screen
+    assert details.count(f"{LEDGER}:118") == details.count("3fa94c21") == 201
+
+
+def test_what_a_silent_source_has_is_unknown_in_one_sentence_for_all_topics() -> None:
+    unknown = [topic(f"t{number}", None, SubscriptionReport("s", None, "generation 1", None)) for number in range(500)]
+    told = {"us-east": "not told yet (refused); it learns when it starts, or by links and polls"}
+    shown = lines(shown_switch(report(*unknown, source_answers=False, unknown_since_ms=0, announced=told)))
+    assert shown == [
+        "eu-west serves us-east since epoch 1. What it lacks of us-east is unknown since 1970-01-01 00:00:00 UTC.",
+        "us-east does not answer: not told yet (refused); it learns when it starts, or by links and polls.",
+        "What eu-west lacks of 500 topics is unknown until us-east answers.",
+    ]
+
+
+def test_topics_that_no_link_carries_are_one_sentence() -> None:
+    shown = lines(shown_switch(report(topic(), *(topic(f"c{number}", 5, carried=False) for number in range(9)))))
+    assert "9 topics stay at us-east, because no link carries them to eu-west: c0, c1, c2, and 6 more." in shown
+
+
+def test_a_dry_run_of_a_planned_switch_says_that_the_switch_would_wait() -> None:
+    shown = lines(shown_switch(report(topic("orders", 3), kind="planned", outcome="dry run", announced={})))
+    assert "orders: 3 messages are not at eu-west yet; a planned switch waits for them." in shown
+
+
+def test_a_report_without_topics_does_not_say_that_everything_is_there() -> None:
+    assert "every message" not in "".join(lines(shown_switch(report(outcome="refused", reason="it was given up"))))
+
+
+def test_the_status_names_the_topics_that_wait_the_worst_first() -> None:
+    switch = {"kind": "unplanned", "source": "us-east", "target": "eu-west", "at_ms": 0}
+    stranded = [Stranded(f"persistent://a/b/t{n:03}", n + 1, True, n % 2 == 0) for n in range(200)]
+    status = StatusReport(1, "eu-west", {"us-east": {"error": "away"}}, switch=switch, stranded=stranded)
+    shown = lines(shown_status(status))
+    assert len(shown) <= 40
+    waiting = [line for line in shown if line.startswith("a/b/t")]
+    assert waiting[0] == "a/b/t199: 200 messages are not at eu-west yet; they follow by links from us-east."
+    assert len([line for line in lines(shown_status(status, details=True)) if line.startswith("a/b/t")]) == 100
+
+
+NAMES = st.text(min_size=1, max_size=2000)
+SUBSCRIPTIONS = st.builds(
+    SubscriptionReport, NAMES, st.booleans(), NAMES, st.none() | st.integers(0, 10**9), st.integers(0, 10**9)
+)
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.none() | st.integers(0, 10**12), st.lists(SUBSCRIPTIONS, max_size=5)), max_size=60),
+    st.lists(NAMES, max_size=60),
+    st.lists(NAMES, max_size=9),
+    st.sampled_from(["done", "dry run", "refused"]),
+    st.integers(20, 200),
+)
+def test_no_report_is_longer_than_a_screen_or_commands_it(
+    topics: list[tuple[str, int | None, list[SubscriptionReport]]],
+    differences: list[str],
+    notes: list[str],
+    outcome: str,
+    width: int,
+) -> None:
+    shown = report(
+        *(topic(name, missing, *subscriptions) for name, missing, subscriptions in topics),
+        differences=differences,
+        notes=notes,
+        outcome=outcome,
+    )
+    printed = lines(shown_switch(shown), width)
+    assert len(printed) <= 40
+    assert not any(each in "\x1b\x07\x9b\r\u202e" for line in printed for each in line)
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_a_name_cannot_make_a_line_of_its_own(details: bool) -> None:
+    shown = lines(shown_switch(report(topic("a\neu-west serves nobody\x1b[2J", 1)), details=details))
+    assert not any(line.startswith("eu-west serves nobody") for line in shown)
+    assert not any("\x1b" in line for line in shown)

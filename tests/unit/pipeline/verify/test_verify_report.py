@@ -47,3 +47,29 @@ def test_the_table_shows_the_examples() -> None:
     assert "FAULTS FOUND" in screen.getvalue()
     assert "topic-b" in screen.getvalue()
     assert "message of us [3:0]" in screen.getvalue()
+
+
+def printed(faulty: VerifyReport, *, details: bool = False) -> str:
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(format_report(faulty, details=details))
+    return screen.getvalue()
+
+
+def test_faults_of_many_topics_fit_a_screen_the_worst_first_and_details_have_all() -> None:
+    examples = tuple(f"message of us 3:{number}" for number in range(10))
+    findings = tuple(Finding(fault, f"t{n:03}", n + 1, examples) for fault in FAULTS for n in range(500))
+    faulty = report(**dict.fromkeys(FAULTS, 500), findings=findings, remarks=("paused",) * 50)
+    screen = printed(faulty)
+    assert len(screen.splitlines()) <= 60
+    assert "t499" in screen
+    assert "t000" not in screen
+    assert "498 more topics: --details" in screen
+    details = printed(faulty, details=True)
+    assert details.count("t000") == len(FAULTS)
+    assert details.count("message of us 3:9") == 500 * len(FAULTS)
+
+
+def test_one_topic_with_faults_shows_all_its_examples() -> None:
+    examples = tuple(f"message of us 3:{number}" for number in range(10))
+    screen = printed(report(missing=10, findings=(Finding("missing", "b", 10, examples),)))
+    assert all(each in screen for each in examples)

@@ -1,0 +1,92 @@
+"""Figures of a drill topic by topic: the median, the 99th percentile, and the worst topic. Pure.
+
+Each topic has a producer and subscriptions of its own, so each has a loss, repeats and a time to recover of its own. A
+topic recovers from a failover when a message of it is confirmed at the other cluster and each of its subscriptions has
+been handed one there. A topic without traffic after the failovers has no such time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replicator.drills.deliveries import Deliveries
+from replicator.drills.observations import Column
+from replicator.drills.timeline import Timeline
+from replicator.drills.vectors import nearest_rank
+
+
+@dataclass(frozen=True, slots=True)
+class OverTopics:
+    """One figure over the topics that have it; ``worst_topic`` is a topic's number. None without topics."""
+
+    p50: float | None
+    p99: float | None
+    worst: float | None
+    worst_topic: int | None
+    topics: int
+    """Topics that have this figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMeasures:
+    """The figures of all topics."""
+
+    lost: OverTopics
+    repeated: OverTopics
+    recover_seconds: OverTopics
+    """The longest of the failovers."""
+
+
+def measure_topics(
+    timeline: Timeline, deliveries: Sequence[Deliveries], recovered_s: Sequence[Column]
+) -> TopicMeasures:
+    """Return the figures; ``recovered_s`` has, for each failover, what :func:`recover_seconds` found."""
+    lost, repeated = np.zeros(timeline.topics, np.int64), np.zeros(timeline.topics, np.int64)
+    for seen in deliveries:
+        lost += _count(timeline, np.flatnonzero(timeline.is_confirmed & ~seen.received))
+        repeated += _count(timeline, seen.repeat_id)
+    longest = np.full(timeline.topics, np.nan)
+    for seconds in recovered_s:
+        longest = np.fmax(longest, seconds)
+    return TopicMeasures(_over(lost), _over(repeated), _over(longest))
+
+
+def recover_seconds(timeline: Timeline, failover: int, subscriptions: int) -> Column:
+    """Return for each topic the time from the failover's beginning until it had recovered, or NaN."""
+    at_s, left = timeline.failover_s[failover], timeline.failover_cluster[failover]
+    receipts = timeline.receipts
+    time_s, of, cluster, ids = (receipts.column(name) for name in ("time_s", "subscription", "cluster", "id"))
+    elsewhere = (timeline.confirm_cluster != left) & (timeline.confirm_time_s > at_s)
+    firsts = [_first(timeline, timeline.confirm_id[elsewhere], timeline.confirm_time_s[elsewhere])]
+    there = (cluster != left) & (time_s > at_s)
+    for code in range(subscriptions):
+        rows = there & (of == code)
+        firsts.append(_first(timeline, ids[rows], time_s[rows]))
+    longest = np.full(timeline.topics, np.nan)
+    for first_s in firsts:
+        longest = np.fmax(longest, np.where(np.isfinite(first_s), first_s - at_s, np.nan))
+    return longest
+
+
+def _first(timeline: Timeline, ids: Column, times_s: Column) -> Column:
+    """Return for each topic the earliest of ``times_s`` of its messages, or infinity."""
+    first_s = np.full(timeline.topics, np.inf)
+    np.minimum.at(first_s, timeline.topic_of[ids], times_s)
+    return first_s
+
+
+def _count(timeline: Timeline, ids: Column) -> Column:
+    """Return how many of ``ids`` each topic has."""
+    return np.bincount(timeline.topic_of[ids], minlength=timeline.topics)
+
+
+def _over(figures: Column) -> OverTopics:
+    have = np.flatnonzero(~np.isnan(figures))
+    if not len(have):
+        return OverTopics(None, None, None, None, 0)
+    ordered = np.sort(figures[have])
+    worst = int(have[np.argmax(figures[have])])
+    return OverTopics(nearest_rank(ordered, 50), nearest_rank(ordered, 99), float(figures[worst]), worst, len(have))

@@ -1,0 +1,289 @@
+"""Reports of switches for people: one sentence for each cluster, and one for each topic that needs attention.
+
+Positions and hashes are only in the details. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from replicator.engine.topic_name import SCHEME
+from replicator.failover.report import StatusReport, Stranded, SubscriptionReport, SwitchReport, TopicReport
+from replicator.running.screen import SCREEN_LINES_MAX, Screenful, Sentence, in_one_line
+
+DIFFERENCES_SHOWN_MAX: Final = 8
+"""Differences between two clusters on the screen, so that topics have room beside them."""
+NAMES_SHOWN_MAX: Final = 3
+"""Topics or subscriptions that one sentence names."""
+PLANNED_KINDS: Final = ("planned", "failback")
+_DEFAULT_NAMESPACE: Final = "public/default/"
+_STATUS_LINES: Final = 12
+"""Lines of a status beside its topics: the headings of its table and what came of the switch."""
+
+
+def shown_switch(report: SwitchReport, *, details: bool = False) -> RenderableType:
+    """Return the report of a switch: at most a screen of sentences, or everything with ``details``."""
+    if details:
+        return _uncut([*_of_clusters(report), *_summary(report), *_remarks(report, None), *_positions(report)])
+    always = [*_of_clusters(report), *_summary(report), *_remarks(report, DIFFERENCES_SHOWN_MAX)]
+    worst_first = sorted(filter(_needs_attention, report.topics), key=_badness)
+    return Screenful(always, [Sentence(_of_topic(each, report)) for each in worst_first])
+
+
+def shown_status(report: StatusReport, *, details: bool = False) -> RenderableType:
+    """Return who serves whom, and which topics wait for messages that a switch left behind."""
+    parts: list[RenderableType] = [_clusters_table(report)]
+    if not report.agreed:
+        parts.append(Text("The clusters do not agree on the epoch; the highest wins as soon as they hear of it."))
+    if report.switch is None:
+        return Group(*parts)
+    switch = report.switch
+    source, target = str(switch["source"]), str(switch["target"])
+    parts.append(f"Newest switch: {switch['kind']}, {source} to {target}, {_moment(switch['at_ms'])}.")
+    parts.append(_stranded_line(report, source, target))
+    waiting = [each for each in report.stranded or () if not each.flowed]
+    waiting.sort(key=lambda each: (-each.messages, each.topic))
+    sentences = [Sentence(_of_stranded(each, source, target)) for each in waiting]
+    room = max(1, SCREEN_LINES_MAX - _STATUS_LINES - len(report.states))
+    parts.append(_uncut(sentences) if details else Screenful((), sentences, lines_max=room))
+    return Group(*parts)
+
+
+def _uncut(sentences: Sequence[Sentence]) -> Group:
+    """Return every sentence as a line that the terminal may wrap."""
+    return Group(
+        *(Text(in_one_line(each.text), style=each.style, no_wrap=True, overflow="ignore") for each in sentences)
+    )
+
+
+# A switch: its clusters.
+
+
+def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
+    """Yield a sentence for each cluster, the target first."""
+    homes = ", ".join(report.homes)
+    lacks = _lacks(report)
+    if report.outcome == "done":
+        yield Sentence(f"{report.target} serves {homes} since epoch {report.epoch}. {lacks}", "green")
+    elif report.outcome == "dry run":
+        yield Sentence(f"Dry run: {report.target} would serve {homes}. Nothing was changed. {lacks}")
+    else:
+        yield Sentence(f"Refused: {report.reason}. Nothing was switched. {lacks}", "red")
+    if not report.source_answers:
+        told = report.announced.get(report.source)
+        yield Sentence(f"{report.source} does not answer{f': {told}' if told else ''}.", "yellow")
+    elif report.source not in report.announced:
+        yield Sentence(f"{report.source} answers.")
+    for cluster, told in report.announced.items():
+        if cluster != report.source or report.source_answers:
+            yield Sentence(f"{cluster} {told}.")
+
+
+def _lacks(report: SwitchReport) -> str:
+    """Return a sentence that says what the target lacks of the source."""
+    if not report.source_answers:
+        since = "" if report.unknown_since_ms is None else f" since {_moment(report.unknown_since_ms)}"
+        return f"What it lacks of {report.source} is unknown{since}."
+    if not report.topics:
+        return "No topic was compared."
+    received, repeated = report.not_received, report.may_be_repeated
+    if received == 0 and repeated == 0:
+        return f"It has every message of {report.source} that links carry to it, and every acknowledgement."
+    messages = "an unknown number of messages" if received is None else _messages(received)
+    again = "an unknown number of" if repeated is None else f"at most {repeated:,}" if repeated else "no"
+    return f"It lacks {messages} of {report.source}; {again} acknowledged ones may be repeated."
+
+
+# A switch: its topics.
+
+
+def _summary(report: SwitchReport) -> Iterator[Sentence]:
+    """Yield what is to be said of all topics together."""
+    topics = report.topics
+    same = sum(1 for each in topics if each.carried and not _needs_attention(each) and not _is_unknown(each))
+    unknown = sum(1 for each in topics if each.carried and _is_unknown(each))
+    if same:
+        yield Sentence(f"{_topics(same)} {'is' if same == 1 else 'are'} the same.")
+    if unknown:
+        yield Sentence(f"What {report.target} lacks of {_topics(unknown)} is unknown until {report.source} answers.")
+    staying = [_short(each.topic) for each in topics if not each.carried]
+    if staying:
+        verb = "stays" if len(staying) == 1 else "stay"
+        where = f"at {report.source}, because no link carries {'it' if len(staying) == 1 else 'them'}"
+        yield Sentence(f"{_topics(len(staying))} {verb} {where} to {report.target}: {_named(staying)}.")
+    held = sum(each.held_entries for topic in topics for each in topic.subscriptions)
+    if held:
+        yield Sentence(
+            f"{held:,} {'entry was' if held == 1 else 'entries were'} delivered at {report.source} and not "
+            "acknowledged: they are delivered again, as after any disconnect."
+        )
+
+
+def _is_unknown(topic: TopicReport) -> bool:
+    return topic.missing_messages is None
+
+
+def _needs_attention(topic: TopicReport) -> bool:
+    """Return whether a topic that links carry lacks something at the target."""
+    if not topic.carried or topic.missing_messages is None:
+        return False
+    return topic.missing_messages > 0 or any(not each.equal for each in topic.subscriptions)
+
+
+def _badness(topic: TopicReport) -> tuple[int, int, int, str]:
+    """Return the key that sorts topics, the worst first."""
+    unknown = sum(1 for each in topic.subscriptions if each.may_be_repeated is None)
+    repeated = sum(each.may_be_repeated or 0 for each in topic.subscriptions)
+    return -(topic.missing_messages or 0), -unknown, -repeated, topic.topic
+
+
+def _of_topic(topic: TopicReport, report: SwitchReport) -> str:
+    parts: list[str] = []
+    if missing := topic.missing_messages:
+        they = "it follows" if missing == 1 else "they follow"
+        then = f"{they} by links from {report.source}"
+        if report.outcome == "dry run" and report.kind in PLANNED_KINDS:
+            then = f"a planned switch waits for {'it' if missing == 1 else 'them'}"
+        parts.append(f"{_not_there(missing, report.target, exact=topic.exact)}; {then}")
+    different = [each for each in topic.subscriptions if not each.equal]
+    different.sort(key=lambda each: (each.may_be_repeated is not None, -(each.may_be_repeated or 0), each.name))
+    parts += [_of_subscription(each) for each in different[:NAMES_SHOWN_MAX]]
+    if (more := len(different) - NAMES_SHOWN_MAX) > 0:
+        parts.append(f"{more:,} more subscription{'s differ' if more > 1 else ' differs'}")
+    return f"{_short(topic.topic)}: {'; '.join(parts)}."
+
+
+def _of_subscription(subscription: SubscriptionReport) -> str:
+    why = f" ({subscription.evidence})" if subscription.evidence else ""
+    match subscription.may_be_repeated:
+        case None:
+            return f"how much subscription {subscription.name} repeats is unknown{why}"
+        case 0:
+            return f"subscription {subscription.name} differs{why}, and repeats nothing"
+        case repeated:
+            return f"subscription {subscription.name} may repeat at most {_messages(repeated)}{why}"
+
+
+def _positions(report: SwitchReport) -> Iterator[Sentence]:
+    """Yield each topic with its positions, and each subscription with the evidence."""
+    for topic in sorted(report.topics, key=lambda each: (not _needs_attention(each), *_badness(each))):
+        missing = "no link carries it" if not topic.carried else f"missing {_count(topic)}"
+        last = "nothing" if topic.source_last is None else f"up to {topic.source_last}"
+        has = "nothing" if topic.target_has is None else f"up to {topic.target_has}"
+        yield Sentence(f"{topic.topic}: {report.source} has {last}, {report.target} has {has} of it; {missing}")
+        for each in topic.subscriptions:
+            state = {True: "equal", False: "differs", None: "unknown"}[each.equal]
+            repeated = "unknown" if each.may_be_repeated is None else f"at most {each.may_be_repeated:,}"
+            yield Sentence(
+                f"  {each.name}: {state}{f' ({each.evidence})' if each.evidence else ''}; "
+                f"repeated: {repeated}; held entries: {each.held_entries:,}"
+            )
+    for step, seconds in report.steps:
+        yield Sentence(f"step {step}: {seconds:.3f} s")
+
+
+# A switch: what else there is to know.
+
+
+def _remarks(report: SwitchReport, differences_max: int | None) -> Iterator[Sentence]:
+    """Yield the notes, and at most ``differences_max`` differences; None for all of them."""
+    for note in report.notes:
+        yield Sentence(note)
+    if report.differences:
+        yield Sentence(f"differences that clients would find at {report.target}:", "yellow")
+        for each in report.differences[:differences_max]:
+            yield Sentence(f"  {each}")
+        if differences_max is not None and (more := len(report.differences) - differences_max) > 0:
+            yield Sentence(f"  … and {more:,} more differences: --details")
+    elif report.differences is not None:
+        yield Sentence(
+            "tenants, namespaces, permissions, policies, schemas, partitions: the same "
+            f"at {report.target} as at {report.source}"
+        )
+
+
+# The status.
+
+
+def _clusters_table(report: StatusReport) -> Table:
+    table = Table(title=f"Failover epoch {report.epoch}", title_justify="left")
+    for heading in ("cluster", "epoch", "serves", "served by", "producers", "consumers"):
+        table.add_column(heading, overflow="fold")
+    for cluster, state in report.states.items():
+        if "error" in state:
+            table.add_row(cluster, Text(state["error"], style="red"), "", "", "", "")
+            continue
+        style = "red" if state["fenced"] else "green"
+        serves = ", ".join(state["serves"]) or "nobody: fenced"
+        table.add_row(
+            cluster,
+            str(state["epoch"]),
+            Text(serves, style=style),
+            state["served_by"],
+            state["producers"],
+            state["consumers"],
+        )
+    return table
+
+
+def _stranded_line(report: StatusReport, source: str, target: str) -> str:
+    if report.stranded is None:
+        return f"What {target} had not received then is unknown: {report.unknown}."
+    if not report.stranded:
+        return f"{target} had received every message of {source} then."
+    total = sum(each.messages for each in report.stranded)
+    waiting = sum(1 for each in report.stranded if not each.flowed)
+    state = "all of them have come since"
+    if waiting:
+        state = "1 topic still waits for its own" if waiting == 1 else f"{waiting:,} topics still wait for theirs"
+    there = _topics(len(report.stranded))
+    return f"{target} had not received {_messages(total)} of {source} in {there}: {state}."
+
+
+def _of_stranded(each: Stranded, source: str, target: str) -> str:
+    they = "it follows" if each.messages == 1 else "they follow"
+    return (
+        f"{_short(each.topic)}: {_not_there(each.messages, target, exact=each.exact)}; {they} by links from {source}."
+    )
+
+
+# Words.
+
+
+def _not_there(messages: int, target: str, *, exact: bool) -> str:
+    most = "" if exact else "at most "
+    return f"{most}{_messages(messages)} {'is' if messages == 1 else 'are'} not at {target} yet"
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'s' * (count != 1)}"
+
+
+def _topics(count: int) -> str:
+    return f"{count:,} topic{'s' * (count != 1)}"
+
+
+def _count(topic: TopicReport) -> str:
+    if topic.missing_messages is None:
+        return "unknown"
+    return f"{'' if topic.exact else 'at most '}{topic.missing_messages:,}"
+
+
+def _short(topic: str) -> str:
+    """Return a topic's name as its users write it: without the scheme, and without the default namespace."""
+    return topic.removeprefix(SCHEME).removeprefix(_DEFAULT_NAMESPACE)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN_MAX
+    return f"{', '.join(names[:NAMES_SHOWN_MAX])}{f', and {more:,} more' if more > 0 else ''}"
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
