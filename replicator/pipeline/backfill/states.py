@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snapshots.position import Position
+from snapshots.ack_vector import Range, claimed, within
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
@@ -130,24 +131,39 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
         if left is not None and left["incarnation"] != left_there["incarnation"]:
             return f"it is of another incarnation of what {origin} published"
         newest = Position.parse(high_water[origin])
-        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)  # the source may not have these
-        before = max(end_before(from_data(here.get("starts", {})), origin), earlier)
-        lacking = _acknowledged_here_only(left, left_there, before, newest)
+        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)
+        vector = here.get("vector", {}).get(origin) if earlier > BEFORE_ALL else None
+        claims = [] if vector is None else claimed(vector)
+        start = end_before(from_data(here.get("starts", {})), origin)
+        lacking = _acknowledged_here_only(left, left_there, (start, newest), (earlier, claims))
         if lacking:
             return f"{lacking} entries of {origin} that are acknowledged at the source are not there"
     return None
 
 
 def _acknowledged_here_only(
-    left: Mapping[str, Any] | None, left_there: Mapping[str, Any], after: Position, upto: Position
+    left: Mapping[str, Any] | None,
+    left_there: Mapping[str, Any],
+    between: Range,
+    earlier: tuple[Position, list[Range]],
 ) -> int:
-    """Return how many entries after ``after`` and up to ``upto`` have messages that only the source acknowledged.
+    """Return how many entries have messages that only the source acknowledged.
 
-    ``left`` is the source's state, ``left_there`` the destination's. ``upto`` is included.
+    ``left`` is the source's state, ``left_there`` the destination's. Entries in ``between`` are counted: after its
+    first position, and up to its last. ``earlier`` has the end of earlier lives of the topic, and what the source
+    claims. The source claims nothing of a life that it does not have, so up to that end only its claims count.
     """
     here, there = _positions(left), _positions(left_there)
-    there.discard_through(after)
-    there.discard_above(upto)
+    there.discard_through(between[0])
+    there.discard_above(between[1])
+    end, claims = earlier
+    if end > BEFORE_ALL:
+        of_earlier = there.copy()
+        of_earlier.discard_above(end)
+        there.discard_through(end)
+        runs = [(Position(first.ledger, first.entry - 1), last) for first, last in of_earlier.runs()]
+        for after, upto in within(runs, claims):
+            there.add_range(upto.ledger, after.entry + 1, upto.entry)
     shared = there.common(here)
     there.difference_update(here)
     parts = {} if left is None else left["batches"]
