@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from replicator.failover.planned import Goal
@@ -65,7 +66,19 @@ def position(text: str) -> Position:
 def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
     """What the target is to have of every carried topic, of what the source's clients published."""
     found = {name: mark(topic, origin) for name, topic in topics.items() if carried(name, topic)}
-    return {name: goal for name, goal in found.items() if goal is not None}
+    return {
+        name: replace(goal, earlier=earlier(topics[name], origin)) for name, goal in found.items() if goal is not None
+    }
+
+
+def earlier(topic: Mapping[str, Any], origin: str) -> tuple[Position, ...]:
+    """Return the newest message of each earlier life of the topic that the answering cluster has."""
+    return tuple(map(position, topic.get("earlier", {}).get(origin, ())))
+
+
+def lacks(topic: Mapping[str, Any] | None, origin: str) -> tuple[Position, ...]:
+    """Return the messages of earlier lives, of those that were asked for, that the answering cluster lacks."""
+    return () if topic is None else tuple(map(position, topic.get("lacks", {}).get(origin, ())))
 
 
 def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
@@ -229,6 +242,9 @@ def compare_topic(
         )
         return TopicReport(name, carried, None, None if has is None else str(has.last), None, subscriptions=unknown)
     messages = 0 if missing is None else int(missing["messages"])
+    lacks_earlier = bool(lacks(there, origin))
+    if lacks_earlier:  # nobody counted which of them it has
+        messages += int(here.get("earlier_messages", {}).get(origin, 0))
     last = mark(here, origin)
     compared = tuple(
         compare_subscription(
@@ -248,6 +264,6 @@ def compare_topic(
         None if last is None else str(last.last),
         None if has is None else str(has.last),
         messages,
-        missing is None or bool(missing["exact"]),
+        not lacks_earlier and (missing is None or bool(missing["exact"])),
         compared,
     )

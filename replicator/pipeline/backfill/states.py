@@ -15,8 +15,8 @@ Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from snapshots.ack_vector import Range, claimed, within
@@ -46,6 +46,8 @@ class TopicGoal:
     """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
+    earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By origin, the newest message of each earlier life of the topic that the source has."""
     unreplicated: tuple[str, ...] = ()
     """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 
@@ -63,6 +65,7 @@ def goals_of(
             {origin: mark for origin in sorted(origins) if (mark := _mark(topic, origin)) is not None},
             int(topic["messages"]),
             tuple(each for each, state in topic["subscriptions"].items() if state["replicated"]),
+            {origin: each for origin, each in topic.get("earlier", {}).items() if origin in origins},
             tuple(each for each, state in topic["subscriptions"].items() if not state["replicated"]),
         )
         for name, topic in topics.items()
@@ -83,6 +86,8 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
             return f"it has another incarnation of what {origin} published"
         if has.position < mark.position:
             return f"it has {origin} up to {has.position} of {mark.position}"
+        if there is not None and (lacks := there.get("lacks", {}).get(origin)):
+            return f"it lacks messages of an earlier life of {origin}'s topic, up to {lacks[-1]}"
     return None
 
 

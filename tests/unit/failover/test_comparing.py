@@ -231,3 +231,12 @@ def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_
     replicated = topic()
     del replicated["subscriptions"]["own"]
     assert note_of_unreplicated({NAME: replicated}, "B") is None
+
+
+def test_messages_of_an_earlier_life_that_the_target_lacks_are_counted_as_missing() -> None:
+    here = topic() | {"earlier": {"A": ["0:7"]}, "earlier_messages": {"A": 8}}
+    assert goals("A", {NAME: here}, lambda *_: True) == {NAME: Goal(7, Position(1, 9), (Position(0, 7),))}
+    report = compared(here, topic() | {"lacks": {"A": ["0:7"]}})
+    assert (report.missing_messages, report.exact) == (8, False)
+    report = compared(here, topic() | {"lacks": {}})
+    assert (report.missing_messages, report.exact) == (0, True)

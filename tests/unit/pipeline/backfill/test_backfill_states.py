@@ -127,3 +127,12 @@ def test_what_the_source_acknowledged_of_an_earlier_life_is_awaited_there() -> N
     assert "1 entries of east" in lacking_states(here, answer("2000:9", sub=there))["sub"]
     there["unconsumed"]["east"]["batches"] = {"5:8": [0]}
     assert lacking_states(here, answer("2000:9", sub=there)) == {}
+
+
+def test_messages_of_an_earlier_life_that_the_destination_lacks_keep_the_goal_from_being_reached() -> None:
+    here = topic({"east": "1:9"}) | {"earlier": {"east": ["0:7"], "west": ["0:1"]}}
+    goal = goals_of({TOPIC: here}, {"east"}, "west", lambda _: True)[TOPIC]
+    assert goal.earlier == {"east": ["0:7"]}
+    lacks = topic({"east": "1:9"}) | {"lacks": {"east": ["0:7"]}}
+    assert missing_of(goal, lacks) == "it lacks messages of an earlier life of east's topic, up to 0:7"
+    assert missing_of(goal, topic({"east": "1:9"})) is None
