@@ -63,8 +63,11 @@ Hole = tuple[Position, Position]
 
 
 def policies_for(kind: str) -> list[str]:
-    """Return the policies by which an operator can end a gap of ``kind``, the policy that loses nothing first."""
-    return [policy for policy in POLICIES if Gap(kind, "", "").allows(policy, asked=True)]
+    """Return the policies by which an operator can end most gaps of ``kind``, the policy that loses nothing first.
+
+    :meth:`Gap.policies` says it of one gap.
+    """
+    return Gap(kind, "", "").policies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,24 @@ class Gap:
             f" (`--policy copy-anew` deletes the copy at {self.place.destination}, {held} and its subscriptions{then})"
         )
 
+    def policies(self) -> list[str]:
+        """Return the policies by which an operator can end the gap, the policy that loses nothing first.
+
+        A policy that the destination has refused is left out.
+        """
+        refused = None if self.refused is None else self.refused.policy
+        return [policy for policy in POLICIES if policy != refused and self.allows(policy, asked=True)]
+
     def allows(self, policy: str, *, asked: bool = False) -> bool:
         """Return whether ``policy`` can end the gap. ``asked`` is True if an operator chose the policy, and False if it
         is the setting of the link."""
         if self.reclaim_only:
             return False
+        if policy == COPY_ANEW and self.judgement in LOST_HERE:
+            return False  # the copy that it deletes may be the only one
         if self.kind == LOST_DATA:
             return policy == SKIP_AND_RECORD and asked
-        return policy in _ENDED_BY[self.kind]
+        return policy in _ENDED_BY.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
