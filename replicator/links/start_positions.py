@@ -59,7 +59,12 @@ class StartPositions:
             copied_before=copied_before,
             comes_elsewhere=lambda origin: origin in self._route.elsewhere,
         )
-        if gap is None or gap.kind not in (MADE_ANEW, LOST_DATA) or gap.origin != self._engine.cluster:
+        if (
+            gap is None
+            or gap.markers_only
+            or gap.kind not in (MADE_ANEW, LOST_DATA)
+            or gap.origin != self._engine.cluster
+        ):
             return gap
         judgement, cause = self.judged(topic.name, there[gap.origin])
         return replace(gap, judgement=judgement, cause=cause)
