@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pyroaring import BitMap
 
@@ -181,6 +181,17 @@ def as_data(vector: AckVector) -> Mapping[str, object]:
         }
         for origin, acks in sorted(vector.origins.items())
     }
+
+
+def claimed(acks: Mapping[str, Any]) -> list[Range]:
+    """Return the positions that ``acks`` claims in whole or in part, as ascending and disjoint ranges.
+
+    ``acks`` is the value of one origin in :func:`as_data`.
+    """
+    runs = [(Position.parse(first), Position.parse(last)) for first, last in acks.get("beyond", ())]
+    runs += [(at, at) for at in map(Position.parse, acks.get("batches", ()))]
+    ranges = [(Position.parse(after), Position.parse(upto)) for after, upto in acks.get("ranges", ())]
+    return merged_ranges([*ranges, *((Position(first.ledger, first.entry - 1), last) for first, last in runs)])
 
 
 def bitmap_pieces(bitmap: BitMap) -> Iterator[BitMap]:

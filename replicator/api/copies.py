@@ -87,8 +87,7 @@ def lacking(engine: Engine, topic: Topic, earlier: Mapping[str, HighWater]) -> l
         if origin != engine.cluster
         and (here := topic.origins.high_water(origin)) is not None
         and mark.position <= here.position
-        and not any(after < mark.position <= upto for after, upto in topic.origins.left_out(origin))
-        and not topic.origins.had(origin, mark.position)
+        and topic.origins.lacks(origin, mark.position)
     ]
 
 

@@ -23,6 +23,8 @@ OPERATION_CHARS_MAX: Final = 100
 LEASE_MS_MAX: Final = 60_000
 TOPICS_MAX: Final = 100_000
 """Named in one request."""
+EARLIER_MAX: Final = 10_000
+"""Positions of earlier lives in one request: each is looked up in the store."""
 
 Precedence = tuple[int, str, str]
 
@@ -37,7 +39,9 @@ class FailoverSource(Protocol):
 
     def service_url(self, home: str) -> tuple[dict[str, str], FailoverEpoch]: ...
 
-    def topics(self, names: list[str] | None) -> list[dict[str, Any]]: ...
+    def topics(
+        self, names: list[str] | None, earlier: Mapping[str, Mapping[str, Sequence[Position]]] | None = None
+    ) -> list[dict[str, Any]]: ...
 
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
@@ -121,9 +125,10 @@ async def switches(request: web.Request) -> web.Response:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """How far topics are: all, or those in ``names``."""
-    names = _names(await _body(request))
-    return web.json_response({"topics": request.app[FAILOVER].topics(names)})
+    """How far topics are: all, or those in ``names``. With ``earlier``, also which messages of earlier lives of topics
+    are here, and which of those in ``earlier`` are missing."""
+    body = await _body(request)
+    return web.json_response({"topics": request.app[FAILOVER].topics(_names(body), _earlier(body))})
 
 
 async def missing(request: web.Request) -> web.Response:
@@ -211,6 +216,22 @@ def _names(body: Mapping[str, Any]) -> list[str] | None:
     if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
         raise BadRequest(f"names is a list of at most {TOPICS_MAX} topics")
     return names
+
+
+def _earlier(body: Mapping[str, Any]) -> dict[str, dict[str, list[Position]]] | None:
+    """Return, by topic and origin, the positions in ``earlier``; None if the request does not ask for them."""
+    if "earlier" not in body:
+        return None
+    try:
+        found = {
+            str(topic): {str(origin): [Position.parse(text) for text in texts] for origin, texts in lives.items()}
+            for topic, lives in body["earlier"].items()
+        }
+    except (InvalidPosition, AttributeError, TypeError) as error:
+        raise BadRequest(f"earlier is an object of positions by topic and origin: {error!r:.100}") from None
+    if sum(len(positions) for lives in found.values() for positions in lives.values()) > EARLIER_MAX:
+        raise BadRequest(f"earlier has more than {EARLIER_MAX} positions")
+    return found
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:

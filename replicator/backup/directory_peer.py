@@ -41,6 +41,8 @@ from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
+TRIMMED: Final = "PositionTrimmed"
+"""Code of a worker's error for a place that it has trimmed, or that lies before all it ever had."""
 PROCESS_HEADER: Final = "X-Replicator-Process"
 """Header in the requests of this process to its own server. The server refuses all other requests."""
 
@@ -228,9 +230,15 @@ def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: 
             continue
         try:
             peer.plane.place(plan.name, cluster, plan.incarnation, last)
-        except UnexpectedAnswer:
-            found.append(
-                f"{plan.name}: {peer.name} lacks what came back after {plan.after} up to {last}, and no link brings it "
-                f"there, as {peer.name} has later messages of {cluster}"
-            )
+        except UnexpectedAnswer as error:
+            what = f"what came back after {plan.after} up to {last}"
+            no_link = f"no link brings it there, as {peer.name} has later messages of {cluster}"
+            if error.code == TRIMMED:
+                found.append(f"{plan.name}: {peer.name} has trimmed {what}, or never had it, and {no_link}")
+            elif error.says_not_there:
+                found.append(f"{plan.name}: {peer.name} lacks {what}, and {no_link}")
+            else:
+                found.append(
+                    f"{plan.name}: {peer.name} does not say whether it has {what} ({error}); if not, {no_link}"
+                )
     return found

@@ -143,10 +143,12 @@ class _Asking:
         self._asked: set[str] = set()
         self._away: dict[str, str] = {}
         """Those that did not answer, each with the reason."""
+        self._refused: set[str] = set()
+        """Those that refused to answer, as for a missing permission: nobody knows what they have."""
 
     def all_answered(self) -> bool:
-        """Return whether all clusters that were asked so far have answered."""
-        return not self._away
+        """Return whether all clusters that were asked so far have said whether they have the block."""
+        return not self._away and not self._refused
 
     def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:
         """See :func:`copy_of`."""
@@ -190,7 +192,11 @@ class _Asking:
                 self._away[name] = str(error)
                 self._tell(f"{name} does not answer, and is not asked for other blocks: {error}")
                 reasons.append(f"{name}: {error}")
-            except (UnexpectedAnswer, BlockCorrupt) as error:
+            except UnexpectedAnswer as error:
+                if not error.says_not_there and error.code != BlockCorrupt.__name__:
+                    self._refused.add(name)
+                reasons.append(f"{name}: {error}")
+            except BlockCorrupt as error:
                 reasons.append(f"{name}: {error}")
         return None, "; ".join(reasons)
 

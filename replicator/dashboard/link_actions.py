@@ -21,7 +21,7 @@ from replicator.dashboard.pages import needed, needed_cluster
 from replicator.dashboard.rendering import url
 from replicator.dashboard.views import Parts
 from replicator.engine.topic_name import parse_topic
-from replicator.links.gaps import POLICIES
+from replicator.links.gaps import POLICIES, policies_for
 
 PAUSING: Final = ("pause", "resume")
 
@@ -58,13 +58,7 @@ ANEW: Final = Ending(
     "other clusters would be lost.",
     "Delete the copy and copy anew",
 )
-ENDINGS: Final[Mapping[str, tuple[Ending, ...]]] = {
-    "trimmed": (SKIP, ANEW),
-    "made-anew": (KEEP, ANEW),
-    "lost-data": (SKIP,),
-    "earlier-life": (KEEP,),
-}
-"""By the kind of the gap: docs/links.md."""
+ENDINGS: Final[Mapping[str, Ending]] = {each.policy: each for each in (KEEP, SKIP, ANEW)}
 
 
 class LinkActions:
@@ -139,9 +133,18 @@ class LinkActions:
             topic=topic,
             answer=answer,
             gap=gap,
-            endings=() if gap is None else ENDINGS.get(gap["kind"], (KEEP, SKIP, ANEW)),
+            endings=() if gap is None else endings_of(gap),
             reason=reason,
         )
+
+
+def endings_of(gap: Mapping[str, Any]) -> list[Ending]:
+    """Return the ways to end ``gap`` that its link takes, in the order of the link's answer.
+
+    A worker of an earlier version names no policies: then the kind of the gap decides.
+    """
+    policies = gap.get("policies")
+    return [ENDINGS[each] for each in (policies_for(gap["kind"]) if policies is None else policies) if each in ENDINGS]
 
 
 def gap_of(answer: Answer, topic: str) -> Mapping[str, Any] | None:

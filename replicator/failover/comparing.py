@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from replicator.failover.planned import Goal
 from replicator.failover.report import SubscriptionReport, TopicReport
-from snapshots.ack_vector import Range, without
+from snapshots.ack_vector import Range, claimed, merged_ranges, within, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
@@ -65,7 +66,19 @@ def position(text: str) -> Position:
 def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
     """What the target is to have of every carried topic, of what the source's clients published."""
     found = {name: mark(topic, origin) for name, topic in topics.items() if carried(name, topic)}
-    return {name: goal for name, goal in found.items() if goal is not None}
+    return {
+        name: replace(goal, earlier=earlier(topics[name], origin)) for name, goal in found.items() if goal is not None
+    }
+
+
+def earlier(topic: Mapping[str, Any], origin: str) -> tuple[Position, ...]:
+    """Return the newest message of each earlier life of the topic that the answering cluster has."""
+    return tuple(map(position, topic.get("earlier", {}).get(origin, ())))
+
+
+def lacks(topic: Mapping[str, Any] | None, origin: str) -> tuple[Position, ...]:
+    """Return the messages of earlier lives, of those that were asked for, that the answering cluster lacks."""
+    return () if topic is None else tuple(map(position, topic.get("lacks", {}).get(origin, ())))
 
 
 def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
@@ -89,7 +102,7 @@ def _compare_digests(
     compared = sorted(each for each in same if each in ours or each in theirs)
     different = [each for each in compared if ours.get(each) != theirs.get(each)]
     left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
-    holes, begins = here.get("left_out") or {}, here["subscriptions"][name].get("starts") or {}
+    holes, ours_now = here.get("left_out") or {}, here["subscriptions"][name]
     lacking = [
         each
         for each in different
@@ -97,7 +110,8 @@ def _compare_digests(
             left.get(each),
             left_there.get(each),
             [(position(a), position(b)) for a, b in holes.get(each, ())]
-            + _not_acknowledged(each, begins, left.get(each), position(marks[each])),
+            + _before_start(each, ours_now.get("starts") or {}),
+            _earlier_lives(left.get(each), (ours_now.get("vector") or {}).get(each), position(marks[each])),
         )
     ]
     if lacking:
@@ -107,30 +121,46 @@ def _compare_digests(
     return True, ", ".join([*(["what is left: " + ", ".join(same_left)] if same_left else ()), *more])
 
 
-def _not_acknowledged(origin: str, begins: Mapping[str, Any], left: Any, newest: Position) -> list[Range]:
-    """Return the range of ``origin``'s positions for which the source needs no acknowledgement, though it has no such
-    entries left.
+def _before_start(origin: str, begins: Mapping[str, Any]) -> list[Range]:
+    """Return the range of ``origin``'s positions before the subscription's start; an empty list if there are none.
 
-    These entries lie before the subscription's start, or in an earlier life of the topic, which the source need not
-    have. Return an empty list if there are no such entries.
+    The source needs no acknowledgement for these entries, though it has none of them left.
     """
-    if not isinstance(left, Mapping):
-        return []
-    end = max(end_before(from_data(begins), origin), end_of_earlier_lives(int(left["incarnation"]), newest))
+    end = end_before(from_data(begins), origin)
     return [(BEFORE_ALL, end)] if end > BEFORE_ALL else []
 
 
-def _has_more(left: Any, left_there: Any, left_out: Sequence[Range]) -> bool:
-    """Whether all that is acknowledged of an origin at the source is so at the target, which has less left of it, but
-    for what was ``left_out`` at the source."""
+def _earlier_lives(left: Any, vector: Any, newest: Position) -> tuple[Position, list[Range]]:
+    """Return the end of an origin's earlier lives, and the positions up to it that the source acknowledged.
+
+    ``vector`` has the acknowledgements that the source claims. It claims nothing of a life that it does not have, so
+    the target may have any of the other messages left.
+    """
+    if not isinstance(left, Mapping):
+        return BEFORE_ALL, []
+    end = end_of_earlier_lives(int(left["incarnation"]), newest)
+    return end, claimed(vector) if end > BEFORE_ALL and isinstance(vector, Mapping) else []
+
+
+def _has_more(left: Any, left_there: Any, left_out: Sequence[Range], earlier: tuple[Position, list[Range]]) -> bool:
+    """Return whether everything that the source acknowledged of an origin is acknowledged at the target, too.
+
+    ``left`` and ``left_there`` are what both have left. The target may have more left of two kinds: ``left_out`` at the
+    source, and messages of ``earlier`` lives that the source does not claim.
+    """
     if not isinstance(left, Mapping) or not isinstance(left_there, Mapping):
         return False
     if left["incarnation"] != left_there["incarnation"]:
         return False
     runs, runs_there = (sorted((position(a), position(b)) for a, b in each["beyond"]) for each in (left, left_there))
-    if left_out:
-        beyond = without([(Position(first.ledger, first.entry - 1), last) for first, last in runs_there], left_out)
-        runs_there = [(Position(after.ledger, after.entry + 1), last) for after, last in beyond]
+    end, claims = earlier
+    if runs_there and (left_out or end > BEFORE_ALL):
+        beyond = [(Position(first.ledger, first.entry - 1), last) for first, last in runs_there]
+        if end > BEFORE_ALL:
+            beyond = within(beyond, merged_ranges([*claims, (end, max(end, runs_there[-1][1]))]))
+        runs_there = [
+            (Position(after.ledger, after.entry + 1), last) for after, last in without(beyond, left_out) if after < last
+        ]
     for first, last in runs_there:
         at = bisect_right(runs, first, key=lambda run: run[0]) - 1
         if at < 0 or last > runs[at][1]:
@@ -212,6 +242,9 @@ def compare_topic(
         )
         return TopicReport(name, carried, None, None if has is None else str(has.last), None, subscriptions=unknown)
     messages = 0 if missing is None else int(missing["messages"])
+    lacks_earlier = bool(lacks(there, origin))
+    if lacks_earlier:  # nobody counted which of them it has
+        messages += int(here.get("earlier_messages", {}).get(origin, 0))
     last = mark(here, origin)
     compared = tuple(
         compare_subscription(
@@ -231,6 +264,6 @@ def compare_topic(
         None if last is None else str(last.last),
         None if has is None else str(has.last),
         messages,
-        missing is None or bool(missing["exact"]),
+        not lacks_earlier and (missing is None or bool(missing["exact"])),
         compared,
     )

@@ -13,6 +13,7 @@ from replicator.failover.planned import Goal
 from replicator.failover.report import Stranded, SwitchReport, TopicReport
 from replicator.topology import Topology
 from snapshots.markers import FailoverEpoch
+from snapshots.position import Position
 
 COMPARED_AT_ONCE: Final = 16
 
@@ -37,17 +38,37 @@ class Evidence:
         """Of what clients publish at the cluster."""
         return self._topology.origin_of_clients(cluster)
 
-    async def topics(self, cluster: str, names: Sequence[str] | None = None) -> dict[str, Mapping[str, Any]]:
-        """What a cluster has of these topics, or of all."""
-        body = {} if names is None else {"names": list(names)}
+    async def topics(
+        self,
+        cluster: str,
+        names: Sequence[str] | None = None,
+        earlier: tuple[str, Mapping[str, Sequence[Position]]] | None = None,
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return what a cluster has of these topics, or of all.
+
+        With ``earlier``, an origin and positions by topic, also which of these messages of earlier lives it lacks.
+        """
+        body: dict[str, Any] = {} if names is None else {"names": list(names)}
+        if earlier is not None and earlier[1]:
+            origin, positions = earlier
+            body["earlier"] = {name: {origin: list(map(str, each))} for name, each in positions.items()}
         answer = await self._peers.call(cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX)
         return comparing.by_name(answer)
 
-    async def copies(self, source: str, target: str, names: Sequence[str]) -> dict[str, Goal]:
-        """Up to where the target serves the source's messages, of those topics of which it has any."""
+    async def copies(
+        self, source: str, target: str, names: Sequence[str], earlier: Mapping[str, Sequence[Position]]
+    ) -> tuple[dict[str, Goal], dict[str, Sequence[Position]]]:
+        """Return up to where the target serves the source's messages, and which messages in ``earlier`` it lacks.
+
+        Topics of which it has nothing, and topics of which it lacks nothing, are left out.
+        """
         origin = self.origin(source)
-        found = {name: comparing.served(topic, origin) for name, topic in (await self.topics(target, names)).items()}
-        return {name: goal for name, goal in found.items() if goal is not None}
+        answer = await self.topics(target, names, (origin, earlier))
+        found = {name: comparing.served(topic, origin) for name, topic in answer.items()}
+        lacks: dict[str, Sequence[Position]] = {
+            name: each for name, topic in answer.items() if (each := comparing.lacks(topic, origin))
+        }
+        return {name: goal for name, goal in found.items() if goal is not None}, lacks
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
         """These topics, of which the target has all messages."""
@@ -83,6 +104,8 @@ class Evidence:
         if report.source_answers:
             try:
                 here = await self.topics(report.source, asked)
+                if lives := {name: each for name, topic in here.items() if (each := comparing.earlier(topic, origin))}:
+                    there = {**there, **await self.topics(report.target, list(lives), (origin, lives))}
                 counted = await self._missing(report.source, positions, record_id, asked)
                 if missing is not None:
                     counted = {name: each for name, each in counted.items() if name not in positions} | dict(missing)

@@ -20,7 +20,7 @@ source asks it when its lease runs out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from snapshots.position import Position
@@ -48,6 +48,8 @@ class Goal:
 
     incarnation: int
     last: Position
+    earlier: tuple[Position, ...] = ()
+    """Newest message of each earlier life of the topic that the source has, as after a reclaim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class AskTarget:
     """Ask the target what it has of these topics; :meth:`PlannedSwitch.on_copies`."""
 
     topics: tuple[str, ...]
+    earlier: Mapping[str, tuple[Position, ...]] = field(default_factory=dict)
+    """By topic, the newest messages of earlier lives that the target must have, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +129,19 @@ class PlannedSwitch:
         self._missing = dict.fromkeys(goals, "not compared yet")
         return self._ask() if self._missing else self._drained()
 
-    def on_copies(self, copies: Mapping[str, Goal], now_ms: int) -> list[Action]:
-        """What the target has of the topics that it was asked for; a topic that it has nothing of is left out."""
+    def on_copies(
+        self, copies: Mapping[str, Goal], now_ms: int, lacks: Mapping[str, Sequence[Position]] | None = None
+    ) -> list[Action]:
+        """Take in what the target has of the topics that it was asked for.
+
+        A topic of which it has nothing is left out. ``lacks`` has, by topic, the messages of earlier lives that it
+        lacks.
+        """
         assert self.step is Step.DRAIN, self.step
         self._missing = {
             topic: reason
             for topic in self._missing
-            if (reason := _lacks(self._goals[topic], copies.get(topic))) is not None
+            if (reason := _lacks(self._goals[topic], copies.get(topic), (lacks or {}).get(topic, ()))) is not None
         }
         if not self._missing:
             return self._drained()
@@ -172,7 +182,8 @@ class PlannedSwitch:
         return [Release(reason)]
 
     def _ask(self) -> list[Action]:
-        return [AskTarget(tuple(self._missing))]
+        topics = tuple(self._missing)
+        return [AskTarget(topics, {each: earlier for each in topics if (earlier := self._goals[each].earlier)})]
 
     def _drained(self) -> list[Action]:
         if not self._flush or not self._all:
@@ -193,10 +204,12 @@ class PlannedSwitch:
         return self.on_failed(f"{self.target} {what} of {self.source} within the time: {listed}")
 
 
-def _lacks(goal: Goal, copy: Goal | None) -> str | None:
-    """Why the copy is not enough; None if it is."""
+def _lacks(goal: Goal, copy: Goal | None, earlier: Sequence[Position]) -> str | None:
+    """Return why the copy is not enough; None if it is. ``earlier`` are messages of earlier lives that it lacks."""
     if copy is None:
         return f"it has nothing of it, {goal.last} is the last"
     if copy.incarnation != goal.incarnation:
         return "it has another incarnation of it"
-    return None if copy.last >= goal.last else f"it has up to {copy.last} of {goal.last}"
+    if copy.last < goal.last:
+        return f"it has up to {copy.last} of {goal.last}"
+    return f"it lacks messages of an earlier life of the topic, up to {earlier[-1]}" if earlier else None

@@ -32,6 +32,7 @@ from replicator.failover.planned import (
 from replicator.failover.report import SwitchReport
 from replicator.failover.takeover import Takeover
 from replicator.running.short_tasks import awaited
+from snapshots.position import Position
 
 LEASE_MS: Final = 15_000
 RENEW_SECONDS: Final = 3.0
@@ -123,8 +124,8 @@ class PlannedRun:
         match action:
             case FenceSource():
                 return await self._fence()
-            case AskTarget(topics):
-                return await self._ask_target(topics)
+            case AskTarget(topics, earlier):
+                return await self._ask_target(topics, earlier)
             case Compare(topics):
                 return await self._compare(topics)
             case WriteEpoch():
@@ -150,9 +151,9 @@ class PlannedRun:
         subscribed = [name for name, topic in topics.items() if carried(name, topic) and comparing.replicated(topic)]
         return self._core.on_fenced(comparing.goals(self._evidence.origin(report.source), topics, carried), subscribed)
 
-    async def _ask_target(self, topics: tuple[str, ...]) -> list[Action]:
-        copies = await self._evidence.copies(self._report.source, self._report.target, topics)
-        actions = self._core.on_copies(copies, self._now_ms())
+    async def _ask_target(self, topics: tuple[str, ...], earlier: Mapping[str, tuple[Position, ...]]) -> list[Action]:
+        copies, lacks = await self._evidence.copies(self._report.source, self._report.target, topics, earlier)
+        actions = self._core.on_copies(copies, self._now_ms(), lacks)
         await self._pause(actions, "messages")
         return actions
 

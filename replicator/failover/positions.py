@@ -19,6 +19,10 @@ COUNT_BYTES_MAX: Final = 256 * 1024 * 1024
 PAGE_BYTES: Final = 8 * 1024 * 1024
 
 
+Earlier = Mapping[str, Mapping[str, Sequence[Position]]]
+"""By topic and origin, the newest message of each earlier life of the topic that another cluster has."""
+
+
 class Positions:
     """Those of ``engine``, and of the clients of its cluster."""
 
@@ -26,20 +30,36 @@ class Positions:
         self._engine = engine
         self._clients = clients
 
-    def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
-        """How far topics are, for a switch's checks and reports; ``names`` None means all."""
-        return [self._topic(topic) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
+    def topics(self, names: list[str] | None = None, earlier: Earlier | None = None) -> list[dict[str, Any]]:
+        """Return how far topics are, for a switch's checks and reports; ``names`` None means all.
+
+        The answer names earlier lives of this cluster's own topics that a reclaim put back. With ``earlier`` it names
+        those of all origins, and says which of the messages in ``earlier`` are missing here.
+        """
+        return [self._topic(topic, earlier) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
 
     def _named(self, names: Collection[str] | None) -> Sequence[Topic]:
         engine = self._engine
         return list(engine.topics()) if names is None else [topic for name in names if (topic := engine.find(name))]
 
-    def _topic(self, topic: Topic) -> dict[str, Any]:
+    def _topic(self, topic: Topic, earlier: Earlier | None) -> dict[str, Any]:
         clusters = topic.namespace.policies.replication_clusters
         origins = topic.origins.vector()
         marks = {origin: mark for origin in origins if (mark := topic.origins.high_water(origin)) is not None}
         held = held_entries(topic)
+        lives = topic.origins.newest_of_earlier_lives({topic.cluster} if earlier is None else origins)
+        lacks = {
+            origin: [str(position) for position in positions if topic.origins.lacks(origin, position)]
+            for origin, positions in (earlier or {}).get(topic.name, {}).items()
+        }
         return {
+            "earlier": {origin: list(map(str, positions)) for origin, positions in lives.items()},
+            "earlier_messages": {
+                origin: topic.reading.messages_through(positions[-1])
+                for origin, positions in lives.items()
+                if origin == topic.cluster
+            },
+            "lacks": {origin: positions for origin, positions in lacks.items() if positions},
             "name": topic.name,
             "incarnation": topic.incarnation,
             "clusters": None if clusters is None else sorted(clusters),

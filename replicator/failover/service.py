@@ -43,7 +43,7 @@ from replicator.failover.epochs import (
 from replicator.failover.epochs_log import EpochsLog
 from replicator.failover.errors import EpochConflict, FailoverError, SwitchImpossible
 from replicator.failover.peers import Peers, record_of
-from replicator.failover.positions import Positions
+from replicator.failover.positions import Earlier, Positions
 from replicator.failover.served_clients import ServedClients
 from replicator.running.short_tasks import in_background
 from snapshots.markers import FailoverEpoch
@@ -325,9 +325,9 @@ class FailoverService:
     def clusters(self) -> list[str]:
         return list(self._addresses)
 
-    def topics(self, names: list[str] | None) -> list[dict[str, Any]]:
+    def topics(self, names: list[str] | None, earlier: Earlier | None = None) -> list[dict[str, Any]]:
         """See :meth:`Positions.topics`."""
-        return self._positions.topics(names)
+        return self._positions.topics(names, earlier)
 
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None

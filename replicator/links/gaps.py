@@ -63,8 +63,11 @@ Hole = tuple[Position, Position]
 
 
 def policies_for(kind: str) -> list[str]:
-    """Return the policies by which an operator can end a gap of ``kind``, the policy that loses nothing first."""
-    return [policy for policy in POLICIES if Gap(kind, "", "").allows(policy, asked=True)]
+    """Return the policies by which an operator can end most gaps of ``kind``, the policy that loses nothing first.
+
+    :meth:`Gap.policies` says it of one gap.
+    """
+    return Gap(kind, "", "").policies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Gap:
     """Text that says what is wrong, without advice."""
     reclaim_only: bool = False
     """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
+    markers_only: bool = False
+    """Whether the destination has only markers of a later life, so that no message would be lost with them."""
     held: int | None = None
     """Number of messages that ``copy-anew`` would delete; None if the destination did not report it."""
     place: GapPlace = GapPlace("SOURCE", "DESTINATION", "TOPIC")
@@ -137,6 +142,18 @@ class Gap:
             "have all of them, but later ones; they cannot be put before those",
         )
 
+    @classmethod
+    def unknown_lives(cls, origin: str, upto: Position, destination: str) -> Gap:
+        """Return the gap for messages of an earlier life if the destination cannot say whether it has them, because its
+        version is earlier."""
+        return cls(
+            EARLIER_LIFE,
+            origin,
+            f"messages of an earlier life of the topic of {origin}, up to {upto}, are here, and the version of "
+            f"{destination} cannot say whether it has them",
+            cause=f"upgrade {destination}, and the link asks again",
+        )
+
     @property
     def detail(self) -> str:
         """The gap in words: the last refusal, what is wrong, the cause, and the ways to end it. The way that loses
@@ -149,6 +166,8 @@ class Gap:
         there, resolve = self.place.destination, self.place.resolve
         if self.kind == LOST_DATA:
             return self._ways_of_lost_data()
+        if self.kind == EARLIER_LIFE and self.cause:
+            return [f"{resolve(KEEP_BOTH)} goes on without asking until this worker starts again: they stay here"]
         if self.kind == EARLIER_LIFE:
             return [
                 f"{resolve(KEEP_BOTH)} goes on: they stay here, {there} notes that it lacks them, and nothing is lost"
@@ -163,6 +182,13 @@ class Gap:
 
     def _ways_of_lost_data(self) -> list[str]:
         source, there = self.place.source, self.place.destination
+        if self.markers_only:
+            if self.refused is not None:
+                return []
+            return [
+                f"{self.place.resolve(COPY_ANEW)} deletes the copy at {there}, {_held(self.held)} and its "
+                "subscriptions, and copies what is here. The destination refuses it if a message would be lost"
+            ]
         deleted = self.judgement is Judgement.DELETED_ON_PURPOSE
         if deleted and self.reclaim_only:
             delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
@@ -185,14 +211,26 @@ class Gap:
             f" (`--policy copy-anew` deletes the copy at {self.place.destination}, {held} and its subscriptions{then})"
         )
 
+    def policies(self) -> list[str]:
+        """Return the policies by which an operator can end the gap, the policy that loses nothing first.
+
+        A policy that the destination has refused is left out.
+        """
+        refused = None if self.refused is None else self.refused.policy
+        return [policy for policy in POLICIES if policy != refused and self.allows(policy, asked=True)]
+
     def allows(self, policy: str, *, asked: bool = False) -> bool:
         """Return whether ``policy`` can end the gap. ``asked`` is True if an operator chose the policy, and False if it
         is the setting of the link."""
         if self.reclaim_only:
             return False
+        if self.markers_only:
+            return policy == COPY_ANEW and asked
+        if policy == COPY_ANEW and self.judgement in LOST_HERE:
+            return False  # the copy that it deletes may be the only one
         if self.kind == LOST_DATA:
             return policy == SKIP_AND_RECORD and asked
-        return policy in _ENDED_BY[self.kind]
+        return policy in _ENDED_BY.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +359,15 @@ def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
         return None if _joins_by_itself(here, origin, theirs) else _made_anew(origin, incarnation, theirs)
     if origin != here.cluster:
         return None  # the destination has a later life, and earlier lives here lie below it
+    if here.incarnation < theirs.incarnation and theirs.is_markers_only:
+        return Gap(
+            LOST_DATA,
+            origin,
+            f"the destination knows a later life of the topic ({theirs.incarnation}) than this cluster "
+            f"({here.incarnation}), but only by markers, and has no message of {origin}",
+            markers_only=True,
+            held=theirs.held,
+        )
     if here.incarnation < theirs.incarnation:
         return Gap(
             LOST_DATA,

@@ -15,6 +15,9 @@ class LinkGap(TypedDict):
     kind: Annotated[str, "what is missing, in the words of links.md"]
     origin: Annotated[str, "whose messages"]
     detail: Annotated[str, "in words"]
+    policies: NotRequired[
+        Annotated[list[str], "those that end it, the one that loses nothing first; empty if none does"]
+    ]
 
 
 class LinkBackfill(TypedDict):

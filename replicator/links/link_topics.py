@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import TopicNotFound
 from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
@@ -27,6 +28,7 @@ from replicator.links.gaps import (
     KEEP_BOTH,
     LOST_DATA,
     POLICIES,
+    SKIP_AND_RECORD,
     Gap,
     GapPlace,
     Mark,
@@ -38,6 +40,7 @@ from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
 from replicator.links.route import Route
 from replicator.links.start_positions import StartPositions
+from replicator.peering.lives import NO_SUCH_ROUTE
 from snapshots.position import BEFORE_ALL, Position
 
 DELETED_SHOWN_MAX: Final = 1_000
@@ -92,6 +95,8 @@ class LinkTopics:
         it."""
         self._origins_told: dict[str, int] = {}
         """By topic, how many origins it had when :attr:`on_copied` was called last."""
+        self._not_asked: set[str] = set()
+        """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
         self._left_alone: set[str] = set()
         """Topics that the destination deleted, and to which the link would bring only markers."""
         self._engine = engine
@@ -178,6 +183,7 @@ class LinkTopics:
         self.memory.forget(topic.topic_id)
         self.lost_here.pop(topic.name, None)
         self._left_alone.discard(topic.name)
+        self._not_asked.discard(topic.name)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -424,7 +430,7 @@ class LinkTopics:
                 return False
             self._ends_refused.pop(name, None)
             await self._record(topic, gap, policy)
-            if gap.kind == LOST_DATA:
+            if gap.kind == LOST_DATA and policy == SKIP_AND_RECORD:
                 await self._note_lost(topic, there[self._engine.cluster].position)
             if not self._is_here(topic):
                 return False
@@ -475,8 +481,19 @@ class LinkTopics:
                         return False
                     await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
                     await self._record(topic, gap, policy)
-        except PeerRefused as error:  # an earlier version does not know the question
-            log.info("the destination does not say what it lacks of earlier lives", topic=topic.name, reason=str(error))
+        except PeerRefused as error:
+            if error.code == TopicNotFound.__name__ or topic.name in self._not_asked:
+                return True  # it lacks nothing that it could not get, or an operator knows
+            if error.code != NO_SUCH_ROUTE:
+                self.halt(topic.name, f"the destination does not say what it lacks of earlier lives: {error}")
+                return False
+            origin, last = max(earlier.items(), key=lambda each: each[1].position)
+            gap = Gap.unknown_lives(origin, last.position, self.destination)
+            if not gap.allows(policy, asked=asked):
+                self._halt_at(topic.name, gap)
+                return False
+            self._not_asked.add(topic.name)
+            await self._record(topic, gap, policy)
         return True
 
     def _is_here(self, topic: Topic) -> bool:

@@ -5,7 +5,7 @@ Reads the source's engine; the judgement is :func:`replicator.links.gaps.find_ga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from replicator.engine.engine import Engine
@@ -59,7 +59,12 @@ class StartPositions:
             copied_before=copied_before,
             comes_elsewhere=lambda origin: origin in self._route.elsewhere,
         )
-        if gap is None or gap.kind not in (MADE_ANEW, LOST_DATA) or gap.origin != self._engine.cluster:
+        if (
+            gap is None
+            or gap.markers_only
+            or gap.kind not in (MADE_ANEW, LOST_DATA)
+            or gap.origin != self._engine.cluster
+        ):
             return gap
         judgement, cause = self.judged(topic.name, there[gap.origin])
         return replace(gap, judgement=judgement, cause=cause)
@@ -77,25 +82,12 @@ class StartPositions:
 
         Each element has at most one life of an origin, by origin; lives of one origin follow each other in order.
         """
-        cluster, first = self._engine.cluster, topic.log.first
-        has_own = first is not None and first.ledger < topic.incarnation  # put back by a reclaim
-        if self._route.origins == {cluster} and not has_own:
-            return []
-        found: list[dict[str, Mark]] = []
-        for (origin, _), last in sorted(_lives(topic.origins.earlier_lives()), key=lambda each: each[1]):
-            newest = self._newest_message(topic, origin, last) if origin in self._route.origins else None
-            if newest is None or any(each.get(origin) == Mark(0, newest) for each in found):
-                continue
-            place = next((each for each in found if origin not in each), None)
-            if place is None:
-                found.append(place := {})
-            place[origin] = Mark(0, newest)
-        return found
-
-    def _newest_message(self, topic: Topic, origin: str, last: Position) -> Position | None:
-        store = self._engine.store
-        place = last if origin == self._engine.cluster else store.floor(topic.topic_id, origin, last)
-        return None if place is None else store.newest_message(topic.topic_id, origin, place)
+        lives = topic.origins.newest_of_earlier_lives(self._route.origins)
+        count = max(map(len, lives.values()), default=0)
+        return [
+            {origin: Mark(0, newest[number]) for origin, newest in lives.items() if number < len(newest)}
+            for number in range(count)
+        ]
 
     def _here(self, topic: Topic) -> Here:
         # Of a source that was restored, and knows what it lost.
@@ -162,11 +154,3 @@ class StartPositions:
             return topic.log.clamp(theirs.position) if earlier_life else theirs.position
         place = self._engine.store.floor(topic.topic_id, origin, theirs.position)
         return BEFORE_ALL if place is None else place
-
-
-def _lives(named: Mapping[str, Position]) -> Iterator[tuple[tuple[str, int], Position]]:
-    """Yield origin, incarnation and last position of each life in ``named``, whose names are ``origin/incarnation``."""
-    for name, last in named.items():
-        origin, _, life = name.rpartition("/")
-        if life.isdecimal():
-            yield (origin, int(life)), last

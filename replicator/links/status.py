@@ -88,7 +88,13 @@ def link_status(
         "halted": dict(islice(halted.items(), SHOWN_MAX)),
         "halted_count": len(halted),
         "gaps": [
-            {"topic": name, "kind": gap.kind, "origin": gap.origin, "detail": gap.detail}
+            {
+                "topic": name,
+                "kind": gap.kind,
+                "origin": gap.origin,
+                "detail": gap.detail,
+                "policies": gap.policies(),
+            }
             for name, gap in gaps[:SHOWN_MAX]
         ],
         "gap_count": len(gaps),

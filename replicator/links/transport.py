@@ -36,7 +36,7 @@ from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
-from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, OriginMarks
+from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, NO_SUCH_ROUTE, OriginMarks
 from replicator.peering.runs import Run, RunAnswer, RunTold
 from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
@@ -52,8 +52,6 @@ LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
 NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
 """Error codes of a destination that takes no announcements of runs. Its version is earlier, or the address is wrong:
 the link's next request shows which."""
-NO_SUCH_ROUTE: Final = "NotFound"
-"""Error code of a destination whose version lacks the route."""
 NO_TOPIC: Final = "none"
 """Asked for where the answer is to be short; a topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024

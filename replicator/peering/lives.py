@@ -23,6 +23,8 @@ KEEP_BOTH: Final = "keep-both"
 DELETE_COPY: Final = "delete-copy"
 EARLIER_LIVES: Final = "earlier-lives"
 """Last part of the route, below ``/replication/v1/``."""
+NO_SUCH_ROUTE: Final = "NotFound"
+"""Error code of a destination whose version lacks the route."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class UnexpectedAnswer(PipelineError):
     status: int | None = None
     """HTTP status if the worker refused the request; None for other errors."""
 
+    @property
+    def says_not_there(self) -> bool:
+        """Whether the worker said that it does not have what was asked for. Other refusals tell nothing about it."""
+        return self.code not in (None, "NotFound") and self.status in (404, 409, 410, 422)
+
 
 class SparkFailed(PipelineError):
     """Spark does not start, or a job of it failed; the message has its own words."""

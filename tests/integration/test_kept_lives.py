@@ -349,6 +349,31 @@ async def test_a_source_that_has_an_earlier_life_which_the_destination_lacks_goe
         assert made.entries("c", "a") == old + new
 
 
+@asynchronous
+async def test_a_destination_whose_version_cannot_say_what_it_lacks_of_an_earlier_life_is_named_as_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = [route for route in data_plane.routes() if not route.path.endswith("earlier-lives")]
+    monkeypatch.setattr(data_plane, "routes", lambda: routes)
+    async with web(tmp_path, FORWARDED, started=False) as made:
+        made.links["a>c"].start()
+        old = await made.publish("a", 0, 3)
+        await copied_to(made, "c", old)
+        await made.engines["a"].deleting.delete(TOPIC)
+        new = await publish(made.engines["a"], b"new")
+        made.links["a>b"].start()
+        await copied_to(made, "b", new)
+        await copied_to(made, "c", old + new)
+        link = made.links["c>b"]
+        link.start()
+        await eventually(lambda: [each["kind"] for each in link.status()["gaps"]] == ["earlier-life"])
+        assert "upgrade b" in link.status()["gaps"][0]["detail"]
+        await link.resolve(TOPIC, "keep-both")
+        others = await made.publish("c", 0, 1)
+        await eventually(lambda: made.entries("b", "c") == others)
+        assert link.figures.reconnects == 0
+
+
 async def copied_to(made: Web, name: str, entries: list[bytes]) -> None:
     await eventually(lambda: made.entries(name, "a") == entries)
 

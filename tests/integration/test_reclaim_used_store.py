@@ -126,6 +126,9 @@ def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_nam
     mesh.until(lambda: mesh.messages("B") == 210, "the new ones at B, without a word of an operator")
     mesh.until(lambda: "earlier-life" in str(gaps(mesh, "C")), "the link to C names what C lacks")
     assert mesh.messages("A") == 210
+    refused = mesh.report("failover", "--from", "A", "--to", "C", "--timeout", "1", status=1)
+    assert "it lacks messages of an earlier life of the topic" in refused["reason"]
+    assert refused["not_received"] == 200
     mesh.run_links("resolve", "A", "C", "--topic", ORDERS, "--policy", "keep-both")
     asyncio.run(publish(a, numbered("n", 10, 20)))
     mesh.until(lambda: mesh.messages("C") == 20 and mesh.messages("B") == 220, "what goes on at C and at B")

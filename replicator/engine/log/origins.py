@@ -6,7 +6,7 @@ far it is here. The rows are the writer's; this is the event loop's view of what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit.putting_back import PUT_BACK_BETWEEN
@@ -103,6 +103,32 @@ class Origins:
         if between is not None and self._log.trimmed < (end := Position.parse(between)):
             found[f"{self._store.cluster}/between"] = end
         return found
+
+    def newest_of_earlier_lives(self, origins: Collection[str]) -> dict[str, list[Position]]:
+        """Return, by origin, the newest message of each earlier life that is here, in order.
+
+        Only ``origins`` are looked at. Those without an earlier life are left out.
+        """
+        cluster, first = self._store.cluster, self._log.first
+        own = self._high_waters.get(cluster)
+        has_own = own is not None and first is not None and first.ledger < own.incarnation  # put back by a reclaim
+        if not has_own and all(origin == cluster for origin in origins):
+            return {}  # the usual case, and no question to the store
+        found: dict[str, list[Position]] = {}
+        for name, last in sorted(self.earlier_lives().items(), key=lambda each: each[1]):
+            origin, _, life = name.rpartition("/")
+            if origin not in origins or not life.isdecimal():
+                continue
+            place = last if origin == cluster else self._store.floor(self._topic_id, origin, last)
+            newest = None if place is None else self._store.newest_message(self._topic_id, origin, place)
+            if newest is not None and newest not in (of_origin := found.setdefault(origin, [])):
+                of_origin.append(newest)
+        return {origin: positions for origin, positions in found.items() if positions}
+
+    def lacks(self, origin: str, position: Position) -> bool:
+        """Return whether the message of ``origin`` at ``position`` was never here, and is not recorded as left out."""
+        is_hole = any(after < position <= upto for after, upto in self.left_out(origin))
+        return not is_hole and not self.had(origin, position)
 
     def had(self, origin: str, position: Position) -> bool:
         """Return whether the entry of ``origin`` at ``position`` is here or was trimmed, in whatever life of the

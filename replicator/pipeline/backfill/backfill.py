@@ -147,6 +147,8 @@ class BackfillRun:
         self._carried = _Carried()
         self._goals: dict[str, TopicGoal] = {}
         self._before: Mapping[str, Mapping[str, Any]] = {}
+        self._lives: Mapping[str, Mapping[str, Sequence[str]]] = {}
+        """By topic and origin, messages of earlier lives that the destination must have."""
         """The topics of the destination when the backfill began."""
         self._told: dict[str, Mapping[str, Any]] = {}
         """By topic, the subscription states that the destination must have."""
@@ -199,7 +201,10 @@ class BackfillRun:
                 raise BadOption("topics", f"no topic of {link.source} that link {link.key} carries matches {pattern!r}")
         chosen = Link("", "", topics=self._request.topics)
         self._goals = {name: goal for name, goal in on_link.items() if chosen.carries(name)}
+        lives = self._lives = {name: goal.earlier for name, goal in self._goals.items() if goal.earlier}
         self._before = clusters.copies(self._destination)
+        if lives:
+            self._before = {**self._before, **clusters.copies(self._destination, list(lives), lives)}
 
     def _much_is_left(self) -> bool:
         there = self._before
@@ -223,7 +228,7 @@ class BackfillRun:
                     self._at_source.release()
                     return backfill.on_released(time.monotonic())
                 case AskCopies(topics):
-                    there = clusters.copies(self._destination, topics)
+                    there = clusters.copies(self._destination, topics, self._lives)
                     missing = {name: missing_of(self._goals[name], there.get(name)) for name in topics}
                     lacking = {name: reason for name, reason in missing.items() if reason is not None}
                     link, stopped = self._at_source.stopped() if lacking else ("", {})
@@ -373,7 +378,7 @@ class BackfillRun:
     def _report(self, seconds: float) -> BackfillReport:
         backfill, link = self._backfill, self._request.link
         try:
-            there = clusters.copies(self._destination, list(self._goals))
+            there = clusters.copies(self._destination, list(self._goals), self._lives)
         except PipelineError:
             there = {}
         done = backfill.phase is Phase.DONE

@@ -132,12 +132,21 @@ class SourceLink:
         return said, {**{str(topic): str(reason) for topic, reason in answer["halted"].items()}, **gaps}
 
 
-def copies(cluster: Cluster, names: Collection[str] | None = None) -> Topics:
-    """How far topics are in a cluster; all of them, or those named. Raises what :class:`DataPlane` raises, and
-    :class:`UnexpectedAnswer` where another cluster's worker answers."""
+def copies(
+    cluster: Cluster,
+    names: Collection[str] | None = None,
+    earlier: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+) -> Topics:
+    """Return how far topics are in a cluster; all of them, or those named.
+
+    The answers name earlier lives of topics. Those with messages in ``earlier``, by topic and origin, say which of
+    these messages are missing. Raises what :class:`DataPlane` raises.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     with DataPlane(cluster.url) as worker:
-        for body in [{}] if names is None else [{"names": batch} for batch in _batches(names, NAMED_MAX)]:
+        for batch in [None] if names is None else _batches(names, NAMED_MAX):
+            asked = {name: earlier[name] for name in batch or () if name in earlier} if earlier else {}
+            body: dict[str, Any] = {"earlier": asked} if batch is None else {"earlier": asked, "names": batch}
             found |= topics_by_name(worker.call("POST", "/failover/v1/topics", body))
     return found
 

@@ -15,11 +15,12 @@ Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from snapshots.position import Position
+from snapshots.ack_vector import Range, claimed, within
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
@@ -45,6 +46,8 @@ class TopicGoal:
     """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
+    earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By origin, the newest message of each earlier life of the topic that the source has."""
     unreplicated: tuple[str, ...] = ()
     """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 
@@ -62,6 +65,7 @@ def goals_of(
             {origin: mark for origin in sorted(origins) if (mark := _mark(topic, origin)) is not None},
             int(topic["messages"]),
             tuple(each for each, state in topic["subscriptions"].items() if state["replicated"]),
+            {origin: each for origin, each in topic.get("earlier", {}).items() if origin in origins},
             tuple(each for each, state in topic["subscriptions"].items() if not state["replicated"]),
         )
         for name, topic in topics.items()
@@ -82,6 +86,8 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
             return f"it has another incarnation of what {origin} published"
         if has.position < mark.position:
             return f"it has {origin} up to {has.position} of {mark.position}"
+        if there is not None and (lacks := there.get("lacks", {}).get(origin)):
+            return f"it lacks messages of an earlier life of {origin}'s topic, up to {lacks[-1]}"
     return None
 
 
@@ -130,24 +136,39 @@ def _lacking(high_water: Mapping[str, str], here: Mapping[str, Any], there: Mapp
         if left is not None and left["incarnation"] != left_there["incarnation"]:
             return f"it is of another incarnation of what {origin} published"
         newest = Position.parse(high_water[origin])
-        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)  # the source may not have these
-        before = max(end_before(from_data(here.get("starts", {})), origin), earlier)
-        lacking = _acknowledged_here_only(left, left_there, before, newest)
+        earlier = end_of_earlier_lives(int(left_there["incarnation"]), newest)
+        vector = here.get("vector", {}).get(origin) if earlier > BEFORE_ALL else None
+        claims = [] if vector is None else claimed(vector)
+        start = end_before(from_data(here.get("starts", {})), origin)
+        lacking = _acknowledged_here_only(left, left_there, (start, newest), (earlier, claims))
         if lacking:
             return f"{lacking} entries of {origin} that are acknowledged at the source are not there"
     return None
 
 
 def _acknowledged_here_only(
-    left: Mapping[str, Any] | None, left_there: Mapping[str, Any], after: Position, upto: Position
+    left: Mapping[str, Any] | None,
+    left_there: Mapping[str, Any],
+    between: Range,
+    earlier: tuple[Position, list[Range]],
 ) -> int:
-    """Return how many entries after ``after`` and up to ``upto`` have messages that only the source acknowledged.
+    """Return how many entries have messages that only the source acknowledged.
 
-    ``left`` is the source's state, ``left_there`` the destination's. ``upto`` is included.
+    ``left`` is the source's state, ``left_there`` the destination's. Entries in ``between`` are counted: after its
+    first position, and up to its last. ``earlier`` has the end of earlier lives of the topic, and what the source
+    claims. The source claims nothing of a life that it does not have, so up to that end only its claims count.
     """
     here, there = _positions(left), _positions(left_there)
-    there.discard_through(after)
-    there.discard_above(upto)
+    there.discard_through(between[0])
+    there.discard_above(between[1])
+    end, claims = earlier
+    if end > BEFORE_ALL:
+        of_earlier = there.copy()
+        of_earlier.discard_above(end)
+        there.discard_through(end)
+        runs = [(Position(first.ledger, first.entry - 1), last) for first, last in of_earlier.runs()]
+        for after, upto in within(runs, claims):
+            there.add_range(upto.ledger, after.entry + 1, upto.entry)
     shared = there.common(here)
     there.difference_update(here)
     parts = {} if left is None else left["batches"]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from replicator.links.gaps import policies_for
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.cluster_state import Progress, Wanted, no_progress
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
@@ -157,12 +156,15 @@ def _left(report: VerifyReport, clusters: Mapping[str, str], file: Path) -> Iter
     for name, url in clusters.items():
         if any(each.fault == "gaps" for each in report.findings):
             for link in _stopped(url):
-                for topic, kind in link.gaps.items():
+                for topic, (kind, policies) in link.gaps.items():
                     named = link.key.partition("#")[2]
+                    if not policies:
+                        yield f"left: link {link.key} has a gap ({kind}) in {topic}: {link.stopped[topic]}"
+                        continue
                     yield (
                         f"left: link {link.key} has a gap ({kind}) in {topic}: replicator links resolve -f {file} "
                         f"--from {name} --to {link.destination}{f' --name {named}' if named else ''} --topic {topic} "
-                        f"--policy {'|'.join(policies_for(kind))}"
+                        f"--policy {'|'.join(policies)}"
                     )
         try:
             with VerifyPlane(url) as worker:

@@ -11,6 +11,7 @@ import numpy as np
 from replicator.engine.log.arrow import read_stream
 from replicator.engine.log.block_heads import HEADS_SCHEMA
 from replicator.engine.topic_digest import DIGEST_FORM
+from replicator.links.gaps import policies_for
 from replicator.peering.comparing import (
     DIGESTS_ROUTE,
     STATES_ROUTE,
@@ -59,8 +60,8 @@ class LinkState:
     paused: bool
     stopped: Mapping[str, str]
     """Topics that the link no longer copies, each with the reason."""
-    gaps: Mapping[str, str]
-    """Topics of ``stopped`` that have a gap, each with the kind of the gap."""
+    gaps: Mapping[str, tuple[str, Sequence[str]]]
+    """Topics of ``stopped`` that have a gap, each with the kind of the gap and the policies that end it."""
 
 
 class BlockUnreadable(UnexpectedAnswer):
@@ -116,7 +117,10 @@ class VerifyPlane(DataPlane):
                         **{str(topic): str(reason) for topic, reason in link["halted"].items()},
                         **{str(gap["topic"]): f"{gap['kind']}: {gap['detail']}" for gap in link["gaps"]},
                     },
-                    gaps={str(gap["topic"]): str(gap["kind"]) for gap in link["gaps"]},
+                    gaps={
+                        str(gap["topic"]): (str(gap["kind"]), gap.get("policies", policies_for(str(gap["kind"]))))
+                        for gap in link["gaps"]
+                    },
                 )
                 for link in answer["links"]
             ]

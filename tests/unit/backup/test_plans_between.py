@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.backup.directory_peer import plans_between
+import pytest
+
+from replicator.backup.directory_peer import lacking_at, plans_between
 from replicator.backup.reclaim_peers import Peer
-from replicator.backup.reclaim_plan import OwnLog, PeerCopy
+from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan
 from replicator.failover.epochs import FIRST
+from replicator.pipeline.errors import UnexpectedAnswer
 from snapshots.position import Position
 
 LIFE = 10
@@ -44,3 +47,25 @@ def test_what_was_trimmed_there_does_not_come_back() -> None:
 def test_another_life_or_one_that_was_deleted_on_purpose_does_not_lie_between() -> None:
     assert ranges([(11, 0, 4), (20, 0, 2)], [(15, 0, 6)], life=12) == []
     assert ranges([(11, 0, 4), (20, 0, 2)], [(15, 0, 6)], deleted=True) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("NotCopied", 404, "other lacks what came back"),
+        ("PositionTrimmed", 410, "other has trimmed what came back"),
+        ("PermissionDenied", 403, "other does not say whether it has what came back"),
+    ],
+)
+def test_a_peer_is_not_said_to_lack_what_it_trimmed_or_does_not_tell(code: str, status: int, said: str) -> None:
+    class Plane:
+        def place(self, *_: object) -> None:
+            error = UnexpectedAnswer("refused")
+            error.code, error.status = code, status
+            raise error
+
+    plane: Any = Plane()
+    peer = Peer("other", plane, {"t": [PeerCopy(LIFE, Position(30, 5))]}, FIRST, {}, {})
+    plan = TopicPlan("t", LIFE, Position(11, 4), Position(11, 7), False, {}, {}, (), below=True, between=True)
+    (text,) = lacking_at([peer], plan, Position(11, 7), "a")
+    assert said in text

@@ -11,6 +11,7 @@ from engine_support import TOPIC, message, opened
 
 from replicator.backup import repairing
 from replicator.backup.repairing import _Asking
+from replicator.pipeline.errors import UnexpectedAnswer
 from snapshots.position import BEFORE_ALL
 
 
@@ -38,3 +39,29 @@ def test_invariant_11_a_cluster_that_takes_the_connection_and_is_silent_is_waite
             assert len(said) == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "answered"),
+    [
+        ("NotCopied", 404, True),
+        ("PositionTrimmed", 410, True),
+        ("BlockCorrupt", 500, True),
+        ("PermissionDenied", 403, False),
+        (None, 404, False),
+        ("InternalError", 500, False),
+        (None, None, False),
+    ],
+)
+def test_a_cluster_that_refuses_to_answer_does_not_say_that_it_has_no_such_block(
+    monkeypatch: pytest.MonkeyPatch, code: str | None, status: int | None, answered: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        error = UnexpectedAnswer("refused")
+        error.code, error.status = code, status
+        raise error
+
+    monkeypatch.setattr(repairing, "_block_there", refuse)
+    asking = _Asking({"eu-west": "http://127.0.0.1:1"}, lambda _: None)
+    assert asking.ask(TOPIC, "us-east", 1, BEFORE_ALL, lambda _: True) == (None, "eu-west: refused")
+    assert asking.all_answered() is answered

@@ -141,6 +141,39 @@ def test_what_is_left_at_the_target_of_an_earlier_life_is_not_compared(left_ther
     assert subscription.equal is equal
 
 
+@pytest.mark.parametrize(
+    ("vector", "equal"),
+    [
+        ({"ranges": [["5:-1", "5:9"], ["2000:-1", "2000:7"]]}, False),
+        ({"ranges": [["2000:-1", "2000:7"]], "beyond": [["5:3", "5:4"]]}, False),
+        ({"ranges": [["5:9", "5:12"], ["2000:-1", "2000:7"]], "beyond": [["6:0", "6:9"]]}, True),
+    ],
+    ids=["all of it", "a part of it", "what the target does not have left"],
+)
+def test_what_the_source_acknowledged_of_an_earlier_life_must_be_acknowledged_at_the_target(
+    vector: dict[str, Any], equal: bool
+) -> None:
+    here, there = digests("abc", "2000:9"), digests("other", "2000:9")
+    here[NAME]["subscriptions"]["s"]["vector"] = {"A": {"beyond": [], "batches": {}} | vector}
+    for each, beyond in ((here, [["2000:8", "2000:9"]]), (there, [["5:0", "5:9"], ["2000:8", "2000:9"]])):
+        each[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": {"incarnation": 1000, "beyond": beyond, "batches": {}}}
+    (subscription,) = compared(topic(), topic(), digests=(here, there)).subscriptions
+    assert subscription.equal is equal
+
+
+@pytest.mark.parametrize(("parts_there", "equal"), [([0, 1], True), ([0], False), ([], False)])
+def test_parts_of_a_batch_of_an_earlier_life_must_be_acknowledged_at_the_target(
+    parts_there: list[int], equal: bool
+) -> None:
+    here, there = digests("abc", "2000:9"), digests("other", "2000:9")
+    here[NAME]["subscriptions"]["s"]["vector"] = {"A": {"ranges": [], "beyond": [], "batches": {"5:4": [0, 1]}}}
+    for each, beyond, parts in ((here, [["5:4", "5:4"]], [0, 1]), (there, [["5:3", "5:9"]], parts_there)):
+        left = {"incarnation": 1000, "beyond": beyond, "batches": {"5:4": parts}}
+        each[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": left}
+    (subscription,) = compared(topic(), topic(), digests=(here, there)).subscriptions
+    assert subscription.equal is equal
+
+
 def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
     there = digests("abc", other="y", other_position="5:8")
     assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True
@@ -198,3 +231,12 @@ def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_
     replicated = topic()
     del replicated["subscriptions"]["own"]
     assert note_of_unreplicated({NAME: replicated}, "B") is None
+
+
+def test_messages_of_an_earlier_life_that_the_target_lacks_are_counted_as_missing() -> None:
+    here = topic() | {"earlier": {"A": ["0:7"]}, "earlier_messages": {"A": 8}}
+    assert goals("A", {NAME: here}, lambda *_: True) == {NAME: Goal(7, Position(1, 9), (Position(0, 7),))}
+    report = compared(here, topic() | {"lacks": {"A": ["0:7"]}})
+    assert (report.missing_messages, report.exact) == (8, False)
+    report = compared(here, topic() | {"lacks": {}})
+    assert (report.missing_messages, report.exact) == (0, True)

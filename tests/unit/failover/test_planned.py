@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replicator.failover.planned import (
     AnnounceEpoch,
     AskTarget,
@@ -100,3 +102,14 @@ def test_a_source_without_messages_is_switched_at_once() -> None:
     switch = PlannedSwitch("A", "B", deadline_ms=100)
     switch.start()
     assert switch.on_fenced({}, []) == [WriteEpoch()]
+
+
+def test_messages_of_an_earlier_life_that_the_source_has_are_awaited_too() -> None:
+    switch = PlannedSwitch("a", "b", deadline_ms=100)
+    switch.start()
+    old = Position(1, 4)
+    goal = replace(GOAL, earlier=(old,))
+    assert switch.on_fenced({"t": goal, "u": GOAL}, []) == [AskTarget(("t", "u"), {"t": (old,)})]
+    assert switch.on_copies({"t": GOAL, "u": GOAL}, 1, {"t": (old,)}) == [AskTarget(("t",), {"t": (old,)})]
+    assert switch.missing == {"t": "it lacks messages of an earlier life of the topic, up to 1:4"}
+    assert switch.on_copies({"t": GOAL}, 2) == [WriteEpoch()]

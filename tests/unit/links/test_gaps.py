@@ -211,3 +211,19 @@ def test_what_is_missing_before_a_block_is_the_newest_below_it() -> None:
     assert [missing.before("x", at(entry)) for entry in (5, 7, 8, 10)] == [at(3), at(6), at(6), at(9)]
     assert missing.newest("x") == at(9)
     assert missing.before("own", at(5)) == missing.newest("own") == BEFORE_ALL
+
+
+def test_a_later_life_known_by_markers_alone_ends_by_copying_anew_which_loses_no_message() -> None:
+    found = gap({"own": Mark(9, Position(9, 3), BEFORE_ALL, 4)})
+    assert found is not None
+    assert (found.kind, found.policies()) == (LOST_DATA, ["copy-anew"])
+    assert "by markers" in found.detail
+    assert "its 4 messages" in found.detail
+    assert "reclaim" not in found.detail
+    assert not found.allows("copy-anew"), "an operator decides it"
+
+
+def test_a_destination_that_cannot_say_what_it_lacks_is_to_be_upgraded_and_an_operator_may_go_on() -> None:
+    found = Gap.unknown_lives("own", Position(3, 4), "there")
+    assert found.policies() == ["keep-both"]
+    assert found.detail.index("upgrade there") < found.detail.index("keep-both")

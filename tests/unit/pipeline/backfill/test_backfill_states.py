@@ -114,3 +114,25 @@ def test_what_is_left_there_of_an_earlier_life_is_not_the_sources_business() -> 
     assert lacking_states(here, answer("2000:9", sub=there)) == {}
     there = state(("5:0", "5:9"), ("2000:6", "2000:9"), incarnation=1000)
     assert "1 entries of east" in lacking_states(here, answer("2000:9", sub=there))["sub"]
+
+
+def test_what_the_source_acknowledged_of_an_earlier_life_is_awaited_there() -> None:
+    ours = state(("5:8", "5:8"), ("2000:7", "2000:9"), incarnation=1000)
+    ours["vector"] = {"east": {"ranges": [["5:1", "5:6"]], "beyond": [["6:0", "6:9"]], "batches": {"5:8": [0]}}}
+    ours["unconsumed"]["east"]["batches"] = {"5:8": [0]}
+    here = answer("2000:9", sub=ours)
+    there = state(("5:0", "5:9"), ("2000:8", "2000:9"), incarnation=1000)
+    assert "6 entries of east" in lacking_states(here, answer("2000:9", sub=there))["sub"]
+    there["unconsumed"]["east"] = {"incarnation": 1000, "beyond": [["5:0", "5:1"], ["5:7", "5:9"]], "batches": {}}
+    assert "1 entries of east" in lacking_states(here, answer("2000:9", sub=there))["sub"]
+    there["unconsumed"]["east"]["batches"] = {"5:8": [0]}
+    assert lacking_states(here, answer("2000:9", sub=there)) == {}
+
+
+def test_messages_of_an_earlier_life_that_the_destination_lacks_keep_the_goal_from_being_reached() -> None:
+    here = topic({"east": "1:9"}) | {"earlier": {"east": ["0:7"], "west": ["0:1"]}}
+    goal = goals_of({TOPIC: here}, {"east"}, "west", lambda _: True)[TOPIC]
+    assert goal.earlier == {"east": ["0:7"]}
+    lacks = topic({"east": "1:9"}) | {"lacks": {"east": ["0:7"]}}
+    assert missing_of(goal, lacks) == "it lacks messages of an earlier life of east's topic, up to 0:7"
+    assert missing_of(goal, topic({"east": "1:9"})) is None
