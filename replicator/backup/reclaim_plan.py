@@ -187,7 +187,9 @@ def _plan_below(
     Return None if no peer has more. Return in words why the life is refused if its ledgers do not lie below
     ``ceiling``, the incarnation of the next life.
     """
-    here = [Position(ledger, last) for ledger, _, last in runs if incarnation < ledger < ceiling]
+    end = max(copy.mark for copy in copies.values())  # later ledgers can be of an older life that went on
+    below = min(ceiling, end.ledger + 1)
+    here = [Position(ledger, last) for ledger, _, last in runs if incarnation < ledger < below]
     plan = _plan(name, incarnation, max(here, default=Position(incarnation, -1)), copies, rewritten, made_anew=False)
     if plan is None:
         return None

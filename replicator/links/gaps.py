@@ -105,7 +105,7 @@ class Gap:
     what: str
     """Text that says what is wrong, without advice."""
     reclaim_only: bool = False
-    """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
+    """Whether no policy ends the gap: the source's store is an older copy, and a reclaim must come first."""
     held: int | None = None
     """Number of messages that ``copy-anew`` would delete; None if the destination did not report it."""
     place: GapPlace = GapPlace("SOURCE", "DESTINATION", "TOPIC")
@@ -167,7 +167,8 @@ class Gap:
         if deleted and self.reclaim_only:
             delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
             return [
-                f"No policy ends this gap. If nothing of the topic is needed at {source}, delete it again: {delete}"
+                f"Stop the worker of {source}, and begin a new life of the topic: {self.place.reclaim()}. Nothing is "
+                f"lost by that. If nothing of the topic is needed at {source}, delete it again instead: {delete}"
             ]
         skip = f"{self.place.resolve(SKIP_AND_RECORD)} goes on without it, for good: it stays at {there} only"
         if deleted:
