@@ -8,7 +8,8 @@ Nothing can be taken back, because both lives were deleted on purpose. So the to
 the other clusters know of it. Its log stays, as an earlier life (docs/adr/0085). From then on it is a topic that was
 made again.
 
-1. A topic qualifies if a cluster that was asked knows a later life of it, and all such later lives were deleted.
+1. A topic qualifies if a cluster that was asked knows a later life of it, and all such later lives were deleted or
+   were put back into the log just now.
 2. Nothing of the log lies above the later lives, as right after a restore: the new life is a new id.
 3. A worker published on the older store, so blocks lie above the later lives. The new life is an id between both, and
    these blocks belong to it from then on. Only their headers change.
@@ -17,12 +18,13 @@ made again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from replicator.backup.reclaim_peers import Peer
+from replicator.backup.reclaim_plan import Lives
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.block_heads import BlockHead
@@ -49,18 +51,16 @@ class NewLife:
     """Position above which this cluster's blocks belong to the new life."""
 
 
-def new_life(
-    engine: Engine, topic: Topic, peers: Sequence[Peer], deleted: Mapping[str, Collection[int]]
-) -> NewLife | str | None:
+def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) -> NewLife | str | None:
     """Return the new life that ``topic`` must begin. Return None if it needs none.
 
-    ``deleted`` has, by peer, the lives that were deleted on purpose. Return in words why no life can begin.
+    ``lives`` is the plan of the reclaim, which was carried out. Return in words why no life can begin.
     """
     name, known = topic.name, dict[int, Position]()
     for peer in peers:
         for copy in peer.copies.get(name, ()):
             if copy.incarnation > topic.incarnation:
-                if copy.incarnation not in deleted.get(peer.name, ()):
+                if copy.incarnation not in lives.deleted.get(peer.name, ()) and not lives.joins:
                     return None  # that life comes back, or is refused with a reason of its own
                 known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
         for life, upto in peer.deletions.get(name, {}).items():
@@ -89,6 +89,24 @@ def new_life(
     return NewLife(later, above, incarnation, Position(above + 1, -1))
 
 
+def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:
+    """Return whether later lives of ``topic`` at ``peers`` lie apart from what the log here has of its own life, so
+    that they can be put back into the log."""
+    copies = [copy for peer in peers for copy in peer.copies.get(topic.name, ())]
+    later = [copy for copy in copies if copy.incarnation > topic.incarnation]
+    if not later or topic.compaction.state.horizon > BEFORE_ALL:
+        return False
+    above = max(copy.mark.ledger for copy in later)
+    if any(copy.incarnation == topic.incarnation and copy.mark.ledger > above for copy in copies):
+        return False
+    for head in _own_blocks(engine, topic, Position(min(copy.incarnation for copy in later), -1)):
+        if head.first.ledger > above:
+            break
+        if head.header.incarnation == topic.incarnation:
+            return False
+    return True
+
+
 async def begin(engine: Engine, topic: Topic, new: NewLife) -> Topic:
     """Begin the life ``new`` of ``topic``, and return the topic as it is loaded then. It can be cut off and begun
     again."""
@@ -105,9 +123,9 @@ async def begin(engine: Engine, topic: Topic, new: NewLife) -> Topic:
 def in_words(name: str, new: NewLife) -> str:
     """Return the sentence that tells an operator of a new life."""
     return (
-        f"{name}: other clusters know a later life ({new.later}), which was deleted. A new life begins here, and what "
-        "the log has stays as an earlier one. Where a link stops at it, `replicator links resolve` with keep-both goes "
-        "on"
+        f"{name}: other clusters know a later life of it ({new.later}) than this store. A new life begins here, and "
+        "what the log has stays as earlier ones. Where a link stops at it, `replicator links resolve` with keep-both "
+        "goes on"
     )
 
 

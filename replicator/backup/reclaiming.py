@@ -211,7 +211,7 @@ def _planned(
     begun: list[str] = []
     for topic, lives in found.items():
         here = None if engine is None else engine.find(topic)
-        new = None if engine is None or here is None else new_lives.new_life(engine, here, peers, lives.deleted)
+        new = None if engine is None or here is None else new_lives.new_life(engine, here, peers, lives)
         if isinstance(new, str):
             lost.append(new)
         elif new is not None:
@@ -324,7 +324,7 @@ class _Run:
 
     async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
-        new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives.deleted)
+        new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives)
         if isinstance(new, str):
             self._done.loses(new)
         elif topic is not None and new is not None:
@@ -443,6 +443,7 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
         own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
         replaceable=_is_replaceable(engine, topic, own_last, own, copies),
+        joins=new_lives.can_join(engine, topic, peers),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
     lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
