@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.backup import new_lives
+from replicator.backup.copied_cursors import merge_cursors
 from replicator.backup.directory_peer import lacking_at, open_directory, plans_between
 from replicator.backup.errors import WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
@@ -298,6 +299,7 @@ class _Run:
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += _deleted(engine, name, lives, peers, others_come_back=came_back)
             await self._finish(engine.find(name))
+            await self._merge_cursors(name)
             await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
@@ -321,6 +323,13 @@ class _Run:
             planes = [peer.plane for peer in self._peers.values()]
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
             await finish_put_back(self._engine, topic, told)
+
+    async def _merge_cursors(self, name: str) -> None:
+        """Merge the subscriptions that another copy of the store has of a topic into those here."""
+        for peer in self._peers.values():
+            topic, other = self._engine.find(name), None if peer.engine is None else peer.engine.find(name)
+            if topic is not None and other is not None:
+                await merge_cursors(self._engine, topic, other, self._begin)
 
     async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
