@@ -111,7 +111,7 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         }
         runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
         record = engine.store.meta(RECORD)
-        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs)
+        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs, engine)
 
 
 def _earlier_lives(engine: Engine, name: str) -> Mapping[int, Position]:
@@ -173,14 +173,14 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
     state = topic.subscriptions[name].cursor.state
     acked = {
         "incarnation": str(topic.incarnation),
-        "ranges": [[str(after), str(upto)] for after, upto in _had_through(topic, state.mark_delete)],
+        "ranges": [[str(after), str(upto)] for after, upto in had_through(topic, state.mark_delete)],
         "beyond": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
         "batches": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
     }
     return {"generation": state.generation, "vector": {topic.cluster: acked}, "starts": as_data(state.starts)}
 
 
-def _had_through(topic: Topic, upto: Position) -> list[Range]:
+def had_through(topic: Topic, upto: Position) -> list[Range]:
     """Return what the log has or had up to ``upto``, ledger by ledger. Of what it lacks nothing was consumed there."""
     log = topic.log
     runs = [

@@ -67,6 +67,7 @@ class ReclaimAnswer(TypedDict):
     epoch: Annotated[int, "the failover epoch now"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
     deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
+    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]
 
 
 class PlannedTopic(TypedDict):
@@ -89,6 +90,7 @@ class ReclaimPlanAnswer(TypedDict):
     topics: Annotated[list[PlannedTopic], "of which something would come back"]
     lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]
     deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
+    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]
 
 
 class RestoreAnswer(TypedDict):

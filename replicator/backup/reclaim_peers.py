@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
 from replicator.backup.reclaim_plan import PeerCopy
+from replicator.engine.engine import Engine
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.failover.epochs import from_json
 from replicator.pipeline.data_plane import DataPlane
@@ -48,6 +49,8 @@ class Peer:
     runs: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
     """By topic, the ledgers of the log with their first and last entries. Only another copy of this cluster's store has
     them."""
+    engine: Engine | None = None
+    """The opened store. Only another copy of this cluster's store has it."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:

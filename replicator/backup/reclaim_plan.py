@@ -13,6 +13,8 @@ For each topic, with A the cluster that lost data:
 3. An earlier life that A lost is put back below the newest one (:attr:`TopicPlan.below`). That happens when A's worker
    was started on an empty directory, and so began a new life. All ledger ids of a life are above its incarnation, and
    below the incarnation of the next life. If that is not true because a clock was behind, the earlier life is refused.
+   A's own life can be the earlier one, and must stay, as when a volume was missing for a while and is back. Then the
+   later life is put back into A's log, and A begins a new life above both (:attr:`Lives.joins`).
 4. A peer that has A's messages up to m, and trimmed them up to t, has (t, m] except what links left out. A peer that
    gets them by a link that rewrites or filters messages has nothing that A can take back.
 5. What no peer has between p and the highest m is a hole.
@@ -24,10 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from replicator.engine.lineage import Judgement
 from snapshots.ack_vector import Range, merged_ranges, without
 from snapshots.position import BEFORE_ALL, Position
+
+ABOVE_ALL: Final = 1 << 63
+"""Stands for the incarnation of a life that has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,9 @@ class OwnLog:
     """The ledgers of the log in order, each with its first and its last entry."""
     replaceable: bool = True
     """Whether A may delete the topic to make it anew in a later life: whatever is here was deleted on purpose."""
+    joins: bool = False
+    """Whether A can keep its log, take a later life back into it, and begin a new life above both
+    (:mod:`replicator.backup.new_lives`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,8 @@ class Lives:
     """Plans for what is put back below the end of the log: earlier lives first, the oldest of them first."""
     refused: tuple[str, ...] = ()
     """Messages that have no place in the log any more and cannot be taken back, in words."""
+    joins: bool = False
+    """Whether the plans take back a life that is later than the topic's, so that the topic must begin a new one."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the peer."""
 
@@ -127,10 +138,13 @@ def plan_lives(
             if judgement is not Judgement.SAME:
                 lost.add(copy.incarnation)
     refused: list[str] = []
+    joins = False
     newest, top, runs = None, None if here is None else here.incarnation, () if here is None else here.runs
     if wanted and (here is None or max(wanted) >= here.incarnation):
         life = max(wanted)
-        if here is not None and life > here.incarnation and not here.replaceable:
+        if here is not None and life > here.incarnation and not here.replaceable and here.joins:
+            joins, top = True, ABOVE_ALL
+        elif here is not None and life > here.incarnation and not here.replaceable:
             refused.append(
                 f"{name}: {', '.join(sorted(wanted[life]))} has messages of a life with a higher id ({life}) than the "
                 f"one that goes on here ({here.incarnation}), which has messages, too: all stay where they are. To "
@@ -144,6 +158,8 @@ def plan_lives(
                 runs = ()
     below: list[TopicPlan] = []
     above = sorted(each for each in {*wanted, top} if each is not None)
+    if joins and here is not None:
+        above = sorted({*above, here.incarnation})
     for life in sorted(lost):
         if top is None or life >= top:
             continue
@@ -153,7 +169,7 @@ def plan_lives(
             refused.append(plan)
         elif plan is not None:
             below.append(plan)
-    return Lives(newest, tuple(below), tuple(refused), deleted)
+    return Lives(newest, tuple(below), tuple(refused), joins, deleted)
 
 
 def plan_topic(
@@ -187,7 +203,9 @@ def _plan_below(
     Return None if no peer has more. Return in words why the life is refused if its ledgers do not lie below
     ``ceiling``, the incarnation of the next life.
     """
-    here = [Position(ledger, last) for ledger, _, last in runs if incarnation < ledger < ceiling]
+    end = max(copy.mark for copy in copies.values())  # later ledgers can be of an older life that went on
+    below = min(ceiling, end.ledger + 1)
+    here = [Position(ledger, last) for ledger, _, last in runs if incarnation < ledger < below]
     plan = _plan(name, incarnation, max(here, default=Position(incarnation, -1)), copies, rewritten, made_anew=False)
     if plan is None:
         return None

@@ -34,6 +34,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from replicator.backup import new_lives
+from replicator.backup.copied_cursors import merge_cursors
 from replicator.backup.directory_peer import lacking_at, open_directory, plans_between
 from replicator.backup.errors import WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
@@ -99,6 +101,8 @@ class Reclaimed:
     """Known losses, and clusters that were not asked, in words."""
     deleted: list[str] = field(default_factory=list)
     """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    begun: list[str] = field(default_factory=list)
+    """Topics that began a new life because a later one than theirs was deleted, in words."""
     damaged: bool = False
     """Whether something is lost because a block is damaged at a peer."""
 
@@ -116,6 +120,8 @@ class ReclaimPlan:
     """Known losses, and clusters that would not be asked, in words."""
     deleted: tuple[str, ...]
     """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    begun: tuple[str, ...] = ()
+    """Topics that would begin a new life because a later one than theirs was deleted, in words."""
     without: frozenset[str] = frozenset()
     """Clusters that were not asked."""
 
@@ -203,6 +209,14 @@ def _planned(
     lost = [each for lives in found.values() for each in lives.refused]
     if engine is not None:
         lost += [each for topic in found for each in _out_of_place(engine, topic, peers, found[topic])]
+    begun: list[str] = []
+    for topic, lives in found.items():
+        here = None if engine is None else engine.find(topic)
+        new = None if engine is None or here is None else new_lives.new_life(engine, here, peers, lives)
+        if isinstance(new, str):
+            lost.append(new)
+        elif new is not None:
+            begun.append(new_lives.in_words(topic, new))
     return ReclaimPlan(
         tuple(plan for lives in found.values() for plan in lives.plans),
         (*lost, *_not_asked(name, without)),
@@ -211,6 +225,7 @@ def _planned(
             for topic, lives in found.items()
             for each in _deleted(engine, topic, lives, peers, others_come_back=bool(lives.plans))
         ),
+        tuple(begun),
         without,
     )
 
@@ -284,6 +299,8 @@ class _Run:
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += _deleted(engine, name, lives, peers, others_come_back=came_back)
             await self._finish(engine.find(name))
+            await self._merge_cursors(name)
+            await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
         done.loses(*_not_asked(engine.cluster, self._without))
@@ -306,6 +323,23 @@ class _Run:
             planes = [peer.plane for peer in self._peers.values()]
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
             await finish_put_back(self._engine, topic, told)
+
+    async def _merge_cursors(self, name: str) -> None:
+        """Merge the subscriptions that another copy of the store has of a topic into those here."""
+        for peer in self._peers.values():
+            topic, other = self._engine.find(name), None if peer.engine is None else peer.engine.find(name)
+            if topic is not None and other is not None:
+                await merge_cursors(self._engine, topic, other, self._begin)
+
+    async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
+        """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
+        new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives)
+        if isinstance(new, str):
+            self._done.loses(new)
+        elif topic is not None and new is not None:
+            await self._begin()
+            await new_lives.begin(self._engine, topic, new)
+            self._done.begun.append(new_lives.in_words(topic.name, new))
 
     async def _take_back(self, plan: TopicPlan) -> ReclaimedTopic:
         topic = await _topic(self._engine, plan)
@@ -386,9 +420,15 @@ def _deleted(
             f"{name} was deleted on purpose up to {max(last.values())} ({', '.join(sorted(last))} still "
             f"{'has a copy' if len(last) == 1 else 'have copies'}): nothing of that life comes back"
             + ("; other lives of it do" if others_come_back else "")
-            + ("; this store has it: delete it there again" if here is not None and here.incarnation == life else "")
+            + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
         )
     return found
+
+
+def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
+    if engine is None or topic is None:
+        return False
+    return topic.incarnation == life or life in engine.origin_stores.earlier_lives(topic)
 
 
 def _not_asked(cluster: str, without: frozenset[str]) -> list[str]:
@@ -412,6 +452,7 @@ def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: f
         own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
         replaceable=_is_replaceable(engine, topic, own_last, own, copies),
+        joins=new_lives.can_join(engine, topic, peers),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
     lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))

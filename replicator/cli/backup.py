@@ -389,12 +389,13 @@ def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
         # Nothing is missing only if every cluster was asked, and nothing is named as lost.
         lines.append(
             "nothing came back"
-            if done.lost or done.deleted
+            if done.lost or done.deleted or done.begun
             else f"the other clusters have nothing of {cluster}'s messages that it lacks"
         )
     if done.epoch != done.epoch_before:
         lines.append(f"there was a failover: epoch {done.epoch} (this store had {done.epoch_before})")
     lines += _not_taken(done.deleted)
+    lines += done.begun
     lines += [f"lost: {lost}" for lost in done.lost]
     lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
@@ -420,10 +421,11 @@ def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     if not lines:
         lines.append(
             "nothing would come back"
-            if plan.lost or plan.deleted
+            if plan.lost or plan.deleted or plan.begun
             else f"the other clusters have nothing of {cluster}'s messages that it lacks"
         )
     lines += _not_taken(plan.deleted)
+    lines += plan.begun
     lines += [f"lost: {lost}" for lost in plan.lost]
     lines.append("Nothing was changed.")
     return lines
@@ -444,6 +446,7 @@ def _reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
         "epoch": done.epoch,
         "lost": done.lost,
         "deleted": done.deleted,
+        "begun": done.begun,
     }
 
 
@@ -462,7 +465,7 @@ def _plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
         }
         for topic in plan.topics
     ]
-    return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted)}
+    return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted), "begun": list(plan.begun)}
 
 
 def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[list[BackupAnswer]]:

@@ -108,7 +108,7 @@ class Gap:
     what: str
     """Text that says what is wrong, without advice."""
     reclaim_only: bool = False
-    """Whether no policy ends the gap: the source's store is an older copy, and must reclaim what it lost."""
+    """Whether no policy ends the gap: the source's store is an older copy, and a reclaim must come first."""
     markers_only: bool = False
     """Whether the destination has only markers of a later life, so that no message would be lost with them."""
     held: int | None = None
@@ -193,7 +193,8 @@ class Gap:
         if deleted and self.reclaim_only:
             delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
             return [
-                f"No policy ends this gap. If nothing of the topic is needed at {source}, delete it again: {delete}"
+                f"Stop the worker of {source}, and begin a new life of the topic: {self.place.reclaim()}. Nothing is "
+                f"lost by that. If nothing of the topic is needed at {source}, delete it again instead: {delete}"
             ]
         skip = f"{self.place.resolve(SKIP_AND_RECORD)} goes on without it, for good: it stays at {there} only"
         if deleted:

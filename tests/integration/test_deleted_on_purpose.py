@@ -131,7 +131,6 @@ def test_a_restore_that_brings_a_deleted_topic_itself_names_it(mesh: Mesh) -> No
     assert f"took back 60 messages of {GOING}" in mesh.reclaim("A"), "what was confirmed since is no deleted topic"
 
 
-@pytest.mark.xfail(reason="the gap of a store that is older than a deleted life has no way on", strict=True)
 def test_invariant_12_a_restore_that_brings_a_topic_of_before_two_deletions_has_a_way_on(mesh: Mesh) -> None:
     published(mesh)
     mesh.create("A")

@@ -223,7 +223,7 @@ async def clusters(path: Path, settings: EngineSettings | None = None) -> AsyncI
             peers = []
             for name in NAMES:
                 engine = await stack.enter_async_context(opened(path / name, name, settings))
-                peer = Peer(engine, DataPlaneServer(engine))
+                peer = Peer(engine, DataPlaneServer(engine, {"us-east"}))
                 peer.server.also = peer.add
                 await peer.server.start()
                 stack.callback(mend, peer)

@@ -83,6 +83,7 @@ ONLY_BYTES_MAX: Final = 4096
 """Some hundred clusters; a message that names more is refused."""
 _HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
 _ORIGIN_AT = _HEADER_AT + _HEADER.size
+_INCARNATION_AT = _HEADER_AT + struct.calcsize("<HHII")
 
 Buffer = bytes | bytearray | memoryview
 _NONE_ABSENT: Final[Mapping[int, BitMap]] = MappingProxyType({})
@@ -432,6 +433,19 @@ class BlockView:
             encode_parts({index - start: each for index, each in self.absent.items() if start <= index < stop}, sizes),
             header.only,
         )
+
+
+def with_incarnation(block: bytes, incarnation: int) -> bytes:
+    """Return a copy of ``block`` that says that its messages belong to the life ``incarnation``. Nothing else differs.
+
+    Raises :class:`BlockCorrupt` if ``block`` is damaged.
+    """
+    header = verify_block(block)
+    changed = bytearray(block)
+    struct.pack_into("<Q", changed, _INCARNATION_AT, incarnation)
+    checksum = crc32c(memoryview(changed)[_PREAMBLE.size : header.columns_at])
+    _PREAMBLE.pack_into(changed, 0, MAGIC, checksum)
+    return bytes(changed)
 
 
 def _check_limits(entries: int, payload_bytes: int) -> None:

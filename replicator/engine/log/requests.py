@@ -284,6 +284,27 @@ class TrimRequest(Request):
 
 
 @dataclass(slots=True)
+class RelabelRequest(Request):
+    """Changes the life to which blocks of this cluster belong, before :class:`BeginLifeRequest` begins that life."""
+
+    topic_id: int = 0
+    blocks: Sequence[Position] = ()
+    """The first positions of the blocks."""
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class BeginLifeRequest(Request):
+    """Begins a new life of a topic. What its log has stays there, as an earlier life."""
+
+    tail: Tail = None  # type: ignore[assignment]
+    above: int = 0
+    """Highest id that another cluster knows of the topic."""
+    incarnation: int | None = None
+    """The new life; None for a new id."""
+
+
+@dataclass(slots=True)
 class CreateTopicRequest(Request):
     name: str = ""
     incarnation: int | None = None

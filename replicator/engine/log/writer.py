@@ -27,6 +27,7 @@ from replicator.engine.log.gathered_puts import GatheredPuts
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
     AppendedBlock,
+    BeginLifeRequest,
     Committed,
     CompactSegmentsRequest,
     CopiedBlock,
@@ -45,6 +46,7 @@ from replicator.engine.log.requests import (
     PutRequest,
     ReclaimRequest,
     RecountRequest,
+    RelabelRequest,
     ReplaceBlockRequest,
     Request,
     StagedPart,
@@ -293,6 +295,24 @@ class Writer:
         left: Counted | None = counted
         while left is not None:
             left = await self._submit(RecountRequest(self._loop.create_future(), tail=tail, counted=left))
+
+    async def relabel(self, topic_id: int, blocks: Sequence[Position], incarnation: int) -> None:
+        """Change the life to which the blocks of this cluster at these first positions belong.
+
+        What the event loop knows of the topic does not change. Raises :class:`BlockCorrupt` if a block is damaged.
+        """
+        future = self._loop.create_future()
+        await self._submit(RelabelRequest(future, topic_id=topic_id, blocks=blocks, incarnation=incarnation))
+
+    async def begin_life(self, tail: Tail, *, above: int, incarnation: int | None = None) -> TopicRecord:
+        """Begin a new life of a topic, and return its new record. What the log has stays there as an earlier life.
+
+        The new life is ``incarnation``, or else a new id above the id ``above``. What the event loop knows of the topic
+        does not change, so load the topic again.
+        """
+        request = BeginLifeRequest(self._loop.create_future(), tail=tail, above=above, incarnation=incarnation)
+        record: TopicRecord = await self._submit(request)
+        return record
 
     async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
         """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""

@@ -11,7 +11,7 @@ import json
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import Buffer, head_bytes
+from replicator.engine.log.block import Buffer, head_bytes, with_incarnation
 from replicator.engine.log.segments.places import Place, parse_row, place_in, placed_key, placed_row, placed_value
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX
@@ -64,8 +64,22 @@ class GroupBodies:
         head = block[: head_bytes(block, entries)]
         if len(block) != row.size_bytes or row.head[: len(head)] != head:
             raise BlockCorrupt(f"the block at {first} was another one")
+        self._exchange(txn, key, value, block, entries)
+
+    def relabel(self, txn: lmdb.Transaction, topic_id: int, first: Position, incarnation: int) -> None:
+        """Change the life to which the block at ``first`` belongs. Raises :class:`BlockCorrupt` if it is damaged."""
+        key = BLOCK_KEY.pack(topic_id, *first)
+        value = txn.get(key, db=self._store.tables["blocks"])
+        if value is None:
+            raise BlockCorrupt(f"there is no block at {first}")
+        row = parse_row(value)
+        block = bytes(self._store.body_for_writer(row))
+        self._exchange(txn, key, value, with_incarnation(block, incarnation), row.header.entries)
+
+    def _exchange(self, txn: lmdb.Transaction, key: bytes, value: Buffer, block: bytes, entries: int) -> None:
+        """Write ``block`` in place of the block of the row ``value``."""
         prefix = value[: LOCAL_PREFIX.size]
-        if row.place is None:
+        if parse_row(value).place is None:
             after: Buffer = b"".join((prefix, block))
         else:
             self.leave(txn, value)

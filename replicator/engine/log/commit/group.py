@@ -29,8 +29,9 @@ from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRuns, topic_deleted
 from replicator.engine.log.commit.putting_back import PutsBack, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
-from replicator.engine.log.commit.topic_records import create_topic, delete_topics, terminate_topic
+from replicator.engine.log.commit.topic_records import begin_life, create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
+    BeginLifeRequest,
     Committed,
     CompactSegmentsRequest,
     CopyRequest,
@@ -46,6 +47,7 @@ from replicator.engine.log.requests import (
     PutRequest,
     ReclaimRequest,
     RecountRequest,
+    RelabelRequest,
     ReplaceBlockRequest,
     Request,
     SweepRequest,
@@ -63,6 +65,7 @@ _OF_A_TOPIC: Final = (
     ReclaimRequest,
     PutBackRequest,
     RecountRequest,
+    BeginLifeRequest,
     OpenProducerRequest,
     DropInactiveRequest,
     TerminateRequest,
@@ -171,6 +174,12 @@ class CommitGroup:
             return puts_back.put_back(txn, request)
         if isinstance(request, RecountRequest):
             return recount(txn, self._dbs, request, self._appender)
+        if isinstance(request, RelabelRequest):
+            for first in request.blocks:
+                self._bodies.relabel(txn, request.topic_id, first, request.incarnation)
+            return None
+        if isinstance(request, BeginLifeRequest):
+            return begin_life(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):

@@ -15,8 +15,8 @@ from replicator.engine.errors import TopicNotFound
 from replicator.engine.lineage import Deletion
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.commit.appending import LogAppender
-from replicator.engine.log.requests import DeleteTopicsRequest, Tail
-from replicator.engine.log.store_tables import TopicRecord
+from replicator.engine.log.requests import BeginLifeRequest, DeleteTopicsRequest, Tail
+from replicator.engine.log.store_tables import HighWater, TopicRecord
 from replicator.engine.topic_name import parse_topic
 
 TOPIC_ID_MAX: Final = 2**32 - 2
@@ -44,6 +44,26 @@ def create_topic(
     txn.put(parsed.tenant.encode(), b"", overwrite=False, db=dbs["tenants"])
     txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=dbs["namespaces"])
     return TopicRecord(topic_id, name, record["incarnation"])
+
+
+def begin_life(
+    txn: lmdb.Transaction, dbs: dict[str, Any], request: BeginLifeRequest, appender: LogAppender, cluster: str
+) -> TopicRecord:
+    """Give a topic the incarnation of a new life, and return its record. The blocks of its log become an earlier life.
+
+    The new life, if ``request`` does not name it, is a new id above all ids that other clusters know of the topic.
+    """
+    tail = request.tail
+    appender.remember(tail)
+    appender.last_id = max(appender.last_id, request.above)
+    incarnation = appender.new_id() if request.incarnation is None else request.incarnation
+    name = tail.name.encode()
+    stored = json.loads(bytes(txn.get(name, db=dbs["topics"])))
+    txn.put(name, json.dumps({**stored, "incarnation": incarnation}).encode(), db=dbs["topics"])
+    if (own := tail.high_water.get(cluster)) is not None:
+        appender.put_high_water(txn, tail, cluster, HighWater(incarnation, own.position))
+    tail.incarnation, tail.ledger = incarnation, None
+    return TopicRecord(tail.topic_id, tail.name, incarnation)
 
 
 def delete_topics(
