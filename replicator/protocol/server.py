@@ -173,7 +173,7 @@ class ServerConnection:
         try:
             for frame in self._decoder.receive(data):
                 kind = _RUNS.get(type(frame))
-                if self._state is _State.OPEN and (kind is not None or frame.command.type in COMMANDS):
+                if self.open and (kind is not None or frame.command.type in COMMANDS):
                     yield frame
                     if self._state is _State.OVER:  # the caller could not go on
                         return

@@ -390,7 +390,7 @@ class Writer:
     ) -> asyncio.Future[list[Position]] | None:
         """Begin :meth:`publish` of messages for all clusters, and return the future of its result. Return None if the
         caller would have to wait for room in the queue, or if the writer has failed."""
-        if self._requests.full or self.failed is not None:
+        if self._requests.full:
             return None
         request = PublishRequest(
             self._loop.create_future(),
@@ -401,7 +401,10 @@ class Writer:
             numbered=numbered,
             turn=turn,
         )
-        self._requests.put(request)
+        try:
+            self._requests.put(request)
+        except StoreFailed:  # also if the writer's thread failed a moment ago
+            return None
         return request.future
 
     async def _submit(self, request: Request) -> Any:

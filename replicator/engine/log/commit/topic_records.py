@@ -58,7 +58,9 @@ def begin_life(
     appender.last_id = max(appender.last_id, request.above)
     incarnation = appender.new_id() if request.incarnation is None else request.incarnation
     name = tail.name.encode()
-    stored = json.loads(bytes(txn.get(name, db=dbs["topics"])))
+    row = txn.get(name, db=dbs["topics"])
+    assert row is not None, f"topic {tail.name} has no row"
+    stored = json.loads(bytes(row))
     txn.put(name, json.dumps({**stored, "incarnation": incarnation}).encode(), db=dbs["topics"])
     if (own := tail.high_water.get(cluster)) is not None:
         appender.put_high_water(txn, tail, cluster, HighWater(incarnation, own.position))
