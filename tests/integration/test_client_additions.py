@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.gateway import connection
 from replicator.protocol.commands_pb2 import BaseCommand
+from replicator.protocol.data_commands import Acks
 from replicator.protocol.frames import Frame
 from replicator.protocol.server import ServerConnection
 
@@ -47,6 +48,8 @@ async def test_a_stranger_gets_nothing_that_it_does_not_know(
             for step in super().receive(data, now):
                 if isinstance(step, Frame):
                     sent.append(step.command)
+                elif isinstance(step, Acks):
+                    sent.extend(BaseCommand(type=BaseCommand.ACK, ack=each) for each in step.commands)
                 yield step
 
     monkeypatch.setattr(connection, "ServerConnection", Recorded)
