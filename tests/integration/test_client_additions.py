@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asynchronous import asynchronous
-from engine_support import opened
+from engine_support import eventually, opened
 from gateway_support import serving_clients
 from google.protobuf.message import Message
 
@@ -61,6 +61,7 @@ async def test_a_stranger_gets_nothing_that_it_does_not_know(
         for _ in range(3):
             await producer.send(b"m")
             await consumer.acknowledge(await consumer.receive(30_000))
+        await eventually(lambda: any(each.type == BaseCommand.ACK for each in sent), "a seek makes pending ones void")
         await consumer.seek(0)
         await consumer.negative_acknowledge(await consumer.receive(30_000))
         await consumer.unsubscribe()
