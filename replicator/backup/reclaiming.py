@@ -26,7 +26,7 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -37,7 +37,7 @@ from typing import Final
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
 from replicator.backup.directory_peer import lacking_at, open_directory, plans_between
-from replicator.backup.errors import WorkerNotAsked
+from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, TopicPlan, holes_of, plan_lives
@@ -276,8 +276,17 @@ class _Run:
         else:
             self._done = Reclaimed()
         self._number = self._topics = 0
+        self._came_back: set[str] = set()
+        """Topics of which messages came back in this run."""
 
     async def reclaim(self) -> Reclaimed:
+        try:
+            return await self._reclaim()
+        except (ReclaimPaused, PeerUnavailable):
+            await _count_topics(self._engine, self._came_back)
+            raise
+
+    async def _reclaim(self) -> Reclaimed:
         engine, done, peers = self._engine, self._done, list(self._peers.values())
         await _learn_epoch(engine, peers, done)
         names = _names(peers)
@@ -304,6 +313,7 @@ class _Run:
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
         done.loses(*_not_asked(engine.cluster, self._without))
+        await _count_topics(engine, self._came_back)
         await _settle(engine, done)
         return done
 
@@ -359,7 +369,11 @@ class _Run:
             if passed:
                 await _remember_losses(self._engine, restored_mark(self._engine.store) or _new_mark(), done)
             await self._write(topic, plan, part, passed, upto)
-            messages += sum(header.messages for header, _ in part)
+            came_back = sum(header.messages for header, _ in part)
+            await _count(self._engine, came_back)
+            if came_back:
+                self._came_back.add(plan.name)
+            messages += came_back
             found += len(passed)
             reached = upto
             given = part[-1][0].origin_last if part else given
@@ -605,15 +619,34 @@ async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) 
     await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
 
 
-async def _settle(engine: Engine, done: Reclaimed) -> None:
-    mark = restored_mark(engine.store) or _new_mark()
-    messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
+async def _count(engine: Engine, messages: int) -> None:
+    """Add ``messages``, which just came back, to the figure in the store's mark. So what a run took back before it was
+    paused or killed counts, too."""
+    mark = restored_mark(engine.store)
+    if messages and mark is not None:
+        counted = replace(mark, reclaimed_messages=mark.reclaimed_messages + messages)
+        await engine.remember(MARK, counted.as_json())
+
+
+async def _count_topics(engine: Engine, names: Collection[str]) -> None:
+    """Count the topics ``names``, of which messages came back. Each topic counts once, however many runs there are.
+
+    The names are one row, which grows with them. So call this at the end of a run, and not for each topic.
+    """
+    mark = restored_mark(engine.store)
+    if not names or mark is None:
+        return
     counted = engine.store.meta(COUNTED) or {}
     known = set(counted["topics"] if counted.get("restored_at_ms") == mark.restored_at_ms else ())
-    names = known | {_digest(topic.name) for topic in done.topics if topic.messages}
-    if names != known:
-        await engine.remember(COUNTED, {"restored_at_ms": mark.restored_at_ms, "topics": sorted(names)})
-    topics = max(mark.reclaimed_topics, len(names))  # an older version left a number, and no names
+    known |= {_digest(name) for name in names}
+    await engine.remember(COUNTED, {"restored_at_ms": mark.restored_at_ms, "topics": sorted(known)})
+    topics = max(mark.reclaimed_topics, len(known))  # an older version left a number, and no names
+    await engine.remember(MARK, replace(mark, reclaimed_topics=topics).as_json())
+
+
+async def _settle(engine: Engine, done: Reclaimed) -> None:
+    mark = restored_mark(engine.store) or _new_mark()
+    messages, topics = mark.reclaimed_messages, mark.reclaimed_topics
     settled = mark.settled(_now_ms(), messages=messages, topics=topics, lost=tuple(done.lost))
     await engine.remember(MARK, settled.as_json())
     if engine.store.meta(MET_DAMAGE):
