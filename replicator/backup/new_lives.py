@@ -13,7 +13,9 @@ made again.
 2. Nothing of the log lies above the later lives, as right after a restore: the new life is a new id.
 3. A worker published on the older store, so blocks lie above the later lives. The new life is an id between both, and
    these blocks belong to it from then on. Only their headers change.
-4. If another cluster copied such blocks already, the topic is refused: that cluster knows these positions as life 1.
+4. A life that is older than the one here can reach above it, too: an older store went on with it, and was replaced.
+   If that life was deleted, it counts like a later one.
+5. If another cluster copied such blocks already, the topic is refused: that cluster knows these positions as life 1.
 """
 
 from __future__ import annotations
@@ -62,6 +64,10 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
             if copy.incarnation > topic.incarnation:
                 if copy.incarnation not in lives.deleted.get(peer.name, ()) and not lives.joins:
                     return None  # that life comes back, or is refused with a reason of its own
+                known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
+            elif copy.incarnation < topic.incarnation < copy.mark.ledger and copy.incarnation in lives.deleted.get(
+                peer.name, ()
+            ):
                 known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
         for life, upto in peer.deletions.get(name, {}).items():
             if life > topic.incarnation:
@@ -123,9 +129,9 @@ async def begin(engine: Engine, topic: Topic, new: NewLife) -> Topic:
 def in_words(name: str, new: NewLife) -> str:
     """Return the sentence that tells an operator of a new life."""
     return (
-        f"{name}: other clusters know a later life of it ({new.later}) than this store. A new life begins here, and "
-        "what the log has stays as earlier ones. Where a link stops at it, `replicator links resolve` with keep-both "
-        "goes on"
+        f"{name}: other clusters know a life of it ({new.later}) that reaches above the one of this store. A new life "
+        "begins here, and what the log has stays as earlier ones. Where a link stops at it, `replicator links resolve` "
+        "with keep-both goes on"
     )
 
 

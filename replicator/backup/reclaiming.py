@@ -24,31 +24,36 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
-from replicator.backup.directory_peer import lacking_at, open_directory, plans_between
-from replicator.backup.errors import WorkerNotAsked
+from replicator.backup.directory_peer import lacking_at, open_directory
+from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
+from replicator.backup.reclaim_mark import (
+    MET_DAMAGE,
+    count_messages,
+    count_topics,
+    new_mark,
+    remember_losses,
+    settle,
+)
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
-from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, TopicPlan, holes_of, plan_lives
+from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
 from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
+from replicator.backup.topic_lives import deleted_lives, lives_of, names_of, not_asked, out_of_place
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
-from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.log.commit.putting_back import put_back_note
 from replicator.engine.log.store_files import LOG, is_there
-from replicator.engine.restored import MARK, RestoredMark, restored_mark
+from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.failover.epochs import FIRST, as_json, from_json, precedence
@@ -60,15 +65,6 @@ from snapshots.position import BEFORE_ALL, Position
 
 APPENDED_BYTES: Final = 8 * 1024 * 1024
 """Bytes of blocks that one commit writes."""
-MET_DAMAGE: Final = "reclaim met damage"
-"""Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
-It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
-COUNTED: Final = "reclaimed topics"
-"""Name of a row in the table ``meta``: digests of the names of all topics of which messages came back since the mark's
-time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of :class:`RestoredMark`, because
-older versions could not read a mark with that field."""
-COUNTED_BYTES: Final = 8
-"""Size of such a digest. Two of a million names have the same digest once in many millions of stores."""
 NAMED_MAX: Final = 10
 """Losses of a topic that are reported one by one; more of them are only counted."""
 
@@ -205,10 +201,10 @@ def _planned(
     engine: Engine | None, topology: Topology, name: str, peers: Sequence[Peer], without: frozenset[str]
 ) -> ReclaimPlan:
     rewritten = rewritten_at(topology, name)
-    found = {topic: _lives(engine, topic, peers, rewritten) for topic in _names(peers)}
+    found = {topic: lives_of(engine, topic, peers, rewritten) for topic in names_of(peers)}
     lost = [each for lives in found.values() for each in lives.refused]
     if engine is not None:
-        lost += [each for topic in found for each in _out_of_place(engine, topic, peers, found[topic])]
+        lost += [each for topic in found for each in out_of_place(engine, topic, peers, found[topic])]
     begun: list[str] = []
     for topic, lives in found.items():
         here = None if engine is None else engine.find(topic)
@@ -219,11 +215,11 @@ def _planned(
             begun.append(new_lives.in_words(topic, new))
     return ReclaimPlan(
         tuple(plan for lives in found.values() for plan in lives.plans),
-        (*lost, *_not_asked(name, without)),
+        (*lost, *not_asked(name, without)),
         tuple(
             each
             for topic, lives in found.items()
-            for each in _deleted(engine, topic, lives, peers, others_come_back=bool(lives.plans))
+            for each in deleted_lives(engine, topic, lives, peers, others_come_back=bool(lives.plans))
         ),
         tuple(begun),
         without,
@@ -276,14 +272,23 @@ class _Run:
         else:
             self._done = Reclaimed()
         self._number = self._topics = 0
+        self._came_back: set[str] = set()
+        """Topics of which messages came back in this run."""
 
     async def reclaim(self) -> Reclaimed:
+        try:
+            return await self._reclaim()
+        except (ReclaimPaused, PeerUnavailable):
+            await count_topics(self._engine, self._came_back)
+            raise
+
+    async def _reclaim(self) -> Reclaimed:
         engine, done, peers = self._engine, self._done, list(self._peers.values())
         await _learn_epoch(engine, peers, done)
-        names = _names(peers)
+        names = names_of(peers)
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
-            lives = _lives(engine, name, peers, self._rewritten)
+            lives = lives_of(engine, name, peers, self._rewritten)
             done.loses(*lives.refused)
             before = len(done.topics)
             for plan in lives.plans:
@@ -295,16 +300,17 @@ class _Run:
                     done.loses(f"{error}; nothing of it comes back, and the other topics go on")
                     break
             else:
-                done.loses(*_out_of_place(engine, name, peers, lives))
+                done.loses(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
-            done.deleted += _deleted(engine, name, lives, peers, others_come_back=came_back)
+            done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
             await self._finish(engine.find(name))
             await self._merge_cursors(name)
             await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
-        done.loses(*_not_asked(engine.cluster, self._without))
-        await _settle(engine, done)
+        done.loses(*not_asked(engine.cluster, self._without))
+        await count_topics(engine, self._came_back)
+        await settle(engine, done.lost)
         return done
 
     async def _begin(self) -> None:
@@ -313,8 +319,8 @@ class _Run:
         mark = restored_mark(self._engine.store)
         if mark is None or mark.settled_at_ms is not None:
             # A new id makes links announce whole states again.
-            begun = replace(mark or _new_mark(), restore_id=uuid.uuid4().hex)
-            await _remember_losses(self._engine, begun, self._done)
+            begun = replace(mark or new_mark(), restore_id=uuid.uuid4().hex)
+            await remember_losses(self._engine, begun, self._done.lost, damaged=self._done.damaged)
 
     async def _finish(self, topic: Topic | None) -> None:
         """Do the last steps of putting back (:mod:`.putting_back`) if blocks were put back below the log of
@@ -357,9 +363,15 @@ class _Run:
             done.loses(*named)
             done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
             if passed:
-                await _remember_losses(self._engine, restored_mark(self._engine.store) or _new_mark(), done)
+                await remember_losses(
+                    self._engine, restored_mark(self._engine.store) or new_mark(), done.lost, damaged=done.damaged
+                )
             await self._write(topic, plan, part, passed, upto)
-            messages += sum(header.messages for header, _ in part)
+            came_back = sum(header.messages for header, _ in part)
+            await count_messages(self._engine, came_back)
+            if came_back:
+                self._came_back.add(plan.name)
+            messages += came_back
             found += len(passed)
             reached = upto
             given = part[-1][0].origin_last if part else given
@@ -389,147 +401,6 @@ class _Run:
             )
         else:
             await writer.reclaim(topic.tail, topic.log.last, part, holes=holes, upto=upto, numbered=numbered)
-
-
-def _names(peers: Sequence[Peer]) -> list[str]:
-    return sorted({topic for peer in peers for topic in peer.copies})
-
-
-def _copies(name: str, peers: Sequence[Peer]) -> dict[str, Sequence[PeerCopy]]:
-    return {peer.name: peer.copies[name] for peer in peers if name in peer.copies}
-
-
-def _deleted(
-    engine: Engine | None, name: str, lives: Lives, peers: Sequence[Peer], *, others_come_back: bool
-) -> list[str]:
-    """Return in words each life of the topic ``name`` that was deleted on purpose and stays at peers, the oldest first.
-
-    ``others_come_back`` says that messages of other lives of the topic come back.
-    """
-    here = None if engine is None else engine.find(name)
-    found: list[str] = []
-    for life in sorted({each for deleted in lives.deleted.values() for each in deleted}):
-        last = {
-            peer.name: copy.mark
-            for peer in peers
-            if life in lives.deleted.get(peer.name, ())
-            for copy in peer.copies.get(name, ())
-            if copy.incarnation == life
-        }
-        found.append(
-            f"{name} was deleted on purpose up to {max(last.values())} ({', '.join(sorted(last))} still "
-            f"{'has a copy' if len(last) == 1 else 'have copies'}): nothing of that life comes back"
-            + ("; other lives of it do" if others_come_back else "")
-            + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
-        )
-    return found
-
-
-def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
-    if engine is None or topic is None:
-        return False
-    return topic.incarnation == life or life in engine.origin_stores.earlier_lives(topic)
-
-
-def _not_asked(cluster: str, without: frozenset[str]) -> list[str]:
-    return [f"{peer} was not asked: what only it has of {cluster}'s messages" for peer in sorted(without)]
-
-
-def _lives(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: frozenset[str]) -> Lives:
-    """Plan what comes back of all lives of the topic ``name``. ``engine`` is None if there is no store yet."""
-    topic, copies = None if engine is None else engine.find(name), _copies(name, peers)
-    own = _own_topic(engine, name, peers)
-
-    def judged(_: str, copy: PeerCopy) -> Judgement:
-        return judge(CopyElsewhere(copy.incarnation, copy.mark, copy.store, copy.deleted), own)
-
-    if engine is None or topic is None:
-        return plan_lives(name, None, copies, rewritten, judged)
-    mark, log = topic.origins.high_water(engine.cluster), topic.log
-    own_last = BEFORE_ALL if mark is None else mark.position
-    here = OwnLog(
-        topic.incarnation,
-        own_last,
-        tuple(log.runs_between(BEFORE_ALL, log.last)),
-        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
-        joins=new_lives.can_join(engine, topic, peers),
-    )
-    lives = plan_lives(name, here, copies, rewritten, judged)
-    lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
-    if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
-        where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
-        refused = (
-            f"{name}: {where} has messages of an earlier life. The topic is compacted here, and its log was trimmed "
-            "since: they cannot be put back, and stay there"
-        )
-        return replace(lives, below=(), refused=(*lives.refused, refused))
-    return lives
-
-
-def _is_replaceable(
-    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
-) -> bool:
-    """Return whether the topic may be deleted where a peer has a later life of it.
-
-    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
-    line made the later life, and nothing was published here since.
-    """
-    has_own = engine.cluster in topic.origins.message_vector()
-    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
-        return True
-    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
-    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
-        return False
-    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
-    mark = restored_mark(engine.store)
-    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
-        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
-    return all(copy.store in line for copy in later)
-
-
-def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
-    """Return what this store has of the topic ``name``, for :func:`judge`. ``engine`` is None if there is no store
-    yet."""
-    own = OwnTopic("", None, lambda _: False) if engine is None else engine.origin_stores.own_topic(name)
-    deleted = dict(own.deleted)
-    for peer in peers:  # a deletion that one peer knows counts for the copies at all peers
-        for life, position in peer.deletions.get(name, {}).items():
-            deleted[life] = max(position, deleted.get(life, BEFORE_ALL))
-    topic = None if engine is None else engine.find(name)
-    earlier: list[int] = []
-    if topic is not None:
-        ledgers = [*(ledger for ledger, _ in topic.log.ledgers()), *(end.ledger for end in topic.log.trimmed_ends)]
-        copies = (copy for peer in peers for copy in peer.copies.get(name, ()))
-        lives = sorted({copy.incarnation for copy in copies} | {topic.incarnation})
-        earlier = [
-            life
-            for life, following in pairwise(lives)
-            if life < topic.incarnation and any(life < ledger < following for ledger in ledgers)
-        ]
-    return replace(own, deleted=deleted, earlier=earlier)
-
-
-def _out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
-    """Return in words the messages of the newest life that peers have and that have no place in the log any more.
-
-    They were lost before the log went on, so later messages lie at or above their positions. Messages that ``lives``
-    plans to append do not count as lost.
-    """
-    topic = engine.find(name)
-    if topic is None:
-        return []
-    holes = topic.origins.left_out(engine.cluster)
-    planned = [(plan.after, plan.upto) for plan in lives.plans if plan.incarnation == topic.incarnation]
-    return [
-        f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
-        "went on"
-        for peer in peers
-        for copy in peer.copies.get(name, ())
-        if copy.incarnation == topic.incarnation
-        and copy.incarnation not in lives.deleted.get(peer.name, ())
-        and not topic.log.had(copy.mark)
-        and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
-    ]
 
 
 async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -> None:
@@ -593,42 +464,3 @@ def _some(blocks: Iterator[tuple[BlockHeader, bytes]]) -> list[tuple[BlockHeader
         if size >= APPENDED_BYTES:
             break
     return taken
-
-
-async def _remember_losses(engine: Engine, mark: RestoredMark, done: Reclaimed) -> None:
-    """Record the known losses in the store, in a mark that is not settled, before the holes for them are written.
-
-    So the worker does not start until a reclaim is finished.
-    """
-    if done.damaged:
-        await engine.remember(MET_DAMAGE, True)
-    await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(done.lost)).as_json())
-
-
-async def _settle(engine: Engine, done: Reclaimed) -> None:
-    mark = restored_mark(engine.store) or _new_mark()
-    messages = mark.reclaimed_messages + sum(topic.messages for topic in done.topics)
-    counted = engine.store.meta(COUNTED) or {}
-    known = set(counted["topics"] if counted.get("restored_at_ms") == mark.restored_at_ms else ())
-    names = known | {_digest(topic.name) for topic in done.topics if topic.messages}
-    if names != known:
-        await engine.remember(COUNTED, {"restored_at_ms": mark.restored_at_ms, "topics": sorted(names)})
-    topics = max(mark.reclaimed_topics, len(names))  # an older version left a number, and no names
-    settled = mark.settled(_now_ms(), messages=messages, topics=topics, lost=tuple(done.lost))
-    await engine.remember(MARK, settled.as_json())
-    if engine.store.meta(MET_DAMAGE):
-        await engine.remember(MET_DAMAGE, False)
-
-
-def _digest(name: str) -> str:
-    return blake2b(name.encode(), digest_size=COUNTED_BYTES).hexdigest()
-
-
-def _new_mark() -> RestoredMark:
-    """Return a new mark for a store that was not restored from a backup."""
-    now_ms = _now_ms()
-    return RestoredMark(uuid.uuid4().hex, "", now_ms, now_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

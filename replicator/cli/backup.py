@@ -7,9 +7,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +18,6 @@ from replicator.backup.json_types import (
     BackupAnswer,
     BackupsPruned,
     BackupsVerified,
-    PlannedTopic,
     ReclaimAnswer,
     ReclaimPlanAnswer,
     RestoreAnswer,
@@ -28,18 +26,16 @@ from replicator.backup.json_types import (
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, tell
+from replicator.cli.reclaim_texts import NAMED_MAX, plan_json, plan_lines, reclaimed_json, reclaimed_lines
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest
-    from replicator.backup.reclaiming import Progress, Reclaimed, ReclaimPlan
+    from replicator.backup.reclaiming import Progress, Reclaimed
 
 app = Commands(help="Backups of a worker's store: made while it runs, checked, restored.", no_args_is_help=True)
 
 NOT_WHOLE: Final = 4
 """Exit status for a backup that lacks blocks because they were damaged in the store."""
-NAMED_MAX: Final = 10
-"""Most damaged blocks that a warning names; the manifest has all."""
-
 PROGRESS_SECONDS: Final = 5.0
 """Pause between two lines about the progress of a reclaim."""
 
@@ -239,8 +235,8 @@ def restore(
     ]
     if file is not None and not no_reclaim:
         done = _reclaimed(file, cluster, without)
-        lines += _reclaimed_lines(cluster, done)
-        value["reclaimed"] = _reclaimed_json(done)
+        lines += reclaimed_lines(cluster, done)
+        value["reclaimed"] = reclaimed_json(done)
     else:
         lines.append(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
@@ -291,9 +287,9 @@ def reclaim(
             opened_topology(file), cluster, without=frozenset(without or ()), from_directory=from_directory
         )
         plan = asyncio.run(planned)
-        return Shown(_plan_json(plan), "\n".join(_plan_lines(cluster, plan)))
+        return Shown(plan_json(plan), "\n".join(plan_lines(cluster, plan)))
     done = _reclaimed(file, cluster, without, bytes_per_second, from_directory)
-    return Shown(_reclaimed_json(done), "\n".join(_reclaimed_lines(cluster, done)), status=_status(done))
+    return Shown(reclaimed_json(done), "\n".join(reclaimed_lines(cluster, done)), status=_status(done))
 
 
 def _status(done: Reclaimed | None) -> int:
@@ -367,105 +363,6 @@ def _reclaim_progress() -> Callable[[Progress], None]:
             )
 
     return told
-
-
-def _reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
-    lines: list[str] = []
-    with_messages = {topic.name for topic in done.topics if topic.messages}
-    for topic in done.topics:
-        if not topic.messages:  # only markers came back; nobody published them
-            if topic.made_anew and topic.name in with_messages:
-                lines.append(f"{topic.name} was made again in its newest life, which has no messages of {cluster}")
-            elif topic.made_anew:
-                lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
-            continue
-        how = " (the topic was made again)" if topic.made_anew else ""
-        how = " (an earlier life, below what was here)" if topic.below else how
-        how = " (between what was here)" if topic.between else how
-        lines.append(
-            f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
-        )
-    if not lines:
-        # Nothing is missing only if every cluster was asked, and nothing is named as lost.
-        lines.append(
-            "nothing came back"
-            if done.lost or done.deleted or done.begun
-            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
-        )
-    if done.epoch != done.epoch_before:
-        lines.append(f"there was a failover: epoch {done.epoch} (this store had {done.epoch_before})")
-    lines += _not_taken(done.deleted)
-    lines += done.begun
-    lines += [f"lost: {lost}" for lost in done.lost]
-    lines.append(
-        "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
-        f"Consumers that connect to {cluster} before that may be given again what they had acknowledged. "
-        "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
-    )
-    return lines
-
-
-def _plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
-    lines: list[str] = []
-    for topic in plan.topics:
-        where = "an earlier life, below what is here" if topic.below else "the topic is made again"
-        where = "between what is here" if topic.between else where
-        how = f" ({where})" if topic.below or topic.made_anew else ""
-        sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
-        nobody = "nobody that was asked" if plan.without else "nobody"
-        lines.append(
-            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or nobody}"
-            + "".join(f"; missing after {after} up to {upto}" for after, upto in topic.holes[:NAMED_MAX])
-            + (f"; and {len(topic.holes) - NAMED_MAX} more ranges" if len(topic.holes) > NAMED_MAX else "")
-        )
-    if not lines:
-        lines.append(
-            "nothing would come back"
-            if plan.lost or plan.deleted or plan.begun
-            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
-        )
-    lines += _not_taken(plan.deleted)
-    lines += plan.begun
-    lines += [f"lost: {lost}" for lost in plan.lost]
-    lines.append("Nothing was changed.")
-    return lines
-
-
-def _not_taken(deleted: Sequence[str]) -> list[str]:
-    lines = [f"not taken back: {each}" for each in deleted[:NAMED_MAX]]
-    if len(deleted) > NAMED_MAX:
-        lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more lives of topics that were deleted on purpose")
-    return lines
-
-
-def _reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
-    topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
-    return {
-        "topics": topics,
-        "epoch_before": done.epoch_before,
-        "epoch": done.epoch,
-        "lost": done.lost,
-        "deleted": done.deleted,
-        "begun": done.begun,
-    }
-
-
-def _plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
-    topics: list[PlannedTopic] = [
-        {
-            "name": topic.name,
-            "incarnation": str(topic.incarnation),
-            "after": str(topic.after),
-            "upto": str(topic.upto),
-            "made_anew": topic.made_anew,
-            "below": topic.below,
-            "between": topic.between,
-            "sources": {peer: str(upto) for peer, upto in sorted(topic.sources.items())},
-            "missing": [[str(after), str(upto)] for after, upto in topic.holes],
-        }
-        for topic in plan.topics
-    ]
-    return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted), "begun": list(plan.begun)}
 
 
 def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[list[BackupAnswer]]:

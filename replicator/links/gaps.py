@@ -178,7 +178,11 @@ class Gap:
         keeps = f"keeps the earlier life at {there} as closed history, and goes on with the later one"
         if self.judgement in LOST_HERE:  # the copy may be the only one, so that copy-anew is no advice
             return [f"{resolve(KEEP_BOTH)} before that does no harm: it {keeps}"]
-        return [f"{resolve(KEEP_BOTH)} {keeps}: nothing is lost" + self._or_anew(", for good")]
+        ways = [f"{resolve(KEEP_BOTH)} {keeps}: nothing is lost" + self._or_anew(", for good")]
+        if self.refused is None or self.refused.policy != KEEP_BOTH:
+            return ways
+        begin = f"Stop the worker of {self.place.source}, and begin a new life of the topic: {self.place.reclaim()}"
+        return [begin, *ways]
 
     def _ways_of_lost_data(self) -> list[str]:
         source, there = self.place.source, self.place.destination

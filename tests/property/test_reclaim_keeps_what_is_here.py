@@ -14,7 +14,7 @@ from engine_support import TOPIC, message, opened
 from test_reclaim_faults import Clusters, Peer, blocks_of, clusters, live, own
 from test_reclaim_lives import both, published
 
-from replicator.engine.lineage import CopyWriter
+from replicator.engine.lineage import CopyWriter, Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
@@ -109,6 +109,41 @@ def test_what_was_confirmed_since_a_snapshot_of_the_disk_was_put_back_stays(tmp_
                     *[before[0].header.incarnation] * (len(before) - 1),
                     incarnation,
                 ]
+
+    asyncio.run(main())
+
+
+def test_a_store_whose_life_lies_below_the_end_of_a_deleted_older_one_begins_a_new_life(tmp_path: Path) -> None:
+    """Life 1 went on at a snapshot that was put back, was copied and deleted. Then the store with life 2 came back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            await live(found.data, ["publish"] * 2, [0])
+            shutil.copytree(found.data, tmp_path / "snapshot")
+            async with opened(found.data) as engine:
+                await engine.deleting.delete(TOPIC, force=True)
+                await (await engine.topic(TOPIC)).publish([message(b"second")])
+            shutil.move(found.data, tmp_path / "second")
+            shutil.move(tmp_path / "snapshot", found.data)
+            async with opened(found.data) as engine:
+                await (await engine.topic(TOPIC)).publish([message(b"first goes on")])
+                line = engine.origin_stores.line
+            first, incarnation = await here(found)
+            await give_life(peer, first, incarnation)
+            gone = Deletion(TOPIC, "us-east", incarnation, first[-1].last, 1)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [], [gone])
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "second", found.data)
+            second, later = await here(found)
+            assert later < first[-1].last.ledger
+            done = await found.reclaim()
+            assert len(done.begun) == 1
+            assert await published(found) == both([], second)
+            _, goes_on = await here(found)
+            assert goes_on > first[-1].last.ledger, "the peer can keep both"
+            again = await found.reclaim()
+            assert (again.topics, again.begun) == ([], [])
 
     asyncio.run(main())
 

@@ -169,6 +169,11 @@ def test_a_reclaim_that_is_paused_leaves_a_store_on_which_no_worker_starts_and_t
                     break
             assert runs > 1
             assert await published(found) == both(before, since)
+            async with opened(found.data) as engine:
+                mark = restored_mark(engine.store)
+                assert mark is not None
+                counted = mark.reclaimed_messages, mark.reclaimed_topics
+                assert counted == (sum(each.header.messages for each in before), 1), "of all runs together"
 
     asyncio.run(main())
 

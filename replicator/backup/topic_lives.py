@@ -1,0 +1,162 @@
+"""Plan and judgement of one topic in a reclaim: what comes back of its lives, and what does not, in words.
+
+:func:`lives_of` compares what this store has of a topic with the copies of all peers, for the pure plan
+(:mod:`.reclaim_plan`). The other functions name what stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from replicator.backup import new_lives
+from replicator.backup.directory_peer import plans_between
+from replicator.backup.reclaim_peers import Peer
+from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
+from replicator.engine.engine import Engine
+from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
+from replicator.engine.restored import restored_mark
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+
+def names_of(peers: Sequence[Peer]) -> list[str]:
+    return sorted({topic for peer in peers for topic in peer.copies})
+
+
+def _copies(name: str, peers: Sequence[Peer]) -> dict[str, Sequence[PeerCopy]]:
+    return {peer.name: peer.copies[name] for peer in peers if name in peer.copies}
+
+
+def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten: frozenset[str]) -> Lives:
+    """Plan what comes back of all lives of the topic ``name``. ``engine`` is None if there is no store yet."""
+    topic, copies = None if engine is None else engine.find(name), _copies(name, peers)
+    own = _own_topic(engine, name, peers)
+
+    def judged(_: str, copy: PeerCopy) -> Judgement:
+        return judge(CopyElsewhere(copy.incarnation, copy.mark, copy.store, copy.deleted), own)
+
+    if engine is None or topic is None:
+        return plan_lives(name, None, copies, rewritten, judged)
+    mark, log = topic.origins.high_water(engine.cluster), topic.log
+    own_last = BEFORE_ALL if mark is None else mark.position
+    here = OwnLog(
+        topic.incarnation,
+        own_last,
+        tuple(log.runs_between(BEFORE_ALL, log.last)),
+        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
+        joins=new_lives.can_join(engine, topic, peers),
+    )
+    lives = plan_lives(name, here, copies, rewritten, judged)
+    lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
+    if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
+        where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
+        refused = (
+            f"{name}: {where} has messages of an earlier life. The topic is compacted here, and its log was trimmed "
+            "since: they cannot be put back, and stay there"
+        )
+        return replace(lives, below=(), refused=(*lives.refused, refused))
+    return lives
+
+
+def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
+    """Return what this store has of the topic ``name``, for :func:`judge`. ``engine`` is None if there is no store
+    yet."""
+    own = OwnTopic("", None, lambda _: False) if engine is None else engine.origin_stores.own_topic(name)
+    deleted = dict(own.deleted)
+    for peer in peers:  # a deletion that one peer knows counts for the copies at all peers
+        for life, position in peer.deletions.get(name, {}).items():
+            deleted[life] = max(position, deleted.get(life, BEFORE_ALL))
+    topic = None if engine is None else engine.find(name)
+    earlier: list[int] = []
+    if topic is not None:
+        ledgers = [*(ledger for ledger, _ in topic.log.ledgers()), *(end.ledger for end in topic.log.trimmed_ends)]
+        copies = (copy for peer in peers for copy in peer.copies.get(name, ()))
+        lives = sorted({copy.incarnation for copy in copies} | {topic.incarnation})
+        earlier = [
+            life
+            for life, following in pairwise(lives)
+            if life < topic.incarnation and any(life < ledger < following for ledger in ledgers)
+        ]
+    return replace(own, deleted=deleted, earlier=earlier)
+
+
+def _is_replaceable(
+    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
+) -> bool:
+    """Return whether the topic may be deleted where a peer has a later life of it.
+
+    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
+    line made the later life, and nothing was published here since.
+    """
+    has_own = engine.cluster in topic.origins.message_vector()
+    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
+        return True
+    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
+    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
+        return False
+    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
+    mark = restored_mark(engine.store)
+    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
+        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
+    return all(copy.store in line for copy in later)
+
+
+def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
+    """Return in words the messages of the newest life that peers have and that have no place in the log any more.
+
+    They were lost before the log went on, so later messages lie at or above their positions. Messages that ``lives``
+    plans to append do not count as lost.
+    """
+    topic = engine.find(name)
+    if topic is None:
+        return []
+    holes = topic.origins.left_out(engine.cluster)
+    planned = [(plan.after, plan.upto) for plan in lives.plans if plan.incarnation == topic.incarnation]
+    return [
+        f"{name}: {peer.name} has messages of {engine.cluster} up to {copy.mark} that were lost here before the log "
+        "went on"
+        for peer in peers
+        for copy in peer.copies.get(name, ())
+        if copy.incarnation == topic.incarnation
+        and copy.incarnation not in lives.deleted.get(peer.name, ())
+        and not topic.log.had(copy.mark)
+        and not any(after < copy.mark <= upto for after, upto in (*holes, *planned))
+    ]
+
+
+def deleted_lives(
+    engine: Engine | None, name: str, lives: Lives, peers: Sequence[Peer], *, others_come_back: bool
+) -> list[str]:
+    """Return in words each life of the topic ``name`` that was deleted on purpose and stays at peers, the oldest first.
+
+    ``others_come_back`` says that messages of other lives of the topic come back.
+    """
+    here = None if engine is None else engine.find(name)
+    found: list[str] = []
+    for life in sorted({each for deleted in lives.deleted.values() for each in deleted}):
+        last = {
+            peer.name: copy.mark
+            for peer in peers
+            if life in lives.deleted.get(peer.name, ())
+            for copy in peer.copies.get(name, ())
+            if copy.incarnation == life
+        }
+        found.append(
+            f"{name} was deleted on purpose up to {max(last.values())} ({', '.join(sorted(last))} still "
+            f"{'has a copy' if len(last) == 1 else 'have copies'}): nothing of that life comes back"
+            + ("; other lives of it do" if others_come_back else "")
+            + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
+        )
+    return found
+
+
+def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
+    if engine is None or topic is None:
+        return False
+    return topic.incarnation == life or life in engine.origin_stores.earlier_lives(topic)
+
+
+def not_asked(cluster: str, without: frozenset[str]) -> list[str]:
+    return [f"{peer} was not asked: what only it has of {cluster}'s messages" for peer in sorted(without)]

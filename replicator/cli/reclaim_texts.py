@@ -1,0 +1,114 @@
+"""Output of a reclaim and of its plan: lines for an operator, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from replicator.backup.json_types import PlannedTopic, ReclaimAnswer, ReclaimPlanAnswer
+
+if TYPE_CHECKING:
+    from replicator.backup.reclaiming import Reclaimed, ReclaimPlan
+
+NAMED_MAX: Final = 10
+"""Most damaged blocks, lives or ranges that a text names; the JSON and the manifest have all."""
+
+
+def reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
+    lines: list[str] = []
+    with_messages = {topic.name for topic in done.topics if topic.messages}
+    for topic in done.topics:
+        if not topic.messages:  # only markers came back; nobody published them
+            if topic.made_anew and topic.name in with_messages:
+                lines.append(f"{topic.name} was made again in its newest life, which has no messages of {cluster}")
+            elif topic.made_anew:
+                lines.append(f"{topic.name} was not here in that life: it is back, with no messages of {cluster}")
+            continue
+        how = " (the topic was made again)" if topic.made_anew else ""
+        how = " (an earlier life, below what was here)" if topic.below else how
+        how = " (between what was here)" if topic.between else how
+        lines.append(
+            f"took back {topic.messages} messages of {topic.name}{how}, after {topic.after} up to {topic.upto}"
+        )
+    if not lines:
+        # Nothing is missing only if every cluster was asked, and nothing is named as lost.
+        lines.append(
+            "nothing came back"
+            if done.lost or done.deleted or done.begun
+            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
+        )
+    if done.epoch != done.epoch_before:
+        lines.append(f"there was a failover: epoch {done.epoch} (this store had {done.epoch_before})")
+    lines += _not_taken(done.deleted)
+    lines += done.begun
+    lines += [f"lost: {lost}" for lost in done.lost]
+    lines.append(
+        "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
+        f"Consumers that connect to {cluster} before that may be given again what they had acknowledged. "
+        "If that matters, fail over to another cluster before you start it (--unplanned), and back afterwards."
+    )
+    return lines
+
+
+def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
+    lines: list[str] = []
+    for topic in plan.topics:
+        where = "an earlier life, below what is here" if topic.below else "the topic is made again"
+        where = "between what is here" if topic.between else where
+        how = f" ({where})" if topic.below or topic.made_anew else ""
+        sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
+        nobody = "nobody that was asked" if plan.without else "nobody"
+        lines.append(
+            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or nobody}"
+            + "".join(f"; missing after {after} up to {upto}" for after, upto in topic.holes[:NAMED_MAX])
+            + (f"; and {len(topic.holes) - NAMED_MAX} more ranges" if len(topic.holes) > NAMED_MAX else "")
+        )
+    if not lines:
+        lines.append(
+            "nothing would come back"
+            if plan.lost or plan.deleted or plan.begun
+            else f"the other clusters have nothing of {cluster}'s messages that it lacks"
+        )
+    lines += _not_taken(plan.deleted)
+    lines += plan.begun
+    lines += [f"lost: {lost}" for lost in plan.lost]
+    lines.append("Nothing was changed.")
+    return lines
+
+
+def _not_taken(deleted: Sequence[str]) -> list[str]:
+    lines = [f"not taken back: {each}" for each in deleted[:NAMED_MAX]]
+    if len(deleted) > NAMED_MAX:
+        lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more lives of topics that were deleted on purpose")
+    return lines
+
+
+def reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
+    topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
+    return {
+        "topics": topics,
+        "epoch_before": done.epoch_before,
+        "epoch": done.epoch,
+        "lost": done.lost,
+        "deleted": done.deleted,
+        "begun": done.begun,
+    }
+
+
+def plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
+    topics: list[PlannedTopic] = [
+        {
+            "name": topic.name,
+            "incarnation": str(topic.incarnation),
+            "after": str(topic.after),
+            "upto": str(topic.upto),
+            "made_anew": topic.made_anew,
+            "below": topic.below,
+            "between": topic.between,
+            "sources": {peer: str(upto) for peer, upto in sorted(topic.sources.items())},
+            "missing": [[str(after), str(upto)] for after, upto in topic.holes],
+        }
+        for topic in plan.topics
+    ]
+    return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted), "begun": list(plan.begun)}
