@@ -144,6 +144,7 @@ async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> li
     ours, peer = taken[brokers.ours], () if brokers.peer is None else taken[brokers.peer]
     return _told(
         [
+            _beside("many-idle/10k", "msg/s", ours, peer, lambda run: run.rate),
             _beside("many-idle/10k/cpu", "cores", ours, peer, lambda run: run.broker_cores),
             _beside("many-idle/10k/client-cpu", "cores", ours, peer, lambda run: run.client_cores),
             _beside("many-idle/10k/memory", "MB", ours, peer, lambda run: run.broker_bytes / 1e6),
