@@ -144,6 +144,7 @@ async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> li
     ours, peer = taken[brokers.ours], () if brokers.peer is None else taken[brokers.peer]
     return _told(
         [
+            _beside("many-idle/10k", "msg/s", ours, peer, lambda run: run.rate),
             _beside("many-idle/10k/cpu", "cores", ours, peer, lambda run: run.broker_cores),
             _beside("many-idle/10k/client-cpu", "cores", ours, peer, lambda run: run.client_cores),
             _beside("many-idle/10k/memory", "MB", ours, peer, lambda run: run.broker_bytes / 1e6),
@@ -296,13 +297,14 @@ def markdown(measured: Sequence[Measurement]) -> str:
     for name, each in found.items():
         if not each.unit.endswith("/s") or each.group != "many":
             continue
+        cpu = found.get(f"{name}/broker-cpu")
         cells = [
             name.partition("/")[2],
             f"{each.value:,.0f} {each.unit}",
             "" if each.peer_value is None else f"{each.peer_value:,.0f}",
             "" if each.ratio is None else f"{each.ratio:.2f}",
             _pair(found.get(f"{name}/p50"), 1, " ms"),
-            _pair(found.get(f"{name}/broker-cpu"), 1000, "") if f"{name}/p50" in found or "spread" in name else "",
+            _pair(cpu, 1000, "") if cpu is not None and cpu.unit == "ms" else "",  # else it is in cores
             _pair(found.get(f"{name}/client-cpu"), 1, ""),
         ]
         lines.append(f"| {' | '.join(cells)} |")

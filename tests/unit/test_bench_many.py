@@ -65,12 +65,15 @@ def test_the_table_has_a_line_for_each_rate_also_where_the_peer_is_ahead() -> No
             Measurement(f"{name}/client-cpu", "cores", (0.25,), PEER, (1.0,)),
             Measurement("many/consume/100B/batched", "msg/s", (5_000.0,), PEER, (4_000.0,)),
             Measurement("many/consume/100B/batched/broker-cpu", "cores", (0.5,), PEER, (0.1,)),
+            Measurement("many/batches/shared-10", "msg/s", (9_000.0,), PEER, (9_000.0,)),
+            Measurement("many/batches/shared-10/broker-cpu", "ms", (0.0005,), PEER, (0.002,)),
         ]
     ).splitlines()
     assert table[0] == f"{JOURNALS}."
     assert table[4:] == [
         "| 200/send | 2,000 rounds/s | 16,000 | 0.12 | 100, 12.5 ms | 500, 100 | 0.25, 1 |",
         "| consume/100B/batched | 5,000 msg/s | 4,000 | 1.25 |  |  |  |",
+        "| batches/shared-10 | 9,000 msg/s | 9,000 | 1.00 |  | 0.5, 2 |  |",
     ]
 
 
