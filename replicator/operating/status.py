@@ -411,7 +411,7 @@ def _behind(summaries: Mapping[str, TopicSummary], top: int) -> RenderableType:
 
 def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(
-        *("from", "to", "state", "backlog", "lag", "messages sent", "MB sent", "reconnects"),
+        *("from", "to", "state", "backlog", "lag", "messages sent", "MB sent", "disconnects"),
         title="Links",
         title_justify="left",
     )
