@@ -70,7 +70,7 @@ def list_links(
     asyncio.run(ask())
     if not links and problems:
         raise WorkerUnavailable("; ".join(problems))
-    columns = ("link", "engine", "state", "backlog", "lag", "messages", "reconnects", "gaps")
+    columns = ("link", "engine", "state", "backlog", "lag", "messages", "disconnects", "gaps")
     table = rows_table(columns, [_row(link) for link in links])
     remarks = [Text(f"\n{link['key']}: {remark}", overflow="fold") for link in links for remark in _remarks(link)]
     warnings = [f"warning: {problem}" for problem in problems]

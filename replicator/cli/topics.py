@@ -16,9 +16,11 @@ from replicator.cli.admin import (
     asks_a_worker,
     fields_table,
     names_table,
+    opened_topology,
 )
 from replicator.cli.commands import Commands
-from replicator.cli.output import Shown
+from replicator.cli.json_types import Done
+from replicator.cli.output import DONE, Shown
 from replicator.cli.policies import Kind, add_policy_commands, topic_policies
 
 app = Commands(no_args_is_help=True)
@@ -79,7 +81,7 @@ def grow(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -
 
 @app.command("delete")
 @asks_a_worker
-def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -> None:
+def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -> Shown[Done]:
     """Delete a topic, with its subscriptions and, of a partitioned one, its partitions. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -89,6 +91,7 @@ def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -
         await client.call("DELETE", topic_path(topic, *parts), force=str(force).lower())
 
     worker.ask(work)
+    return Shown(DONE, _copies_stay(topic, worker))
 
 
 @app.command("stats", watched=True)
@@ -156,6 +159,22 @@ def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessa
 
     answer = worker.ask(work)
     return Shown(answer, fields_table(answer))
+
+
+def _copies_stay(topic: str, worker: AskedWorker) -> str:
+    """Return what stays of a topic that was deleted. Without a topology file nobody knows its links."""
+    from replicator.engine.topic_name import parse_topic
+
+    name = str(parse_topic(topic))
+    if worker.file is None or worker.cluster is None:
+        return f"deleted {name} here. Copies at other clusters stay."
+    topology = opened_topology(worker.file)
+    links = [link for link in topology.links_from(worker.cluster) if topology.carries(link, name)]
+    if not links:
+        return f"deleted {name} at {worker.cluster}. No link copies it from there."
+    led_to = ", ".join(dict.fromkeys(link.destination for link in links))
+    count = f"{len(links)} link{'s' * (len(links) != 1)}"
+    return f"deleted {name} at {worker.cluster}. Copies stay at other clusters: {count} copied it, to {led_to}."
 
 
 def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:

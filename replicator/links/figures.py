@@ -17,6 +17,7 @@ class LinkFigures:
     wire_bytes: int = 0
     """Of frames, as compressed."""
     reconnects: int = 0
+    """How often a connection was lost or could not be made."""
 
     def add(self, blocks: int, entries: int, messages: int, size_bytes: int, wire_bytes: int) -> None:
         """Others carried that much."""

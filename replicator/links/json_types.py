@@ -65,5 +65,7 @@ class LinkStatus(TypedDict):
     messages: Annotated[int, "in these", "messages"]
     bytes: Annotated[int, "of these"]
     wire_bytes: Annotated[int, "that went over the network"]
-    reconnects: Annotated[int, "since the worker started", "connections"]
+    reconnects: Annotated[
+        int, "how often a connection was lost or could not be made, since the worker started", "times"
+    ]
     backlog_by_topic: NotRequired[Annotated[dict[str, int], "with `--topics`: by topic, what is not copied", "entries"]]

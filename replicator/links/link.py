@@ -41,7 +41,7 @@ from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
 from replicator.links.route import Route
 from replicator.links.schema_announcer import SchemaAnnouncer
-from replicator.links.status import link_status, topics_behind
+from replicator.links.status import link_status, planned_link, topics_behind
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
 from replicator.peering.runs import Run, RunAnswer, Standing
@@ -479,22 +479,8 @@ class Link:
         return await topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 
     def planned(self) -> dict[str, Any]:
-        """The link as its carriers need it."""
-        spec = self.spec
-        return {
-            "key": self.key,
-            "source": spec.source,
-            "destination": spec.destination,
-            "address": self.address,
-            "name": spec.name,
-            "compression": spec.compression,
-            "where": spec.where,
-            "select": spec.select,
-            "origins": sorted(self.route.origins),
-            "engine": self.route.engine,
-            "state": self.state,
-            "detail": self.detail,
-        }
+        """Return the link as its carriers need it."""
+        return planned_link(self.route, self.address, self._transfer)
 
     def status(self) -> LinkStatus:
         """The figures of this link, as the status page shows them."""

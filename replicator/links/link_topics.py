@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import TopicNotFound
 from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
@@ -22,26 +20,14 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
-from replicator.links.errors import PeerRefused
-from replicator.links.gaps import (
-    COPY_ANEW,
-    KEEP_BOTH,
-    LOST_DATA,
-    POLICIES,
-    SKIP_AND_RECORD,
-    Gap,
-    GapPlace,
-    Mark,
-    PolicyRefused,
-    held_at,
-)
+from replicator.links.gap_ending import CopyKeeper, GapEnding, Stopped
+from replicator.links.gaps import Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
 from replicator.links.route import Route
 from replicator.links.start_positions import StartPositions
-from replicator.peering.lives import NO_SUCH_ROUTE
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 
 DELETED_SHOWN_MAX: Final = 1_000
 OPERATOR: Final = "operator"
@@ -59,14 +45,6 @@ class LinkIndex(Protocol):
     ) -> None: ...
     def link_gone(self, link_key: str) -> None: ...
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
-
-
-class CopyKeeper(Protocol):
-    """Interface of the destination for decisions about its copies."""
-
-    async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
-    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None: ...
-    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]: ...
 
 
 class LinkTopics:
@@ -95,8 +73,6 @@ class LinkTopics:
         it."""
         self._origins_told: dict[str, int] = {}
         """By topic, how many origins it had when :attr:`on_copied` was called last."""
-        self._not_asked: set[str] = set()
-        """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
         self._left_alone: set[str] = set()
         """Topics that the destination deleted, and to which the link would bring only markers."""
         self._engine = engine
@@ -107,8 +83,7 @@ class LinkTopics:
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """By topic that has stopped, why, as it was logged."""
-        self._ends_refused: dict[str, tuple[str, PolicyRefused]] = {}
-        """By topic, the kind of its gap, and the destination's last refusal to end it."""
+        self._ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
         self._refusals = Refusals()
         self._backlogs = BacklogSum(self.backlog_of)
         self._news: set[str] = set()
@@ -183,7 +158,6 @@ class LinkTopics:
         self.memory.forget(topic.topic_id)
         self.lost_here.pop(topic.name, None)
         self._left_alone.discard(topic.name)
-        self._not_asked.discard(topic.name)
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
@@ -238,7 +212,7 @@ class LinkTopics:
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
-        self._ends_refused.pop(name, None)
+        self._ending.forget(name)
         self._refusals.forget(name)
 
     def _note_deleted(self, name: str) -> None:
@@ -263,11 +237,11 @@ class LinkTopics:
             topic = self._engine.find(name)
             if topic is None:  # it is being deleted
                 continue
-            gap = self._gap(topic, there.get(name, {}))
+            gap = self._ending.gap(topic, there.get(name, {}))
             if gap is not None:
                 gaps[name] = gap
                 starts[name] = Start(self.memory.mark(topic.topic_id))
-            elif self._is_to_be_asked(topic, there.get(name, {})):
+            elif self._ending.is_to_be_asked(topic, there.get(name, {})):
                 to_raise.append(name)
                 starts[name] = Start(self.memory.mark(topic.topic_id))
             else:
@@ -320,9 +294,6 @@ class LinkTopics:
             for name in self.copier.topics:
                 self._on_lost_copy(name)
         await self.memory.note_restore(restore_id)
-
-    def _gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
-        return self.start_positions.gap(topic, there, copied_before=self.memory.mark(topic.topic_id) > BEFORE_ALL)
 
     def gap_of(self, name: str) -> Gap | None:
         copy = self.copier.topics.get(name)
@@ -393,14 +364,8 @@ class LinkTopics:
             )
 
     def _halt_at(self, name: str, gap: Gap) -> None:
-        """Halt the topic because of ``gap``. Its text names this link, and what the destination has refused."""
-        link = self._route.link
-        kind, refused = self._ends_refused.get(name, ("", None))
-        told = replace(
-            gap,
-            place=GapPlace(link.source, link.destination, name, link.name),
-            refused=refused if kind == gap.kind else None,
-        )
+        """Halt the topic because of ``gap``."""
+        told = self._ending.placed(name, gap)
         self.halt(name, told.detail, told)
 
     async def settle(
@@ -414,114 +379,26 @@ class LinkTopics:
             return False
         if self._leave_alone(topic, there):
             return False
-        gap = self._gap(topic, there)
-        if gap is None and (before := self.gap_of(name)) is not None and before.kind == "trimmed":
-            gap = self._still_missing(topic, there, before)
         mark = self.memory.mark(topic.topic_id)
-        if gap is not None:
-            if policy not in POLICIES or not gap.allows(policy, asked=asked):
-                self._halt_at(name, gap)
-                return False
-            try:
-                there = await self._end_gap(topic, gap, there, policy, keeper)
-            except PeerRefused as error:
-                self._ends_refused[name] = gap.kind, PolicyRefused(policy, str(error))
-                self._halt_at(name, gap)
-                return False
-            self._ends_refused.pop(name, None)
-            await self._record(topic, gap, policy)
-            if gap.kind == LOST_DATA and policy == SKIP_AND_RECORD:
-                await self._note_lost(topic, there[self._engine.cluster].position)
-            if not self._is_here(topic):
-                return False
-            if policy == KEEP_BOTH and (more := self._gap(topic, there)) is not None:
-                self._halt_at(name, more)
-                return False
-        if raised := self.start_positions.lives_to_raise(topic, there):
-            try:
-                await keeper.keep_both(name, raised)
-            except PeerRefused as error:
-                self.halt(name, f"the destination does not take the later life of the topic: {error}")
-                return False
-            if not self._is_here(topic):
-                return False
-            there = _raised(there, raised)
-        if not await self._keeps_earlier_lives(topic, policy, keeper, asked=asked) or not self._is_here(topic):
+        outcome = await self._ending.end(topic, there, self.gap_of(name), policy, keeper, asked=asked)
+        if isinstance(outcome, Stopped):
+            if outcome.gap is not None:
+                self._halt_at(name, outcome.gap)
+            elif outcome.reason:
+                self.halt(name, outcome.reason)
             return False
         del self.unsettled[name]
-        self._ends_refused.pop(name, None)
         self._origins_told.pop(name, None)  # the destination may have another copy by now
         self._news.add(name)
         if name not in self._refusals:
             self._goes_on(name)
-        self.copier.on_resumed(name, self._start(topic, there, mark), probing=name in self._refusals)
+        self.copier.on_resumed(name, self._start(topic, outcome, mark), probing=name in self._refusals)
         self._hold(name)
-        return True
-
-    def _is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
-        """Return whether the destination must learn a later life, or must be asked for missing messages of an earlier
-        life."""
-        return bool(
-            self.start_positions.lives_to_raise(topic, there) or (there and self.start_positions.earlier(topic))
-        )
-
-    async def _keeps_earlier_lives(self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool) -> bool:
-        """Ask whether the destination lacks messages of earlier lives that are here. Return whether the topic may go
-        on.
-
-        If messages are missing and ``policy`` does not end that gap, halt the topic.
-        """
-        try:
-            for earlier in self.start_positions.earlier(topic):
-                lacking = await keeper.lacking(topic.name, earlier)
-                for origin in sorted(lacking):
-                    gap = Gap.earlier_life(origin, earlier[origin].position, self.destination)
-                    if not gap.allows(policy, asked=asked):
-                        self._halt_at(topic.name, gap)
-                        return False
-                    await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
-                    await self._record(topic, gap, policy)
-        except PeerRefused as error:
-            if error.code == TopicNotFound.__name__ or topic.name in self._not_asked:
-                return True  # it lacks nothing that it could not get, or an operator knows
-            if error.code != NO_SUCH_ROUTE:
-                self.halt(topic.name, f"the destination does not say what it lacks of earlier lives: {error}")
-                return False
-            origin, last = max(earlier.items(), key=lambda each: each[1].position)
-            gap = Gap.unknown_lives(origin, last.position, self.destination)
-            if not gap.allows(policy, asked=asked):
-                self._halt_at(topic.name, gap)
-                return False
-            self._not_asked.add(topic.name)
-            await self._record(topic, gap, policy)
         return True
 
     def _is_here(self, topic: Topic) -> bool:
         """Return whether the topic still exists and the link still carries it."""
         return self._engine.find(topic.name) is topic and topic.name in self.copier.topics
-
-    async def _end_gap(
-        self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
-    ) -> Mapping[str, Mark]:
-        """Carry out ``policy`` at the destination, and return the marks that it has of the topic then.
-
-        Raises :class:`PeerRefused` if the destination refuses it.
-        """
-        if policy == KEEP_BOTH:
-            lives = self.start_positions.lives_to_raise(topic, there, asked=True)
-            await keeper.keep_both(topic.name, lives)
-            return _raised(there, lives)
-        if policy == COPY_ANEW:
-            await keeper.delete_copy(topic.name, self.start_positions.whole(topic))
-            self.memory.moved(topic.topic_id, BEFORE_ALL)
-            return {}
-        return there
-
-    async def _note_lost(self, topic: Topic, upto: Position) -> None:
-        """Only the destination has what lies below ``upto`` and is not in the log here, which goes on without it."""
-        log = topic.log
-        hole = (log.clamp(upto), upto)
-        await self._engine.writer.reclaim(topic.tail, log.last, (), holes=[hole], upto=upto, numbered=False)
 
     def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
         """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own
@@ -532,27 +409,6 @@ class LinkTopics:
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)
         return start
-
-    def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
-        """A gap that was met on the way, in what the destination has nothing of, is not seen from its beginning."""
-        have = there[before.origin].position if before.origin in there else BEFORE_ALL
-        missing = self.start_positions.unexpected(topic).newest(before.origin)
-        return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None
-
-    async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
-        """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is
-        recorded."""
-        link = self._route.link
-        log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
-        at_ms = self._engine.writer.wall_clock_ms()
-        if self._index is not None:
-            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.what}
-            self._index.audit(f"link {link.key}", policy, topic.name, about)
-        if policy == KEEP_BOTH:  # keep-both leaves nothing out
-            return
-        await self.memory.note_skip(
-            {"topic": topic.name, "kind": gap.kind, "detail": gap.what, "policy": policy, "at_ms": at_ms}
-        )
 
     def _goes_on(self, name: str) -> None:
         self._refusals.forget(name)
@@ -634,12 +490,3 @@ class LinkTopics:
                 backlog_entries=self.backlog_of(name),
                 detail=copy.halted or self._refusals.reason(name),
             )
-
-
-def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:
-    """Return the marks ``there`` with the incarnations of ``lives``, which the destination has learned. The destination
-    has no more messages than before."""
-    return {
-        origin: replace(mark, incarnation=lives[origin].incarnation) if origin in lives else mark
-        for origin, mark in there.items()
-    }

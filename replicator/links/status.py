@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from heapq import nlargest
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from replicator.engine.engine import Engine
 from replicator.links.json_types import LinkBackfill, LinkStatus
@@ -116,6 +116,25 @@ def link_status(
         "bytes": figures.bytes,
         "wire_bytes": figures.wire_bytes,
         "reconnects": figures.reconnects,
+    }
+
+
+def planned_link(route: Route, address: str, transfer: Transfer) -> dict[str, Any]:
+    """Return the link as its carriers need it."""
+    spec = route.link
+    return {
+        "key": spec.key,
+        "source": spec.source,
+        "destination": spec.destination,
+        "address": address,
+        "name": spec.name,
+        "compression": spec.compression,
+        "where": spec.where,
+        "select": spec.select,
+        "origins": sorted(route.origins),
+        "engine": route.engine,
+        "state": transfer.state,
+        "detail": transfer.detail,
     }
 
 

@@ -244,7 +244,11 @@ def _wrong(answers: Mapping[str, Mapping[str, Any]], shown_max: int | None) -> T
             found.append(f"\n{cluster}: ").append(trouble)
         if shown_max is not None and (more := len(troubles) - shown_max) > 0:
             found.append(f"\n{cluster}: … and {more} more (--all)", style="red")
-    return Text("Wrong:").append(found) if found else Text("Nothing is wrong.", style="green")
+    if found:
+        return Text("Wrong:").append(found)
+    links = [link for answer in answers.values() for link in answer.get("links", ())]
+    left = sum(int(link["backlog_entries"]) for link in links)
+    return Text("Nothing is wrong.", style="green").append(f" Links have {left:,} entries to copy." if left else "")
 
 
 def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -411,7 +415,7 @@ def _behind(summaries: Mapping[str, TopicSummary], top: int) -> RenderableType:
 
 def _links(answers: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(
-        *("from", "to", "state", "backlog", "lag", "messages sent", "MB sent", "reconnects"),
+        *("from", "to", "state", "backlog", "lag", "messages sent", "MB sent", "disconnects"),
         title="Links",
         title_justify="left",
     )

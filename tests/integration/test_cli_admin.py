@@ -78,7 +78,8 @@ def test_topics_are_made_listed_grown_measured_and_deleted(tmp_path: Path) -> No
         assert (await cli.json("topics", "stats", EU, "--internal"))["numberOfEntries"] == 2
         assert (await cli.run("topics", "subscriptions", EU)).split() == ["jobs"]
         assert "force" in await cli.refused("topics", "delete", EU)
-        await cli.run("topics", "delete", EU, "--force")
+        said = await cli.run("topics", "delete", EU, "--force")
+        assert "Copies at other clusters stay" in said
         await cli.run("topics", "delete", us)
         assert await cli.run("topics", "list", "acme/orders") == ""
         assert "fewer" in await refused_growth(cli)

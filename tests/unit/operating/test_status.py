@@ -127,3 +127,13 @@ def test_a_restored_backup_and_a_loss_are_warnings() -> None:
     shown = text_of({"us-east": restored("", "eu-west was not asked")}, 200)
     assert "Wrong:\nus-east: 940 messages were taken back from other clusters on 1970-01-02" in shown
     assert shown.count("lost: eu-west was not asked") == 1
+
+
+def test_what_links_have_still_to_copy_is_said_although_nothing_is_wrong() -> None:
+    figures = {"backlog_entries": 3, "lag_ms": 0, "messages": 0, "bytes": 0, "reconnects": 0}
+    link = {"to": "b", "name": "", "state": "idle", "detail": "", "halted": {}, "hold_exceeded": [], **figures}
+    shown = text_of({"us-east": {**answer_with("orders"), "links": [link]}}, 200)
+    assert "Nothing is wrong. Links have 3 entries to copy." in shown
+    assert "to copy" not in text_of(
+        {"us-east": {**answer_with("orders"), "links": [{**link, "backlog_entries": 0}]}}, 200
+    )

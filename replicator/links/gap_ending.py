@@ -1,0 +1,262 @@
+"""Ends the gaps of one link's topics: carries out a policy at the destination, and records what was done.
+
+:mod:`replicator.links.gaps` judges what is missing. :mod:`replicator.links.link_topics` halts topics and lets them go
+on. Invariants (DESIGN §3): 2, a message is passed over only if a policy says so, and that is recorded; 5, messages that
+this cluster lost become a hole of its own, which it never claims.
+
+1. If the topic has a gap that the policy does not end, the topic stops there.
+2. The policy is carried out. A refusal of the destination is kept, because the gap's text names it.
+3. The destination learns later lives that need no decision.
+4. The destination is asked what it lacks of earlier lives that are here. That can be a gap, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import TopicNotFound
+from replicator.engine.topic import Topic
+from replicator.links.errors import PeerRefused
+from replicator.links.gaps import (
+    COPY_ANEW,
+    KEEP_BOTH,
+    LOST_DATA,
+    POLICIES,
+    SKIP_AND_RECORD,
+    TRIMMED,
+    Gap,
+    GapPlace,
+    Mark,
+    PolicyRefused,
+    held_at,
+)
+from replicator.links.memory import LinkMemory
+from replicator.links.route import Route
+from replicator.links.start_positions import StartPositions
+from replicator.peering.lives import NO_SUCH_ROUTE
+from snapshots.position import BEFORE_ALL, Position
+
+log = structlog.get_logger(__name__)
+
+
+class Auditor(Protocol):
+    """Interface that records what was done to a topic."""
+
+    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
+
+
+class CopyKeeper(Protocol):
+    """Interface of the destination for decisions about its copies."""
+
+    async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None: ...
+    async def keep_both(self, topic: str, lives: Mapping[str, Mark]) -> None: ...
+    async def lacking(self, topic: str, earlier: Mapping[str, Mark], *, note: bool = False) -> set[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Reason why a topic does not go on: a gap, or a text. Both are empty if the topic is gone."""
+
+    gap: Gap | None = None
+    reason: str = ""
+
+
+class GapEnding:
+    """Ends gaps for one link. ``is_here`` returns whether the topic still exists and the link still carries it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        route: Route,
+        memory: LinkMemory,
+        start_positions: StartPositions,
+        index: Auditor | None,
+        is_here: Callable[[Topic], bool],
+    ) -> None:
+        self._engine = engine
+        self._route = route
+        self._memory = memory
+        self._start_positions = start_positions
+        self._index = index
+        self._is_here = is_here
+        self._refused: dict[str, tuple[str, PolicyRefused]] = {}
+        """By topic, the kind of its gap, and the destination's last refusal to end it."""
+        self._not_asked: set[str] = set()
+        """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of a topic that is gone."""
+        self._refused.pop(name, None)
+        self._not_asked.discard(name)
+
+    def gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
+        """Return the gap between what is here and what is ``there``; None if there is none."""
+        copied_before = self._memory.mark(topic.topic_id) > BEFORE_ALL
+        return self._start_positions.gap(topic, there, copied_before=copied_before)
+
+    def is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Return whether the destination must learn a later life, or must be asked for missing messages of an earlier
+        life."""
+        positions = self._start_positions
+        return bool(positions.lives_to_raise(topic, there) or (there and positions.earlier(topic)))
+
+    def placed(self, name: str, gap: Gap) -> Gap:
+        """Return ``gap`` with a text that names this link, and what the destination has refused."""
+        link = self._route.link
+        kind, refused = self._refused.get(name, ("", None))
+        place = GapPlace(link.source, link.destination, name, link.name)
+        return replace(gap, place=place, refused=refused if kind == gap.kind else None)
+
+    async def end(
+        self,
+        topic: Topic,
+        there: Mapping[str, Mark],
+        before: Gap | None,
+        policy: str,
+        keeper: CopyKeeper,
+        *,
+        asked: bool,
+    ) -> Mapping[str, Mark] | Stopped:
+        """End the gap of ``topic`` if ``policy`` does. Return what the destination has then, or why the topic stops.
+
+        ``before`` is the gap that the topic had until now. ``asked`` is True if an operator chose the policy.
+        """
+        gap = self.gap(topic, there)
+        if gap is None and before is not None and before.kind == TRIMMED:
+            gap = self._still_missing(topic, there, before)
+        if gap is not None:
+            outcome = await self._end_gap(topic, gap, there, policy, keeper, asked=asked)
+            if isinstance(outcome, Stopped):
+                return outcome
+            there = outcome
+        if raised := self._start_positions.lives_to_raise(topic, there):
+            try:
+                await keeper.keep_both(topic.name, raised)
+            except PeerRefused as error:
+                return Stopped(reason=f"the destination does not take the later life of the topic: {error}")
+            if not self._is_here(topic):
+                return Stopped()
+            there = _raised(there, raised)
+        stopped = await self._ask_for_earlier_lives(topic, policy, keeper, asked=asked)
+        if stopped is None and not self._is_here(topic):
+            stopped = Stopped()
+        if stopped is None:
+            self._refused.pop(topic.name, None)
+        return there if stopped is None else stopped
+
+    async def _end_gap(
+        self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool
+    ) -> Mapping[str, Mark] | Stopped:
+        """Carry out ``policy`` at the destination, and return the marks that it has of the topic then."""
+        if policy not in POLICIES or not gap.allows(policy, asked=asked):
+            return Stopped(gap)
+        try:
+            there = await self._carry_out(topic, there, policy, keeper)
+        except PeerRefused as error:
+            self._refused[topic.name] = gap.kind, PolicyRefused(policy, str(error))
+            return Stopped(gap)
+        self._refused.pop(topic.name, None)
+        await self._record(topic, gap, policy)
+        if gap.kind == LOST_DATA and policy == SKIP_AND_RECORD:
+            await self._note_lost(topic, there[self._engine.cluster].position)
+        if not self._is_here(topic):
+            return Stopped()
+        if policy == KEEP_BOTH and (more := self.gap(topic, there)) is not None:
+            return Stopped(more)
+        return there
+
+    async def _carry_out(
+        self, topic: Topic, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
+    ) -> Mapping[str, Mark]:
+        """Carry out ``policy``. Raises :class:`PeerRefused` if the destination refuses it."""
+        if policy == KEEP_BOTH:
+            lives = self._start_positions.lives_to_raise(topic, there, asked=True)
+            await keeper.keep_both(topic.name, lives)
+            return _raised(there, lives)
+        if policy == COPY_ANEW:
+            await keeper.delete_copy(topic.name, self._start_positions.whole(topic))
+            self._memory.moved(topic.topic_id, BEFORE_ALL)
+            return {}
+        return there
+
+    async def _ask_for_earlier_lives(
+        self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool
+    ) -> Stopped | None:
+        """Ask whether the destination lacks messages of earlier lives that are here.
+
+        Return None if it lacks none, or if ``policy`` ends that gap.
+        """
+        for earlier in self._start_positions.earlier(topic):
+            try:
+                lacking = await keeper.lacking(topic.name, earlier)
+                for origin in sorted(lacking):
+                    gap = Gap.earlier_life(origin, earlier[origin].position, self._route.link.destination)
+                    if not gap.allows(policy, asked=asked):
+                        return Stopped(gap)
+                    await keeper.lacking(topic.name, {origin: earlier[origin]}, note=True)
+                    await self._record(topic, gap, policy)
+            except PeerRefused as error:
+                if error.code == TopicNotFound.__name__:
+                    return None  # it gets all lives in order
+                if error.code != NO_SUCH_ROUTE:
+                    return Stopped(reason=f"the destination does not say what it lacks of earlier lives: {error}")
+                return await self._go_on_unasked(topic, earlier, policy, asked=asked)
+        return None
+
+    async def _go_on_unasked(
+        self, topic: Topic, earlier: Mapping[str, Mark], policy: str, *, asked: bool
+    ) -> Stopped | None:
+        """Go on with a destination that cannot say what it lacks, if ``policy`` says so now or did before."""
+        if topic.name in self._not_asked:
+            return None
+        origin, last = max(earlier.items(), key=lambda each: each[1].position)
+        gap = Gap.unknown_lives(origin, last.position, self._route.link.destination)
+        if not gap.allows(policy, asked=asked):
+            return Stopped(gap)
+        self._not_asked.add(topic.name)
+        await self._record(topic, gap, policy)
+        return None
+
+    async def _note_lost(self, topic: Topic, upto: Position) -> None:
+        """Record as lost what lies below ``upto`` and is not in the log here. Only the destination has it."""
+        last = topic.log.last
+        hole = (topic.log.clamp(upto), upto)
+        await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
+
+    def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
+        """Return a gap again that was met on the way, of an origin of which the destination has nothing.
+
+        It is not seen from its beginning. Return None if it is over.
+        """
+        have = there[before.origin].position if before.origin in there else BEFORE_ALL
+        missing = self._start_positions.unexpected(topic).newest(before.origin)
+        return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None
+
+    async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
+        """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is
+        recorded."""
+        link = self._route.link
+        log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
+        at_ms = self._engine.writer.wall_clock_ms()
+        if self._index is not None:
+            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.what}
+            self._index.audit(f"link {link.key}", policy, topic.name, about)
+        if policy == KEEP_BOTH:  # keep-both leaves nothing out
+            return
+        await self._memory.note_skip(
+            {"topic": topic.name, "kind": gap.kind, "detail": gap.what, "policy": policy, "at_ms": at_ms}
+        )
+
+
+def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:
+    """Return the marks ``there`` with the incarnations of ``lives``, which the destination has learned. The destination
+    has no more messages than before."""
+    return {
+        origin: replace(mark, incarnation=lives[origin].incarnation) if origin in lives else mark
+        for origin, mark in there.items()
+    }
