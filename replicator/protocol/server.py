@@ -161,17 +161,13 @@ class ServerConnection:
         """Whether the client has introduced itself, and is there."""
         return self._state is _State.OPEN
 
-    @property
-    def _over(self) -> bool:
-        return self._state is _State.OVER
-
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
         """What is to be done about ``data``, in this order: commands to carry out (SENDs and ACKs together), bytes to
         send. What came of a :class:`Pending` goes to :meth:`found_out`.
 
         Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
         """
-        if self._over:
+        if self.over:
             return
         self._heard = True
         try:
@@ -179,7 +175,7 @@ class ServerConnection:
                 kind = _RUNS.get(type(frame))
                 if self.open and (kind is not None or frame.command.type in COMMANDS):
                     yield frame
-                    if self._over:  # the caller could not go on
+                    if self.over:  # the caller could not go on
                         return
                 elif kind is not None:
                     raise OutOfOrder(f"{kind} is not for a server whose connection is: {self._state.value}")

@@ -8,6 +8,7 @@ import pytest
 from gateway_support import BareClient, ServedEngine
 
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.client import Answered
 from replicator.protocol.commands_pb2 import (
@@ -25,7 +26,7 @@ T = BaseCommand.Type
 SubType = CommandSubscribe.SubType
 
 
-def connected(client: BareClient, topic: str, kind: int, number: int = 1) -> None:
+def connected(client: BareClient, topic: str, kind: SubType, number: int = 1) -> None:
     """Connect a producer and a consumer, both with the id ``number``, to a topic."""
     client.request(
         lambda request_id: BaseCommand(
@@ -61,6 +62,12 @@ def ack(request_id: int, *ids: MessageIdData, number: int = 1, cumulative: bool 
     return encode(BaseCommand(type=T.ACK, ack=command))
 
 
+def subscription_of(gateway: ServedEngine, topic: str) -> Subscription:
+    found = gateway.engine.find(topic)
+    assert found is not None
+    return found.subscriptions["s"]
+
+
 def received(client: BareClient, count: int) -> list[MessageIdData]:
     return [client.next(T.MESSAGE).command.message.message_id for _ in range(count)]
 
@@ -81,7 +88,7 @@ def answers(client: BareClient, numbers: list[int]) -> dict[int, Any]:
 
 @pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared, SubType.Key_Shared])
 def test_one_invalid_acknowledgement_among_others_is_refused_and_the_others_count(
-    gateway: ServedEngine, topic: str, kind: int
+    gateway: ServedEngine, topic: str, kind: SubType
 ) -> None:
     with BareClient(gateway.port) as client:
         connected(client, topic, kind)
@@ -93,7 +100,7 @@ def test_one_invalid_acknowledgement_among_others_is_refused_and_the_others_coun
         client.socket.sendall(b"".join(map(ack, numbers, named)))
         found = answers(client, numbers)
         assert [found[number].HasField("error") for number in numbers] == [False, True, False, False]
-        subscription = gateway.engine.find(topic).subscriptions["s"]  # type: ignore[union-attr]
+        subscription = subscription_of(gateway, topic)
         assert gateway.ask(subscription.cursor.backlog_entries) == 1
         assert gateway.ask(lambda: subscription.mark_delete.entry) == 1
 
@@ -111,7 +118,7 @@ def test_acknowledgements_of_every_form_in_one_read_count_together(gateway: Serv
             + ack(numbers[3], ids[5])
         )
         assert not any(answer.HasField("error") for answer in answers(client, numbers).values())
-        subscription = gateway.engine.find(topic).subscriptions["s"]  # type: ignore[union-attr]
+        subscription = subscription_of(gateway, topic)
         assert gateway.ask(lambda: subscription.mark_delete.entry) == 5
 
 

@@ -25,6 +25,7 @@ from replicator.protocol.commands_pb2 import (
     CommandNewTxn,
     CommandPartitionedTopicMetadata,
     CommandPing,
+    CommandPong,
     CommandProducer,
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
@@ -108,6 +109,15 @@ def test_garbage_closes_that_connection_and_no_other(gateway: ServedEngine, topi
         bad.socket.sendall(sent)
         assert bad.closed_by_server()
         published(good, topic, 1)
+
+
+def test_what_was_answered_before_a_connection_is_closed_arrives(gateway: ServedEngine) -> None:
+    with BareClient(gateway.port) as client:
+        client.socket.sendall(encode(BaseCommand(type=T.PING, ping=CommandPing())) + struct.pack(">I", 2**31 - 1))
+        came = b""
+        while data := client.socket.recv(65536):
+            came += data
+        assert came == encode(BaseCommand(type=T.PONG, pong=CommandPong()))
 
 
 def test_a_send_for_a_producer_that_is_not_there_closes_the_connection(gateway: ServedEngine) -> None:

@@ -58,14 +58,18 @@ def test_an_acknowledgement_does_not_run_dispatch_if_nothing_waits_for_it(
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
-@pytest.mark.parametrize("limited", ["consumer", "subscription"])
+@pytest.mark.parametrize(
+    "policies",
+    [TopicPolicies(max_unacked_messages_per_consumer=4), TopicPolicies(max_unacked_messages_per_subscription=4)],
+    ids=["consumer", "subscription"],
+)
 def test_an_acknowledgement_lets_a_consumer_go_on_that_had_too_much(
-    tmp_path: Path, kind: SubscriptionType, limited: str
+    tmp_path: Path, kind: SubscriptionType, policies: TopicPolicies
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            await topic.policies.set(TopicPolicies(**{f"max_unacked_messages_per_{limited}": 4}))
+            await topic.policies.set(policies)
             consumer, inbox = await subscribed(topic, "sub", kind)
             published = [(await topic.publish([message()]))[0] for _ in range(12)]
             for held in (4, 6, 8, 10, 12):
