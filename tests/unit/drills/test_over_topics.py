@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.cli.output import SafeConsole
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.measures import Measures, measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
+from replicator.drills.report import build_report, render_table
+from replicator.drills.report_html import render_html
 from replicator.drills.timeline import ObservationsIncomplete
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
@@ -114,3 +118,30 @@ def test_each_topic_has_a_name_of_its_own_and_one_topic_keeps_the_name_of_before
     assert one.topics[0].rpartition("-")[2].isdigit()
     assert len(set(many.topics)) == 20
     assert many.topics[19].endswith("-19")
+
+
+def test_the_screen_and_the_page_show_the_worst_topic_of_each_figure_and_fit() -> None:
+    seen = observed(7, 6)
+    measures = measure(seen)
+    names = [f"persistent://public/drill/t-{number}" for number in range(6)]
+    names[5] += "<b>\x1b[2J"
+    measures = replace(
+        measures, over_topics=replace(measures.over_topics, lost=replace(measures.over_topics.lost, worst_topic=5))
+    )
+    faults = dict.fromkeys(("missing", "duplicated", "reordered", "mismapped", "ack_mismatch"), 0)
+    needed = {"snapshot_mappings": 3, "subscription_updates": 4, "wall_seconds": 5.0}
+    extras = {**needed, "topics": 6, "differences": [f"namespace n{number}" for number in range(300)]}
+    report = build_report("kill-primary", "embedded", 1, measures, faults, extras, topics=names)
+    console = SafeConsole(file=io.StringIO(), width=120, highlight=False, markup=False, emoji=False)
+    console.print(render_table(report))
+    assert isinstance(console.file, io.StringIO)
+    screen = console.file.getvalue()
+    assert "Over 6 topics" in screen
+    assert "public/drill/t-5<b>\\u001b[2J" in screen
+    assert "\x1b" not in screen
+    assert "292 more differences" in screen
+    page = render_html(report, measures.series)
+    assert "Over 6 topics" in page
+    assert "t-5&lt;b&gt;" in page
+    one = build_report("kill-primary", "embedded", 1, measures, faults, needed)
+    assert "Over " not in render_html(one, measures.series).replace("Over time", "")
