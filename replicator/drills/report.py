@@ -26,6 +26,7 @@ from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
 from replicator.engine.topic_name import SCHEME
 from replicator.index.drill_reports import about, figures, shown_lag
+from replicator.running.screen import in_one_line
 
 VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 """What verify must have counted, each of them zero in a drill that passes."""
@@ -257,7 +258,8 @@ def _topics_table(report: Mapping[str, Any]) -> Table:
 
 def _shown_topic(over: Mapping[str, Any]) -> str:
     """Return the worst topic's name; "–" where no topic is worse than any other."""
-    return str(over["worst_topic"]).removeprefix(SCHEME) if over["worst"] and over["worst_topic"] else "–"
+    named = over["worst"] and over["worst_topic"]
+    return in_one_line(over["worst_topic"].removeprefix(SCHEME)) if named else "–"
 
 
 def _difference_lines(report: Mapping[str, Any]) -> Iterator[Text]:
