@@ -17,6 +17,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.measures import Measures, measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
+from replicator.drills.over_topics import OverTopics
 from replicator.drills.report import build_report, render_table
 from replicator.drills.report_html import render_html
 from replicator.drills.timeline import ObservationsIncomplete
@@ -70,19 +71,20 @@ def test_the_figures_of_all_topics_are_those_of_each_measured_alone(seed: int, t
                    "rpo_messages", "repeated_acked_before_kill", "repeated_acked_over_1s_before_kill"):  # fmt: skip
         assert getattr(together, figure) == sum(getattr(each, figure) for each in alone), figure
     over = together.over_topics
-    for figure, of_each in (
-        (over.lost, [float(each.lost) for each in alone]),
-        (over.repeated, [float(each.repeated) for each in alone]),
+    of_topics: list[tuple[OverTopics, list[float | None]]] = [
+        (over.lost, [each.lost for each in alone]),
+        (over.repeated, [each.repeated for each in alone]),
         (over.recover_seconds, [each.rto_seconds for each in alone]),
-    ):
+    ]
+    for measured, of_each in of_topics:
         known = sorted(each for each in of_each if each is not None)
-        assert figure.topics == len(known)
+        assert measured.topics == len(known)
         if known:
-            assert figure.worst == pytest.approx(known[-1])
-            assert figure.worst_topic is not None
-            assert of_each[figure.worst_topic] == pytest.approx(known[-1])
-            assert figure.p50 == pytest.approx(known[(len(known) * 50 + 99) // 100 - 1])
-            assert figure.p99 == pytest.approx(known[(len(known) * 99 + 99) // 100 - 1])
+            assert measured.worst == pytest.approx(known[-1])
+            assert measured.worst_topic is not None
+            assert of_each[measured.worst_topic] == pytest.approx(known[-1])
+            assert measured.p50 == pytest.approx(known[(len(known) * 50 + 99) // 100 - 1])
+            assert measured.p99 == pytest.approx(known[(len(known) * 99 + 99) // 100 - 1])
     assert together.rto_seconds == (None if over.recover_seconds.worst is None else over.recover_seconds.worst)
 
 
