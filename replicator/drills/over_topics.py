@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,13 @@ from replicator.drills.deliveries import Deliveries
 from replicator.drills.observations import Column
 from replicator.drills.timeline import Timeline
 from replicator.drills.vectors import nearest_rank
+
+OVER_TOPICS: Final = {
+    "lost": "messages lost",
+    "repeated": "deliveries repeated",
+    "recover_seconds": "seconds to recover",
+}
+"""Figures that each topic has, with their headings."""
 
 
 @dataclass(frozen=True, slots=True)

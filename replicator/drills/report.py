@@ -21,22 +21,20 @@ from rich.text import Text
 from replicator.drills.judge import failures as failures_of
 from replicator.drills.measures import FailoverMeasures, Measures, Percentiles, PhaseMeasures, SubscriptionMeasures
 from replicator.drills.observations import FailoverKind
-from replicator.drills.over_topics import OverTopics
+from replicator.drills.over_topics import OVER_TOPICS, OverTopics
 from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
+from replicator.engine.topic_name import SCHEME
 from replicator.index.drill_reports import about, figures, shown_lag
+from replicator.running.screen import in_one_line
 
 VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
 """What verify must have counted, each of them zero in a drill that passes."""
 _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
-OVER_TOPICS: Final = {
-    "lost": "messages lost",
-    "repeated": "deliveries repeated",
-    "recover_seconds": "seconds to recover",
-}
-"""Figures that each topic has, with their headings."""
+DIFFERENCES_SHOWN_MAX: Final = 8
+"""Differences between two clusters on the screen; report.json has them all."""
 OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
 """What only the replicator says of itself; null for another system."""
 
@@ -115,7 +113,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
             [Text("tasks of the workers were ended at random, so rates and lags are not judged", style="dim")]
             * bool(report.get("tasks_ended"))
         ),
-        *(Text(f"after a switch: {each}", style="yellow") for each in report.get("differences") or ()),
+        *_difference_lines(report),
         *_failure_lines(report),
     )
 
@@ -254,8 +252,23 @@ def _topics_table(report: Mapping[str, Any]) -> Table:
     for name, title in OVER_TOPICS.items():
         over = report["over_topics"][name]
         figures = ("–" if over[each] is None else f"{over[each]:,g}" for each in ("p50", "p99", "worst"))
-        table.add_row(title, *figures, Text(over["worst_topic"] or "–") if over["worst"] else "–")
+        table.add_row(title, *figures, Text(_shown_topic(over)))
     return table
+
+
+def _shown_topic(over: Mapping[str, Any]) -> str:
+    """Return the worst topic's name; "–" where no topic is worse than any other."""
+    named = over["worst"] and over["worst_topic"]
+    return in_one_line(over["worst_topic"].removeprefix(SCHEME)) if named else "–"
+
+
+def _difference_lines(report: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield what clients find otherwise after a switch: so much that a screen has room for the rest, and a count."""
+    differences = report.get("differences") or ()
+    for each in differences[:DIFFERENCES_SHOWN_MAX]:
+        yield Text(f"after a switch: {each}", style="yellow")
+    if (more := len(differences) - DIFFERENCES_SHOWN_MAX) > 0:
+        yield Text(f"… and {more:,} more differences: report.json", style="yellow")
 
 
 def _failure_lines(report: Mapping[str, Any]) -> Iterator[Text]:

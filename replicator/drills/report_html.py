@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from replicator import __version__
+from replicator.drills.over_topics import OVER_TOPICS
 from replicator.drills.series import Series
 from replicator.drills.svg_chart import Chart, Line, Outage, format_number, render_chart
 from replicator.index.drill_reports import EXACT
@@ -81,6 +82,7 @@ def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | N
             *(render_chart(chart) for chart in charts),
             _seconds_table(charts),
             "</section>",
+            _over_topics(report),
             _subscriptions(report),
             _failovers(report),
             _phases(report),
@@ -197,6 +199,18 @@ def _seconds_table(charts: Sequence[Chart]) -> str:
         f'<thead><tr><th scope="col">second</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
         "</table></div></details>"
     )
+
+
+def _over_topics(report: Mapping[str, Any]) -> str:
+    if report.get("topics", 1) == 1:
+        return ""
+    rows = [
+        [title, over["p50"], over["p99"], over["worst"], over["worst_topic"] or "–"]
+        for name, title in OVER_TOPICS.items()
+        for over in [report["over_topics"][name]]
+    ]
+    headings = ("figure of a topic", "p50", "p99", "worst", "the worst topic")
+    return _table(f"Over {report['topics']:,} topics", headings, rows)
 
 
 def _subscriptions(report: Mapping[str, Any]) -> str:

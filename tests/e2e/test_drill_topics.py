@@ -14,13 +14,15 @@ from printed_fields import problems
 from replicator.drills.json_types import DrillReport, DrillRuns
 
 TOPICS = 20
-MESSAGES = 2_000
+MESSAGES = 4_000
+RATE = 200
+"""So slow that a scenario kills no worker in the second in which its clients come."""
 
 
 def drilled(out: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     """Run ``replicator drill --topics 20`` as a user would; return the report, and what is on the screen."""
     command = [sys.executable, "-m", "replicator.cli", "drill", "--out", str(out), "--engine", "embedded"]
-    command += ["--topics", str(TOPICS), "--messages", str(MESSAGES), "--rate", "400", *arguments]
+    command += ["--topics", str(TOPICS), "--messages", str(MESSAGES), "--rate", str(RATE), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     report = json.loads((out / "report.json").read_text()) if (out / "report.json").exists() else {}
     assert done.returncode == 0, f"{done.stderr[-2000:]}\n{done.stdout[-2000:]}\n{report.get('failures')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.cli.output import SafeConsole
 from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.measures import Measures, measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
+from replicator.drills.over_topics import OverTopics
+from replicator.drills.report import build_report, render_table
+from replicator.drills.report_html import render_html
 from replicator.drills.timeline import ObservationsIncomplete
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
@@ -66,19 +71,20 @@ def test_the_figures_of_all_topics_are_those_of_each_measured_alone(seed: int, t
                    "rpo_messages", "repeated_acked_before_kill", "repeated_acked_over_1s_before_kill"):  # fmt: skip
         assert getattr(together, figure) == sum(getattr(each, figure) for each in alone), figure
     over = together.over_topics
-    for figure, of_each in (
-        (over.lost, [float(each.lost) for each in alone]),
-        (over.repeated, [float(each.repeated) for each in alone]),
+    of_topics: list[tuple[OverTopics, list[float | None]]] = [
+        (over.lost, [each.lost for each in alone]),
+        (over.repeated, [each.repeated for each in alone]),
         (over.recover_seconds, [each.rto_seconds for each in alone]),
-    ):
+    ]
+    for measured, of_each in of_topics:
         known = sorted(each for each in of_each if each is not None)
-        assert figure.topics == len(known)
+        assert measured.topics == len(known)
         if known:
-            assert figure.worst == pytest.approx(known[-1])
-            assert figure.worst_topic is not None
-            assert of_each[figure.worst_topic] == pytest.approx(known[-1])
-            assert figure.p50 == pytest.approx(known[(len(known) * 50 + 99) // 100 - 1])
-            assert figure.p99 == pytest.approx(known[(len(known) * 99 + 99) // 100 - 1])
+            assert measured.worst == pytest.approx(known[-1])
+            assert measured.worst_topic is not None
+            assert of_each[measured.worst_topic] == pytest.approx(known[-1])
+            assert measured.p50 == pytest.approx(known[(len(known) * 50 + 99) // 100 - 1])
+            assert measured.p99 == pytest.approx(known[(len(known) * 99 + 99) // 100 - 1])
     assert together.rto_seconds == (None if over.recover_seconds.worst is None else over.recover_seconds.worst)
 
 
@@ -114,3 +120,30 @@ def test_each_topic_has_a_name_of_its_own_and_one_topic_keeps_the_name_of_before
     assert one.topics[0].rpartition("-")[2].isdigit()
     assert len(set(many.topics)) == 20
     assert many.topics[19].endswith("-19")
+
+
+def test_the_screen_and_the_page_show_the_worst_topic_of_each_figure_and_fit() -> None:
+    seen = observed(7, 6)
+    measures = measure(seen)
+    names = [f"persistent://public/drill/t-{number}" for number in range(6)]
+    names[5] += "<b>\x1b[2J"
+    measures = replace(
+        measures, over_topics=replace(measures.over_topics, lost=replace(measures.over_topics.lost, worst_topic=5))
+    )
+    faults = dict.fromkeys(("missing", "duplicated", "reordered", "mismapped", "ack_mismatch"), 0)
+    needed = {"snapshot_mappings": 3, "subscription_updates": 4, "wall_seconds": 5.0}
+    extras = {**needed, "topics": 6, "differences": [f"namespace n{number}" for number in range(300)]}
+    report = build_report("kill-primary", "embedded", 1, measures, faults, extras, topics=names)
+    console = SafeConsole(file=io.StringIO(), width=120, highlight=False, markup=False, emoji=False)
+    console.print(render_table(report))
+    assert isinstance(console.file, io.StringIO)
+    screen = console.file.getvalue()
+    assert "Over 6 topics" in screen
+    assert "public/drill/t-5<b>\\u001b[2J" in screen
+    assert "\x1b" not in screen
+    assert "292 more differences" in screen
+    page = render_html(report, measures.series)
+    assert "Over 6 topics" in page
+    assert "t-5&lt;b&gt;" in page
+    one = build_report("kill-primary", "embedded", 1, measures, faults, needed)
+    assert "Over " not in render_html(one, measures.series).replace("Over time", "")

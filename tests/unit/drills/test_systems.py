@@ -48,6 +48,7 @@ def test_each_system_has_a_name_and_one_that_is_not_known_is_refused_with_the_li
         ({"links": "one-way"}, "--links"),
         ({"client": "own"}, "--client"),
         ({"secure": True}, "--secure"),
+        ({"topics": 2}, "--topics"),
         ({"scenario": "planned"}, "kill-primary only, not planned"),
         ({"scenario": "all"}, "kill-primary only, not all"),
     ],
