@@ -121,6 +121,7 @@ def test_one_that_does_not_end_when_it_is_told_to_is_killed(tmp_path: Path, monk
         watched = Watched(tmp_path)
         await watched.driver.change(watched.settings(deaf="yes", ready="yes"), links=1)
         await eventually(watched.runs)
+        await eventually(lambda: watched.driver.status()["driver"] == "running", "its start has returned")
         await watched.driver.stop()
         assert not psutil.pid_exists(watched.runs()[0])
         assert watched.ended == watched.runs()
