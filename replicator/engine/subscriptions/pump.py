@@ -105,6 +105,8 @@ class Pump:
         now_ms = self._wall_clock_ms()
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
+        if plan is None and wake_at_ms is not None and wake_at_ms <= now_ms:
+            wake_at_ms = None  # what is due waits for a permit or an acknowledgement, which schedules the pump
         if wake_at_ms is not None or self._alarm is not None:
             self._set_alarm(wake_at_ms, now_ms)
         if plan is None:
@@ -147,6 +149,8 @@ class Pump:
         else:
             more = False
         wake_at_ms = dispatcher.wake_at_ms
+        if wake_at_ms is not None and wake_at_ms <= now_ms:
+            wake_at_ms, more = None, True  # the next run takes it, or waits
         if wake_at_ms is not None or self._alarm is not None:
             self._set_alarm(wake_at_ms, now_ms)
         return more

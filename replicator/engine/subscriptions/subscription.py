@@ -338,6 +338,7 @@ class Subscription:
             self.locally_active = True
         if self.topic.log.twins is not None and self.merging.release_followed():
             self.backlog.moved()
+            self._pump.schedule()  # whoever held them may get more, though mark-delete may have stayed
             resumes = True
         if self.cursor.mark_delete != mark_delete_before:
             if self._pump.dispatcher is not None:

@@ -137,3 +137,27 @@ def test_consumed_batches_are_passed_over_many_at_a_time(
             assert len(read) < 20
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_a_due_message_does_not_keep_the_event_loop_busy_while_nobody_has_permits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", kind, permits=1)
+            tested = topic.subscriptions["sub"]._pump
+            await topic.publish([delayed()])
+            await topic.publish([message()])
+            await inbox.holds(1)
+            alarms: list[int | None] = []
+            monkeypatch.setattr(tested, "_wall_clock_ms", lambda: NEVER_MS + 60_000)
+            monkeypatch.setattr(tested, "_set_alarm", lambda at_ms, _: alarms.append(at_ms))
+            tested.schedule()
+            await eventually(lambda: not tested.scheduled, "the pump has run")
+            assert set(alarms) <= {None}
+            consumer.flow(1)
+            await inbox.holds(2)
+
+    asyncio.run(main())
