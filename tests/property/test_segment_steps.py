@@ -58,7 +58,8 @@ def placed(engine: Engine) -> dict[bytes, Place]:
 async def compacted_under_a_client(engine: Engine) -> list[Group]:
     """All that is sparse, while a client publishes one message after another. Returns the commits in order."""
     groups: list[Group] = []
-    committing = engine.writer._commit
+    commits = engine.writer._commits
+    committing = commits.commit
 
     def commit(group: list[Request]) -> Committed:
         before = placed(engine)
@@ -69,7 +70,7 @@ async def compacted_under_a_client(engine: Engine) -> list[Group]:
         return committed
 
     client = await engine.topic("client")
-    with patch.object(engine.writer, "_commit", commit), patch.object(writer, "COMPACTION_PAUSE_SECONDS", 0):
+    with patch.object(commits, "commit", commit), patch.object(writer, "COMPACTION_PAUSE_SECONDS", 0):
         compaction = asyncio.create_task(engine.writer.compact_segments(quiet_only=False))
         while not compaction.done():
             await engine.writer.publish(client.tail, BlockKind.MESSAGES, [message(b"from a client")], [1])

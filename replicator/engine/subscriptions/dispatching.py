@@ -210,11 +210,13 @@ class Dispatching:
         """Deliver the entries at ``positions``, which counted as consumed until now.
 
         With one active consumer, dispatch restarts, and the consumer receives all unconsumed messages again in order.
-        Several active consumers keep the messages that they have, and receive these entries too.
+        Several active consumers keep the messages that they have, and receive these entries too. Dispatch pauses first
+        (:meth:`Pump.wait_for_acknowledgements`).
         """
         dispatcher = self.pump.dispatcher
         if dispatcher is None:
             return
+        self.pump.wait_for_acknowledgements()
         if not isinstance(dispatcher, ManyActiveDispatcher):
             connected = {each.name for each in self.consumers.values() if each.drops_acknowledged}
             self.pump.may_drop |= connected | self._cumulative.keys()  # an acknowledgement may be on its way

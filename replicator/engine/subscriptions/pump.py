@@ -33,6 +33,10 @@ DISPATCH_SECONDS_MAX: Final = 0.02
 SLEEP_SECONDS_MAX: Final = 60.0
 """A wall clock that is put forward must not leave a delayed message lying for long."""
 
+EARLIER_START_WAIT_SECONDS: Final = 0.25
+"""Pause of dispatch after the start moved back. The other cluster wrote its start into the stream before it wrote what
+its consumers acknowledged. A link that catches up brings both within less."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -52,6 +56,8 @@ class Pump:
         self._consumers = consumers
         self._scheduled: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        """Ends a pause of dispatch; None if there is none."""
         self.dispatcher: Dispatcher | None = None
         self.read: ReadEntries | None = None
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
@@ -90,6 +96,19 @@ class Pump:
         if self._scheduled is None and self._consumers:
             self._scheduled = self._loop.call_soon(self._run)
 
+    def wait_for_acknowledgements(self) -> None:
+        """Dispatch nothing for :data:`EARLIER_START_WAIT_SECONDS`.
+
+        So another cluster's acknowledgements arrive before the messages that its start opened are delivered. A pause
+        that runs does not get longer.
+        """
+        if self._pause is None:
+            self._pause = self._loop.call_later(EARLIER_START_WAIT_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self.schedule()
+
     def postpone(self) -> None:
         """Let all that the event loop has before it come first, such as the news of who is active."""
         if self._scheduled is not None:
@@ -101,6 +120,8 @@ class Pump:
         self._scheduled = None
         dispatcher = self.dispatcher
         if dispatcher is None or self.read is None or not self._consumers or self.paused():
+            return
+        if self._pause is not None:
             return
         now_ms = self._wall_clock_ms()
         plan = dispatcher.next_read(now_ms)
@@ -252,6 +273,9 @@ class Pump:
     def stop(self) -> None:
         """The consumers have gone, or the topic has."""
         self._set_alarm(None, 0)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
 
 
 def _may_be_delayed(entry: memoryview) -> bool:

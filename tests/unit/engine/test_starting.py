@@ -109,3 +109,29 @@ def test_after_a_restart_messages_that_came_back_count_as_delivered_only_to_clie
             assert backlog() == 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE])
+def test_invariant_5_acknowledgements_that_follow_an_earlier_start_come_before_its_messages_are_delivered(
+    tmp_path: Path, kind: SubscriptionType
+) -> None:
+    """The other cluster's start and its acknowledgements are two markers: turns of the event loop may lie between."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            before = [(await topic.publish([message(b"%d" % number)]))[0] for number in range(3)]
+            _, inbox = await subscribed(topic, "sub", kind, initial=InitialPosition.LATEST)
+            subscription = topic.subscriptions["sub"]
+            back, acknowledged = PositionSet(), PositionSet()
+            for position in before:
+                back.add(position)
+            acknowledged.add(before[0])
+            subscription.merging.start(dict.fromkeys(subscription.cursor.state.starts, FROM_THE_FIRST), back, None)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            subscription.merging.acks(acknowledged, {}, announce=False)
+            await inbox.holds(2)
+            assert [each.position for each in inbox.deliveries] == before[1:]
+
+    asyncio.run(main())
