@@ -90,7 +90,7 @@ class GapEnding:
         """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
 
     def forget(self, name: str) -> None:
-        """Forget what is known of a topic that is gone."""
+        """Forget the refusals and decisions remembered for a topic that is gone."""
         self._refused.pop(name, None)
         self._not_asked.discard(name)
 
@@ -152,7 +152,7 @@ class GapEnding:
     async def _end_gap(
         self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool
     ) -> Mapping[str, Mark] | Stopped:
-        """Carry out ``policy`` at the destination, and return the marks that it has of the topic then."""
+        """End ``gap`` by ``policy``. Return the destination's marks afterwards, or why the topic stops."""
         if policy not in POLICIES or not gap.allows(policy, asked=asked):
             return Stopped(gap)
         try:
@@ -173,7 +173,10 @@ class GapEnding:
     async def _carry_out(
         self, topic: Topic, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
     ) -> Mapping[str, Mark]:
-        """Carry out ``policy``. Raises :class:`PeerRefused` if the destination refuses it."""
+        """Carry out ``policy`` at the destination, and return its marks afterwards.
+
+        Raise :class:`PeerRefused` if the destination refuses it.
+        """
         if policy == KEEP_BOTH:
             lives = self._start_positions.lives_to_raise(topic, there, asked=True)
             await keeper.keep_both(topic.name, lives)
