@@ -195,7 +195,7 @@ def _positions(report: SwitchReport) -> Iterator[Sentence]:
 
 
 def _remarks(report: SwitchReport, differences_max: int | None) -> Iterator[Sentence]:
-    """Yield the notes, and at most ``differences_max`` differences; None for all of them."""
+    """Yield the notes, and at most ``differences_max`` differences between the clusters. None means all differences."""
     for note in report.notes:
         yield Sentence(note)
     if report.differences:
