@@ -65,7 +65,7 @@ class Brokers:
 
 
 def alone() -> str | None:
-    """Return why peers are left out though they may be here; None if they are not to be left out."""
+    """Return the reason why benchmarks run without peers, or None if they may run with peers."""
     return f"{ALONE} is set" if os.environ.get(ALONE) else None
 
 

@@ -120,7 +120,10 @@ class Program:
         return {**self._timed(work), **_percentiles(took)}
 
     def many(self) -> dict[str, float]:
-        """Rounds of many topics at once, a thread each: send a message, receive it, acknowledge it."""
+        """Measure rounds of many topics at once, with one thread for each topic.
+
+        In a round a topic sends a message, receives it and acknowledges it.
+        """
         payload, took = bytes(self._given.size), list[float]()
         each_topic = max(1, self._given.count // self._given.topics)
         ends = []

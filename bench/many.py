@@ -47,7 +47,7 @@ OPEN_SECONDS_MAX: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """A backlog of ``count`` messages in batches, and who receives and acknowledges it."""
+    """Benchmark case: consumers receive and acknowledge a backlog of ``count`` messages that were sent in batches."""
 
     name: str
     kind: str
@@ -64,7 +64,10 @@ FAN_OUTS: Final = (
 
 
 async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Return rates, latencies and CPU times, of ``scale`` times as many rounds; without Go nothing but a line."""
+    """Measure group ``many``: rates, latencies and CPU times.
+
+    Run ``scale`` times the usual number of rounds. Return an empty list if Go is missing.
+    """
     program = await _go("many", say)
     if program is None:
         return []
@@ -96,7 +99,7 @@ async def _step(step: _Step, say: Say) -> list[Measurement]:
 
 
 async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Return rates and memory in each of ten minutes of acknowledged rounds, and the last rate by the first one's."""
+    """Measure acknowledged rounds for ten minutes, and compare the last minute with the first."""
     program = await _go("many-long", say)
     if program is None:
         return []
@@ -176,20 +179,20 @@ def _told(found: list[Measurement], say: Say) -> list[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class _Works:
-    """The works of group ``many``, with the figures of each."""
+    """Runner of the works of group ``many``. A work is one kind of round, such as send or acknowledge."""
 
     program: Program
     clients: Clients
     scale: float
 
     async def warm(self, brokers: Brokers) -> None:
-        """Have the broker compile its code before the first figure."""
+        """Run every work a few times, so that the broker has compiled its code before the first figure."""
         for broker in brokers.both:
             for _ in range(WARMING_RUNS):
                 await self._all_works(broker, WARMING_TOPICS)
 
     async def rounds(self, topics: int) -> list[Measurement]:
-        """Measure all works of so many topics."""
+        """Measure every work with ``topics`` topics."""
 
         taken = await self.clients.in_turn(lambda broker: self._all_works(broker, topics))
         return [
@@ -259,7 +262,10 @@ class _Works:
 
 
 def long_figures(ours: Sequence[Run], peer: Sequence[Run]) -> list[Measurement]:
-    """Return what is said of the parts of a long run: each rate, the last by the first, and memory. Pure."""
+    """Return the figures of a long run: rates, CPU times, memory, and the last minute's rate divided by the first's.
+
+    Each item of ``ours`` and of ``peer`` measures one minute. This function is pure: it does no I/O.
+    """
     name = f"many-long/{LONG_TOPICS}/acknowledge"
     return [
         _beside(f"{name}/all-minutes", "rounds/s", ours, peer, lambda run: run.rate),
@@ -312,7 +318,7 @@ def markdown(measured: Sequence[Measurement]) -> str:
 
 
 def _pair(each: Measurement | None, times: float, unit: str) -> str:
-    """Return our figure and the peer's."""
+    """Format our figure, and the peer's if there is one."""
     if each is None:
         return ""
     beside = "" if each.peer_value is None else f", {each.peer_value * times:.3g}"

@@ -41,9 +41,10 @@ class Measurement:
 
     @property
     def ratio(self) -> float | None:
-        """Return how many times the peer's figure this is: above 1 is better where the unit is a rate.
+        """Return the median of our runs divided by the median of the peer's runs.
 
-        Return None if the peer's is zero, as the CPU time of a short run may be.
+        A ratio above 1 is better for us if the unit is a rate. Return None if there is no peer, or if its median is
+        zero.
         """
         beside = median(self.peer_runs) if self.peer_runs else 0.0
         return significant(median(self.runs) / beside) if beside else None

@@ -118,7 +118,9 @@ class Clients:
         return next(self._topics)
 
     def each(self, name: str, unit: str, taken: Taken) -> list[Measurement]:
-        """Return the rate, latencies if there are any, the broker's CPU time for each, and the client's cores."""
+        """Return the rate, the latencies if measured, the broker's CPU time for each counted item, and the client's
+        cores.
+        """
         timed = any(run.p50_ms for runs in taken.values() for run in runs)
         return [
             self._measurement(name, unit, taken, lambda run: run.rate),
@@ -189,8 +191,10 @@ class Clients:
         ]
 
     async def in_turn(self, once: Callable[[Broker], Awaitable[_T]]) -> dict[Broker, list[_T]]:
-        """Return what comes of each broker, after one run that does not count; in turn, so that both see the machine
-        in the same state."""
+        """Run ``once`` for each broker in turn, and return the results by broker.
+
+        The first run of each broker does not count. Taking turns lets both brokers see the machine in the same state.
+        """
         taken: dict[Broker, list[_T]] = {broker: [] for broker in self._brokers.both}
         for number in range(self._runs + 1):
             for broker in self._brokers.both:

@@ -50,7 +50,7 @@ class Run:
 
     @classmethod
     def said(cls, measured: Mapping[str, Any]) -> Run:
-        """Return what one line of a program says."""
+        """Build a run from one line of a program's output."""
         seconds = measured["seconds"]
         return cls(
             measured["count"],
@@ -64,12 +64,12 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Return the count by the second."""
+        """Return the number of counted items, such as messages or rounds, per second."""
         return self.count / self.seconds
 
     @property
     def broker_ms(self) -> float:
-        """Return the CPU time of the broker for each that was counted."""
+        """Return the broker's CPU time in milliseconds for each counted item, such as a message or a round."""
         return 1000 * self.broker_cores / self.rate
 
 
@@ -87,12 +87,18 @@ class Program:
         return [*self.command, f"--url={broker.url}", f"--pid={broker.pid or 0}", *flags, *switches]
 
     async def run(self, broker: Broker, **given: Any) -> Run:
-        """Return the only measurement of one work. Raises :class:`ProgramFailed`."""
+        """Run the program for a work that prints one measurement, and return it.
+
+        Raise :class:`ProgramFailed` if the program fails.
+        """
         (run,) = await self.runs(broker, **given)
         return run
 
     async def runs(self, broker: Broker, *, seconds_max: float = SECONDS_MAX, **given: Any) -> list[Run]:
-        """Return the measurements of one work, in its order. Raises :class:`ProgramFailed`."""
+        """Run the program once, and return the measurements that it prints, in order.
+
+        Raise :class:`ProgramFailed` if the program fails or takes longer than ``seconds_max``.
+        """
         arguments = self.arguments(broker, {name.replace("_", "-"): value for name, value in given.items()})
         process = await asyncio.create_subprocess_exec(
             *arguments, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

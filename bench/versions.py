@@ -52,7 +52,7 @@ def main(
 
 
 def _measure(checkout: Path, directory: Path, names: Sequence[str], scale: float) -> Figures:
-    """Run the benchmarks of ``directory`` with a version, and return what they found."""
+    """Run the benchmarks in ``directory`` with the version in ``checkout``, and return their figures by name."""
     subprocess.run(
         [checkout / ".venv/bin/python", "-m", "bench", *names, "--scale", str(scale)],
         cwd=directory,  # where Python finds bench; replicator comes from the environment

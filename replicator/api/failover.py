@@ -125,8 +125,11 @@ async def switches(request: web.Request) -> web.Response:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """How far topics are: all, or those in ``names``. With ``earlier``, also which messages of earlier lives of topics
-    are here, and which of those in ``earlier`` are missing."""
+    """Return the positions of each topic in this cluster, for all topics or those in ``names``.
+
+    A life of a topic lasts from its creation to its deletion. With ``earlier``, also return the newest message of each
+    earlier life, and the positions in ``earlier`` that are missing here.
+    """
     body = await _body(request)
     return web.json_response({"topics": request.app[FAILOVER].topics(_names(body), _earlier(body))})
 

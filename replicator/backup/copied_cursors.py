@@ -29,9 +29,9 @@ from snapshots.position_set import PositionSet
 
 
 async def merge_cursors(engine: Engine, topic: Topic, other: Topic, begin: Callable[[], Awaitable[None]]) -> Topic:
-    """Merge the subscriptions of ``other``, the topic in the other copy, into those of ``topic``.
+    """Merge the subscriptions of ``other``, the same topic in another copy of the store, into ``topic``.
 
-    ``begin`` is awaited before anything is changed. Return the topic as it is loaded then.
+    Await ``begin`` before the first change. Return the reloaded topic, or ``topic`` itself if nothing changed.
     """
     if other.incarnation != topic.incarnation:
         return topic
@@ -71,7 +71,7 @@ def _messages(topic: Topic) -> PositionSet:
 
 
 def _consumed(messages: PositionSet, other: Topic, there: CursorState) -> PositionSet:
-    """Return those of ``messages`` that the other copy has or had, and that count as consumed there."""
+    """Return the ``messages`` that the other copy has or had, and that count as consumed there."""
     found = messages.common(there.individually_deleted)
     for after, upto in had_through(other, there.mark_delete):
         part = messages.after(after)
@@ -81,7 +81,7 @@ def _consumed(messages: PositionSet, other: Topic, there: CursorState) -> Positi
 
 
 def _made(there: CursorState, messages: PositionSet, consumed: PositionSet) -> CursorState:
-    """Return the state of a subscription that only the other copy has."""
+    """Return the state here for a subscription that only the other copy has."""
     state = deepcopy(there)
     left = messages.copy()
     left.difference_update(consumed)
@@ -92,7 +92,10 @@ def _made(there: CursorState, messages: PositionSet, consumed: PositionSet) -> C
 
 
 def _merge(state: CursorState, there: CursorState, messages: PositionSet, consumed: PositionSet) -> bool:
-    """Merge the other copy's state into ``state``. Return whether that changed anything."""
+    """Add the other copy's acknowledgements to ``state``. Return whether ``state`` changed.
+
+    Leave ``state`` as it is if the generations or the starts differ.
+    """
     if state.generation != there.generation or state.starts != there.starts:
         return False
     new = consumed.after(state.mark_delete)

@@ -41,7 +41,11 @@ HEADS_READ: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class NewLife:
-    """New life that a topic must begin."""
+    """Plan of the new life that a reclaim must begin for a topic.
+
+    A life lasts from a topic's creation to its deletion. A new life is needed if other clusters know a life that
+    reaches above the one of this store.
+    """
 
     later: int
     """Newest life that other clusters know."""
@@ -54,9 +58,9 @@ class NewLife:
 
 
 def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) -> NewLife | str | None:
-    """Return the new life that ``topic`` must begin. Return None if it needs none.
+    """Return the plan of the new life that ``topic`` must begin, or None if it needs none.
 
-    ``lives`` is the plan of the reclaim, which was carried out. Return in words why no life can begin.
+    Return a text with the reason if no life can begin. ``lives`` is the plan of the reclaim, which was carried out.
     """
     name, known = topic.name, dict[int, Position]()
     for peer in peers:
@@ -114,8 +118,7 @@ def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:
 
 
 async def begin(engine: Engine, topic: Topic, new: NewLife) -> Topic:
-    """Begin the life ``new`` of ``topic``, and return the topic as it is loaded then. It can be cut off and begun
-    again."""
+    """Begin the life ``new`` of ``topic``, and return the reloaded topic. An interrupted call can be repeated."""
     if new.incarnation is not None:
         blocks = (
             head.first for head in _own_blocks(engine, topic, new.follows) if head.header.incarnation != new.incarnation
@@ -136,7 +139,7 @@ def in_words(name: str, new: NewLife) -> str:
 
 
 def _own_blocks(engine: Engine, topic: Topic, after: Position) -> Iterator[BlockHead]:
-    """Yield the heads of this cluster's blocks above ``after`` that links carry, in order."""
+    """Yield the heads of blocks above ``after`` that this cluster published and that links carry, in order."""
     last = topic.log.last
     while after < last:
         heads = engine.store.block_heads(topic.topic_id, after, last, blocks_max=HEADS_READ)

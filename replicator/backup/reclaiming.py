@@ -331,7 +331,7 @@ class _Run:
             await finish_put_back(self._engine, topic, told)
 
     async def _merge_cursors(self, name: str) -> None:
-        """Merge the subscriptions that another copy of the store has of a topic into those here."""
+        """Merge a topic's subscriptions in another copy of the store into its subscriptions here."""
         for peer in self._peers.values():
             topic, other = self._engine.find(name), None if peer.engine is None else peer.engine.find(name)
             if topic is not None and other is not None:

@@ -147,7 +147,7 @@ class _Asking:
         """Those that refused to answer, as for a missing permission: nobody knows what they have."""
 
     def all_answered(self) -> bool:
-        """Return whether all clusters that were asked so far have said whether they have the block."""
+        """Return whether every cluster asked so far has answered whether it has the block."""
         return not self._away and not self._refused
 
     def copy_of(self, damaged: BlockHead, topic: str) -> tuple[bytes | None, str]:

@@ -212,7 +212,7 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
 def _check_topics(
     options: DrillOptions, setting: Setting, subscriptions: Sequence[TestedSubscription], client: str
 ) -> None:
-    """Raise :class:`DrillError` for more topics than the messages, the clusters or this process have room for."""
+    """Raise :class:`DrillError` if there are too many topics for the messages, the clusters or this process."""
     topics = options.topics
     if topics == 1:
         return

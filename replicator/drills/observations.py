@@ -160,7 +160,11 @@ class Observations:
     """The record of one drill. One thread or asyncio loop appends; columns are read when it is over."""
 
     def __init__(self, subscriptions: tuple[DrillSubscription, ...], topics: int = 1) -> None:
-        """All subscriptions under test, so that one that received nothing is missed. Each of ``topics`` has them."""
+        """Begin with no observations.
+
+        ``subscriptions`` are all subscriptions under test, so that one that receives nothing is noticed. ``topics`` is
+        the number of topics. Each topic has all subscriptions.
+        """
         assert len({subscription.name for subscription in subscriptions}) == len(subscriptions)
         self.subscriptions = subscriptions
         self.topics = topics
@@ -196,7 +200,7 @@ class Observations:
         self._confirmed = bytearray()
 
     def add_message(self, key: str, topic: int = 0) -> int:
-        """Take the next message of the input, for the topic of that number; return its id.
+        """Add the next input message, for the topic with number ``topic``, and return the message's id.
 
         Order is promised by key within a topic, so equal keys of two topics are two keys.
         """

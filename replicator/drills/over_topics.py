@@ -28,7 +28,10 @@ OVER_TOPICS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OverTopics:
-    """One figure over the topics that have it; ``worst_topic`` is a topic's number. None without topics."""
+    """Statistics of one figure over the topics that have it.
+
+    ``worst_topic`` is the number of the topic with the worst value. The values are None if no topic has the figure.
+    """
 
     p50: float | None
     p99: float | None
@@ -40,7 +43,7 @@ class OverTopics:
 
 @dataclass(frozen=True, slots=True)
 class TopicMeasures:
-    """The figures of all topics."""
+    """Statistics of each figure over all topics of a drill."""
 
     lost: OverTopics
     repeated: OverTopics
@@ -51,7 +54,10 @@ class TopicMeasures:
 def measure_topics(
     timeline: Timeline, deliveries: Sequence[Deliveries], recovered_s: Sequence[Column]
 ) -> TopicMeasures:
-    """Return the figures; ``recovered_s`` has, for each failover, what :func:`recover_seconds` found."""
+    """Return the statistics over all topics.
+
+    ``recovered_s`` has the result of :func:`recover_seconds` for each failover.
+    """
     lost, repeated = np.zeros(timeline.topics, np.int64), np.zeros(timeline.topics, np.int64)
     for seen in deliveries:
         lost += _count(timeline, np.flatnonzero(timeline.is_confirmed & ~seen.received))
@@ -87,7 +93,7 @@ def _first(timeline: Timeline, ids: Column, times_s: Column) -> Column:
 
 
 def _count(timeline: Timeline, ids: Column) -> Column:
-    """Return how many of ``ids`` each topic has."""
+    """Count the messages ``ids`` by topic."""
     return np.bincount(timeline.topic_of[ids], minlength=timeline.topics)
 
 

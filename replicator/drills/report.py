@@ -51,7 +51,7 @@ def build_report(
     *,
     topics: Sequence[str] = (),
 ) -> Report:
-    """All fields of ``report.json``, with the verdict in ``passed`` and ``failures``.
+    """Build ``report.json``, with the verdict in ``passed`` and ``failures``.
 
     ``verify`` is the JSON of ``replicator verify``, or None if it did not run. ``extras`` has at least
     :data:`EXTRAS_NEEDED`; it may add fields but replace none (ValueError). ``topics`` are the topics' names.
@@ -257,13 +257,13 @@ def _topics_table(report: Mapping[str, Any]) -> Table:
 
 
 def _shown_topic(over: Mapping[str, Any]) -> str:
-    """Return the worst topic's name; "–" where no topic is worse than any other."""
+    """Return the worst topic's name, or "–" if no topic is worse than another."""
     named = over["worst"] and over["worst_topic"]
     return in_one_line(over["worst_topic"].removeprefix(SCHEME)) if named else "–"
 
 
 def _difference_lines(report: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield what clients find otherwise after a switch: so much that a screen has room for the rest, and a count."""
+    """Yield the differences that clients find after a switch, and a line that counts those left out."""
     differences = report.get("differences") or ()
     for each in differences[:DIFFERENCES_SHOWN_MAX]:
         yield Text(f"after a switch: {each}", style="yellow")

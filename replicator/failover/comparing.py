@@ -72,12 +72,12 @@ def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]
 
 
 def earlier(topic: Mapping[str, Any], origin: str) -> tuple[Position, ...]:
-    """Return the newest message of each earlier life of the topic that the answering cluster has."""
+    """Return the newest message that the answering cluster has of each earlier life of the topic."""
     return tuple(map(position, topic.get("earlier", {}).get(origin, ())))
 
 
 def lacks(topic: Mapping[str, Any] | None, origin: str) -> tuple[Position, ...]:
-    """Return the messages of earlier lives, of those that were asked for, that the answering cluster lacks."""
+    """Return the requested messages of earlier lives that the answering cluster lacks."""
     return () if topic is None else tuple(map(position, topic.get("lacks", {}).get(origin, ())))
 
 

@@ -44,9 +44,10 @@ class Evidence:
         names: Sequence[str] | None = None,
         earlier: tuple[str, Mapping[str, Sequence[Position]]] | None = None,
     ) -> dict[str, Mapping[str, Any]]:
-        """Return what a cluster has of these topics, or of all.
+        """Return the state of topics in ``cluster``, by name. None as ``names`` means all topics.
 
-        With ``earlier``, an origin and positions by topic, also which of these messages of earlier lives it lacks.
+        ``earlier`` is an origin and, by topic, positions of messages of earlier lives. The answer names those that the
+        cluster lacks.
         """
         body: dict[str, Any] = {} if names is None else {"names": list(names)}
         if earlier is not None and earlier[1]:

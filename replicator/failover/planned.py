@@ -132,10 +132,10 @@ class PlannedSwitch:
     def on_copies(
         self, copies: Mapping[str, Goal], now_ms: int, lacks: Mapping[str, Sequence[Position]] | None = None
     ) -> list[Action]:
-        """Take in what the target has of the topics that it was asked for.
+        """Process the target's answer about the topics that it was asked for.
 
-        A topic of which it has nothing is left out. ``lacks`` has, by topic, the messages of earlier lives that it
-        lacks.
+        ``copies`` has no entry for a topic that the target does not have. ``lacks`` has, by topic, the messages of
+        earlier lives that the target lacks.
         """
         assert self.step is Step.DRAIN, self.step
         self._missing = {
@@ -205,7 +205,10 @@ class PlannedSwitch:
 
 
 def _lacks(goal: Goal, copy: Goal | None, earlier: Sequence[Position]) -> str | None:
-    """Return why the copy is not enough; None if it is. ``earlier`` are messages of earlier lives that it lacks."""
+    """Return the reason why the target's copy is incomplete, or None if it is complete.
+
+    ``earlier`` are the messages of earlier lives that the target lacks.
+    """
     if copy is None:
         return f"it has nothing of it, {goal.last} is the last"
     if copy.incarnation != goal.incarnation:

@@ -31,10 +31,10 @@ class Positions:
         self._clients = clients
 
     def topics(self, names: list[str] | None = None, earlier: Earlier | None = None) -> list[dict[str, Any]]:
-        """Return how far topics are, for a switch's checks and reports; ``names`` None means all.
+        """Return the positions of each topic, for a switch's checks and reports. None as ``names`` means all topics.
 
-        The answer names earlier lives of this cluster's own topics that a reclaim put back. With ``earlier`` it names
-        those of all origins, and says which of the messages in ``earlier`` are missing here.
+        The answer names earlier lives of this cluster's own messages that a reclaim put back. With ``earlier``, it
+        names those of all origins, and the messages in ``earlier`` that are missing here.
         """
         return [self._topic(topic, earlier) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
 

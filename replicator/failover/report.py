@@ -1,4 +1,4 @@
-"""The report of a switch, and of how things stand: values and their JSON."""
+"""Reports of failovers: the values and JSON of one switch and of the current state."""
 
 from __future__ import annotations
 

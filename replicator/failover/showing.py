@@ -28,7 +28,7 @@ _STATUS_LINES: Final = 12
 
 
 def shown_switch(report: SwitchReport, *, details: bool = False) -> RenderableType:
-    """Return the report of a switch: at most a screen of sentences, or everything with ``details``."""
+    """Return a switch's report to print: at most one screen of sentences, or everything with ``details``."""
     if details:
         return _uncut([*_of_clusters(report), *_summary(report), *_remarks(report, None), *_positions(report)])
     always = [*_of_clusters(report), *_summary(report), *_remarks(report, DIFFERENCES_SHOWN_MAX)]
@@ -66,7 +66,10 @@ def _uncut(sentences: Sequence[Sentence]) -> Group:
 
 
 def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
-    """Yield a sentence for each cluster, the target first."""
+    """Yield sentences about the state of each cluster, the target first.
+
+    The first sentence also says which messages of the source the target lacks.
+    """
     homes = ", ".join(report.homes)
     lacks = _lacks(report)
     if report.outcome == "done":
@@ -86,7 +89,7 @@ def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
 
 
 def _lacks(report: SwitchReport) -> str:
-    """Return a sentence that says what the target lacks of the source."""
+    """Return a sentence about the messages and acknowledgements of the source that the target lacks."""
     if not report.source_answers:
         since = "" if report.unknown_since_ms is None else f" since {_moment(report.unknown_since_ms)}"
         return f"What it lacks of {report.source} is unknown{since}."
@@ -104,7 +107,7 @@ def _lacks(report: SwitchReport) -> str:
 
 
 def _summary(report: SwitchReport) -> Iterator[Sentence]:
-    """Yield what is to be said of all topics together."""
+    """Yield the sentences that cover many topics together: equal, unknown and staying topics, and held entries."""
     topics = report.topics
     same = sum(1 for each in topics if each.carried and not _needs_attention(each) and not _is_unknown(each))
     unknown = sum(1 for each in topics if each.carried and _is_unknown(each))
@@ -137,7 +140,7 @@ def _needs_attention(topic: TopicReport) -> bool:
 
 
 def _badness(topic: TopicReport) -> tuple[int, int, int, str]:
-    """Return the key that sorts topics, the worst first."""
+    """Return the sort key of a topic, which puts the worst topic first."""
     unknown = sum(1 for each in topic.subscriptions if each.may_be_repeated is None)
     repeated = sum(each.may_be_repeated or 0 for each in topic.subscriptions)
     return -(topic.missing_messages or 0), -unknown, -repeated, topic.topic
@@ -192,7 +195,7 @@ def _positions(report: SwitchReport) -> Iterator[Sentence]:
 
 
 def _remarks(report: SwitchReport, differences_max: int | None) -> Iterator[Sentence]:
-    """Yield the notes, and at most ``differences_max`` differences; None for all of them."""
+    """Yield the notes, and at most ``differences_max`` differences between the clusters. None means all differences."""
     for note in report.notes:
         yield Sentence(note)
     if report.differences:

@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
             session.send(sends)
 
     def _acknowledge(self, acks: Acks) -> None:
-        """ACKs; what comes for a consumer that is not there (any more) is dropped, as upstream does."""
+        """Handle ACKs of one consumer. Drop them if the consumer is gone, as a Pulsar broker does."""
         session = self.state.consumers.get(acks.consumer_id)
         if session is not None:
             session.acknowledge(acks.commands)
@@ -323,7 +323,10 @@ class Connection(asyncio.Protocol):
         self.write(encode(command))
 
     def write(self, frames: bytes) -> None:
-        """Send frames together with those of the same turn of the event loop, or as soon as there are enough."""
+        """Queue frames, and send them with others of the same turn of the event loop.
+
+        Send them at once if enough bytes are queued.
+        """
         if not frames:
             return
         if not self._unsent:

@@ -90,7 +90,7 @@ class GapEnding:
         """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
 
     def forget(self, name: str) -> None:
-        """Forget what is known of a topic that is gone."""
+        """Forget the refusals and decisions remembered for a topic that is gone."""
         self._refused.pop(name, None)
         self._not_asked.discard(name)
 
@@ -100,8 +100,7 @@ class GapEnding:
         return self._start_positions.gap(topic, there, copied_before=copied_before)
 
     def is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
-        """Return whether the destination must learn a later life, or must be asked for missing messages of an earlier
-        life."""
+        """Return whether the link must tell the destination a later life, or ask it for messages of an earlier one."""
         positions = self._start_positions
         return bool(positions.lives_to_raise(topic, there) or (there and positions.earlier(topic)))
 
@@ -152,7 +151,7 @@ class GapEnding:
     async def _end_gap(
         self, topic: Topic, gap: Gap, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool
     ) -> Mapping[str, Mark] | Stopped:
-        """Carry out ``policy`` at the destination, and return the marks that it has of the topic then."""
+        """End ``gap`` by ``policy``. Return the destination's marks afterwards, or why the topic stops."""
         if policy not in POLICIES or not gap.allows(policy, asked=asked):
             return Stopped(gap)
         try:
@@ -173,7 +172,10 @@ class GapEnding:
     async def _carry_out(
         self, topic: Topic, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
     ) -> Mapping[str, Mark]:
-        """Carry out ``policy``. Raises :class:`PeerRefused` if the destination refuses it."""
+        """Carry out ``policy`` at the destination, and return its marks afterwards.
+
+        Raise :class:`PeerRefused` if the destination refuses it.
+        """
         if policy == KEEP_BOTH:
             lives = self._start_positions.lives_to_raise(topic, there, asked=True)
             await keeper.keep_both(topic.name, lives)
@@ -187,9 +189,9 @@ class GapEnding:
     async def _ask_for_earlier_lives(
         self, topic: Topic, policy: str, keeper: CopyKeeper, *, asked: bool
     ) -> Stopped | None:
-        """Ask whether the destination lacks messages of earlier lives that are here.
+        """Ask the destination whether it lacks messages of earlier lives that are here.
 
-        Return None if it lacks none, or if ``policy`` ends that gap.
+        Return None if it lacks none, or if ``policy`` ends that gap. Otherwise return why the topic stops.
         """
         for earlier in self._start_positions.earlier(topic):
             try:
@@ -211,7 +213,9 @@ class GapEnding:
     async def _go_on_unasked(
         self, topic: Topic, earlier: Mapping[str, Mark], policy: str, *, asked: bool
     ) -> Stopped | None:
-        """Go on with a destination that cannot say what it lacks, if ``policy`` says so now or did before."""
+        """Let a topic continue though the destination cannot say what it lacks, if ``policy`` allows that or did
+        before.
+        """
         if topic.name in self._not_asked:
             return None
         origin, last = max(earlier.items(), key=lambda each: each[1].position)
@@ -223,16 +227,16 @@ class GapEnding:
         return None
 
     async def _note_lost(self, topic: Topic, upto: Position) -> None:
-        """Record as lost what lies below ``upto`` and is not in the log here. Only the destination has it."""
+        """Record as lost the positions up to ``upto`` that the log here does not have.
+
+        Only the destination has these messages.
+        """
         last = topic.log.last
         hole = (topic.log.clamp(upto), upto)
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
     def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
-        """Return a gap again that was met on the way, of an origin of which the destination has nothing.
-
-        It is not seen from its beginning. Return None if it is over.
-        """
+        """Return the gap ``before`` again if its messages are still missing, otherwise None."""
         have = there[before.origin].position if before.origin in there else BEFORE_ALL
         missing = self._start_positions.unexpected(topic).newest(before.origin)
         return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None

@@ -48,7 +48,7 @@ class UnexpectedAnswer(PipelineError):
 
     @property
     def says_not_there(self) -> bool:
-        """Whether the worker said that it does not have what was asked for. Other refusals tell nothing about it."""
+        """Return whether the worker said that it does not have the requested thing. Other refusals do not say that."""
         return self.code not in (None, "NotFound") and self.status in (404, 409, 410, 422)
 
 

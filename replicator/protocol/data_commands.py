@@ -117,7 +117,7 @@ def read_send(command: bytes, at: int, stop: int) -> tuple[int, int, int] | None
 
 
 class Acks:
-    """ACKs that one consumer sent, in order."""
+    """Consecutive ACKs of one consumer, in order."""
 
     __slots__ = ("commands", "consumer_id")
 
@@ -142,7 +142,7 @@ def read_ack(command: bytes, at: int, stop: int) -> CommandAck | None:
 
 
 class AckResponseWriter:
-    """Writes the answers to acknowledgements of one consumer that are durable."""
+    """Encoder of the answers to one consumer's durable acknowledgements."""
 
     __slots__ = ("_consumer",)
 
@@ -150,7 +150,7 @@ class AckResponseWriter:
         self._consumer = b"\x08" + varint(consumer_id) + b"\x30"
 
     def write(self, request_ids: Sequence[int]) -> bytes:
-        """Return the frames that answer these requests."""
+        """Return the frames that answer the requests ``request_ids``."""
         pieces: list[bytes] = []
         for request_id in request_ids:
             response = self._consumer + varint(request_id)

@@ -176,7 +176,7 @@ class AnswerReader:
 
 
 class SendReader:
-    """The :class:`RunReader` of a server; gathers :class:`Sends` and :class:`Acks`."""
+    """Reader of a server: the :class:`RunReader` that gathers :class:`Sends` and :class:`Acks`."""
 
     __slots__ = ("_acks", "_last", "_runs")
 

@@ -162,10 +162,10 @@ class ServerConnection:
         return self._state is _State.OPEN
 
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
-        """What is to be done about ``data``, in this order: commands to carry out (SENDs and ACKs together), bytes to
-        send. What came of a :class:`Pending` goes to :meth:`found_out`.
+        """Yield, in order, the commands in ``data`` to carry out and the bytes to send.
 
-        Raises :class:`ProtocolError` where the connection is to be closed. What was given before stands.
+        Consecutive SENDs and ACKs come together. Pass the outcome of a :class:`Pending` to :meth:`found_out`. Raise
+        :class:`ProtocolError` if the connection must be closed; commands yielded before stay valid.
         """
         if self.over:
             return

@@ -21,7 +21,7 @@ BOTH_WAYS = "[{between: [A, B]}]"
 
 @pytest.fixture
 def deployed(tmp_path: Path, postgres_server: str) -> Iterator[Deployment]:
-    """Two workers without a link between them, so that nothing of A gets to B."""
+    """Deploy two workers without a link between them, so that B gets nothing from A."""
     with (
         databases_of("AB", postgres_server, f"shown_{next(_serial)}") as databases,
         deployment(tmp_path, "A", "B", links="[]", databases=databases) as started,
@@ -30,7 +30,7 @@ def deployed(tmp_path: Path, postgres_server: str) -> Iterator[Deployment]:
 
 
 async def publish_all(url: str) -> None:
-    """Publish one message more to each topic than to the one before."""
+    """Publish messages to each topic: one to the first, two to the second, and so on."""
     async with Client(url, reconnect=False) as client:
         for number in range(TOPICS):
             producer = await client.create_producer(f"t{number:02}")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell no exact states."""
+    """Make synchronization send only mark-delete positions, not exact states."""
     monkeypatch.setattr(test_sync, "SubscriptionSync", partial(SubscriptionSync, exact=False))
 
 

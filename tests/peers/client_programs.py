@@ -24,7 +24,7 @@ def _missing(what: str) -> NoReturn:
 
 
 def need(program: str) -> None:
-    """Skip or fail the test where a program is not on this machine."""
+    """Skip or fail the test if ``program`` is not installed."""
     if shutil.which(program) is None:
         _missing(f"no {program}")
 

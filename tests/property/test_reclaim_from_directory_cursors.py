@@ -33,7 +33,7 @@ async def consume(engine: Engine, name: str, wanted: set[int], *, replicated: bo
 
 
 def messages(engine: Engine) -> dict[int, Position]:
-    """Positions of the messages by their number."""
+    """Return the position of each message by its number."""
     topic = engine.find(TOPIC)
     assert topic is not None
     found: dict[int, Position] = {}

@@ -51,7 +51,7 @@ def seeds() -> range:
 
 
 class Lives:
-    """us-east with its links, and what was done to its topic."""
+    """Driver of us-east and its links, with the steps done to its topic."""
 
     def __init__(self, found: Clusters, drawn: random.Random) -> None:
         self.found, self.drawn = found, drawn

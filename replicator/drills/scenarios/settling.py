@@ -43,7 +43,7 @@ def left_to_do(
 def _left_of(
     topology: Topology, topic: str, subscriptions: Sequence[str], serving: str, rows: Mapping[str, Mapping[str, Any]]
 ) -> str | None:
-    """Return what is left to do of one topic in words, or None."""
+    """Return a text about the work that is left for one topic, or None if nothing is left."""
     if (uncopied := _uncopied(topology, topic, rows)) is not None:
         return uncopied
     # Elsewhere than where they were acknowledged they are settled only if there is a way for that to be told.

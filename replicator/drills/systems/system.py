@@ -94,8 +94,7 @@ class System(Protocol):
         """Returns when it takes traffic. Raises :class:`StepTimedOut`."""
 
     async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
-        """Return for each topic up to where cluster ``name`` has what was published at ``origin``, in positions of
-        ``origin``."""
+        """Return for each topic the last message of ``origin`` that cluster ``name`` has, in positions of it."""
 
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         """The same when nothing of ``origin`` reaches it any more, once it no longer moves."""

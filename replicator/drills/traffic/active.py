@@ -51,5 +51,5 @@ class Drill:
 
     @property
     def topic(self) -> str:
-        """The first topic, which is the only one where a system has one."""
+        """Return the first topic. Some systems have only this one."""
         return self.topics[0]

@@ -75,7 +75,7 @@ class OwnClients:
 
     @asynccontextmanager
     async def _client(self, cluster: str) -> AsyncIterator[Client]:
-        """A client of ``cluster``; it is closed when its last user has left."""
+        """Yield a client of ``cluster``. A shared client is closed when its last user leaves."""
         if self._topics == 1:
             async with Client(self._urls[cluster], reconnect=False, **self._options) as client:
                 yield client
@@ -137,7 +137,7 @@ class OwnClients:
     async def _closed(
         self, opened: Producer | PartitionedProducer | Consumer | MultiTopicsConsumer
     ) -> AsyncIterator[None]:
-        """Close a producer or consumer at the end, if others may share its connection and that still lives."""
+        """Close ``opened`` on exit if its connection may be shared. Ignore a lost connection."""
         try:
             yield
         finally:

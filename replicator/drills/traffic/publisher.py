@@ -54,13 +54,13 @@ class Publishers:
         return sum(each.confirmed for each in self._of_topics)
 
     def limit(self, room: float | None) -> None:
-        """Let each topic publish this share of its messages, rounded up; None: all."""
+        """Let each topic publish at most the share ``room`` of its messages, rounded up. None means all messages."""
         for each in self._of_topics:
             quota = self._count if each.quota is None else each.quota
             each.messages_max = None if room is None else math.ceil(room * quota)
 
     def limit_first(self, count: int) -> None:
-        """Let so many messages be published in all."""
+        """Limit all topics together to ``count`` messages, shared evenly and rounded up."""
         for each in self._of_topics:
             each.messages_max = math.ceil(count / len(self._of_topics))
 
@@ -70,7 +70,7 @@ class Publishers:
             await self._progressed.wait()
 
     async def wait_until_at(self, cluster: str) -> None:
-        """Until all publish there and nowhere else, or have nothing left to publish."""
+        """Wait until every publisher that is not finished publishes to ``cluster``."""
         while any(each.at not in (cluster, None) for each in self._of_topics):
             self._progressed.clear()
             await self._progressed.wait()
@@ -111,7 +111,7 @@ class Publisher:
         self.confirmed = 0
 
     async def run(self) -> None:
-        """Return when all of the input for this topic is confirmed."""
+        """Publish this topic's part of the input, and return when every message is confirmed."""
         more = True
         while more or self._unconfirmed:
             cluster = self.at = self._drill.active.name

@@ -97,9 +97,9 @@ class BlockKind(IntEnum):
 
 
 class BlockHeader(NamedTuple):
-    """What a block says of itself. ``messages`` is the sum of the batch sizes, 0 for markers.
+    """Header of a block. ``messages`` is the sum of the batch sizes, or 0 for markers.
 
-    A tuple, because one is made for each block: a frozen dataclass takes four times as long.
+    It is a tuple because one is made for each block: a frozen dataclass takes four times as long.
     """
 
     kind: BlockKind
@@ -198,7 +198,10 @@ def _small_block(
     only: frozenset[str] | None,
     before: bytes,
 ) -> bytes:
-    """As :func:`build_block`, of one small entry: a message that was sent alone. It takes a third of the time."""
+    """Encode a block of one small entry, a message that was sent alone.
+
+    The result equals that of :func:`build_block`, in a third of the time.
+    """
     body = b"".join((_FEW_COLUMNS[1].pack(len(entry), batch_size), entry))
     head = b"".join(
         (
@@ -436,9 +439,10 @@ class BlockView:
 
 
 def with_incarnation(block: bytes, incarnation: int) -> bytes:
-    """Return a copy of ``block`` that says that its messages belong to the life ``incarnation``. Nothing else differs.
+    """Return a copy of ``block`` that assigns its messages to the life ``incarnation``.
 
-    Raises :class:`BlockCorrupt` if ``block`` is damaged.
+    An incarnation is the number of one life of a topic, from creation to deletion. Raise :class:`BlockCorrupt` if
+    ``block`` is damaged.
     """
     header = verify_block(block)
     changed = bytearray(block)

@@ -126,7 +126,7 @@ class Origins:
         return {origin: positions for origin, positions in found.items() if positions}
 
     def lacks(self, origin: str, position: Position) -> bool:
-        """Return whether the message of ``origin`` at ``position`` was never here, and is not recorded as left out."""
+        """Return whether ``position`` of ``origin`` was never in this log, and no recorded hole explains that."""
         is_hole = any(after < position <= upto for after, upto in self.left_out(origin))
         return not is_hole and not self.had(origin, position)
 

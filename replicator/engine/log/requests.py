@@ -21,9 +21,9 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class AppendedBlock(NamedTuple):
-    """A block that was committed: where it lies here, and what it says of itself.
+    """Block that was committed: its position in this cluster's log, its header and its size.
 
-    A tuple, because one is made for each block: a frozen dataclass takes four times as long.
+    It is a tuple because one is made for each block: a frozen dataclass takes four times as long.
     """
 
     position: Position
@@ -285,7 +285,10 @@ class TrimRequest(Request):
 
 @dataclass(slots=True)
 class RelabelRequest(Request):
-    """Changes the life to which blocks of this cluster belong, before :class:`BeginLifeRequest` begins that life."""
+    """Request that assigns blocks of this cluster to another life of their topic.
+
+    It comes before the :class:`BeginLifeRequest` that begins that life. A life lasts from creation to deletion.
+    """
 
     topic_id: int = 0
     blocks: Sequence[Position] = ()
@@ -295,7 +298,7 @@ class RelabelRequest(Request):
 
 @dataclass(slots=True)
 class BeginLifeRequest(Request):
-    """Begins a new life of a topic. What its log has stays there, as an earlier life."""
+    """Request that begins a new life of a topic. The blocks in its log stay, as an earlier life."""
 
     tail: Tail = None  # type: ignore[assignment]
     above: int = 0

@@ -111,15 +111,21 @@ class Writer:
 
     @property
     def disk_room(self) -> TableRoom:
-        """See :attr:`GroupCommits.disk_room`."""
+        """Return the object that reserves disk space for the store's table."""
         return self._commits.disk_room
 
     def disk_status(self) -> dict[str, Any]:
-        """See :meth:`GroupCommits.disk_status`."""
+        """Return the free bytes of the disk and of the reserve, and why a full disk refuses messages.
+
+        ``full`` has the reason, or None. The reserve is disk space for requests other than appends.
+        """
         return self._commits.disk_status()
 
     def beyond_limit(self) -> str | None:
-        """See :meth:`GroupCommits.beyond_limit`."""
+        """Return the reason why the limit ``store.size_max`` refuses messages, or None.
+
+        It is None if no append was refused, or if an append of the size refused last would fit now.
+        """
         return self._commits.beyond_limit()
 
     async def publish(
@@ -297,9 +303,9 @@ class Writer:
             left = await self._submit(RecountRequest(self._loop.create_future(), tail=tail, counted=left))
 
     async def relabel(self, topic_id: int, blocks: Sequence[Position], incarnation: int) -> None:
-        """Change the life to which the blocks of this cluster at these first positions belong.
+        """Assign this cluster's blocks at the first positions ``blocks`` to the life ``incarnation`` of their topic.
 
-        What the event loop knows of the topic does not change. Raises :class:`BlockCorrupt` if a block is damaged.
+        The topic's state in the event loop does not change. Raise :class:`BlockCorrupt` if a block is damaged.
         """
         future = self._loop.create_future()
         await self._submit(RelabelRequest(future, topic_id=topic_id, blocks=blocks, incarnation=incarnation))

@@ -144,7 +144,10 @@ class EngineConsumer:
         return self.subscription.begin_acknowledge(acks)
 
     def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None:
-        """See :meth:`Subscription.acknowledge_entries`."""
+        """Acknowledge whole entries at once, and call ``told`` with the outcome when that is durable.
+
+        Raise :class:`InvalidAck` if one of them is invalid. Then none is acknowledged, and ``told`` is not called.
+        """
         self._check_open()
         self.subscription.acknowledge_entries(positions, told)
 

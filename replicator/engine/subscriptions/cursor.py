@@ -149,7 +149,10 @@ class Cursor:
         return True
 
     def _is_next(self, position: Position) -> bool:
-        """Return whether the entry is right after mark-delete, and the first that is acknowledged there."""
+        """Return whether an acknowledgement of ``position`` only moves mark-delete by one entry.
+
+        That needs the entry directly after mark-delete, and no acknowledged entry after mark-delete.
+        """
         state = self._state
         mark_delete = state.mark_delete
         return (

@@ -224,8 +224,10 @@ def _contains(chunk_ids: list[ChunkId], chunk_id: ChunkId) -> bool:
 
 
 def _encode_head(state: CursorState) -> bytes:
-    """Return the head row. It is written with each save, and is put together by hand: a JSON encoder takes ten times as
-    long for the usual one."""
+    """Encode the head row of a subscription's state.
+
+    Each save writes this row. It is built by hand: a JSON encoder takes ten times as long in the usual case.
+    """
     rest: dict[str, Any] = {}
     if state.read_compacted:
         rest["read_compacted"] = True

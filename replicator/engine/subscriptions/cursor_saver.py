@@ -62,7 +62,7 @@ class CursorSaver:
         return future
 
     def tell_when_saved(self, told: Told) -> None:
-        """Call ``told`` with the outcome as soon as the state as it is now is durable, or cannot become so."""
+        """Call ``told`` once the current state is durable, or with an error if it cannot be saved."""
         if not self._waiting:
             self._waiting_since = time.perf_counter()
         self._waiting.append(told)
@@ -109,8 +109,10 @@ class CursorSaver:
         self._waiting_since, self._being_saved = self._since, None
 
     def ended(self, error: EngineError | None) -> None:
-        """Tell the callers whose state was saved, with ``error`` if the save failed. Begin another save if more callers
-        came while this one ran."""
+        """Tell the waiting callers that their save ended, with ``error`` if it failed.
+
+        Begin another save if more callers came while this one ran.
+        """
         told, self._being_saved = self._being_saved or [], None
         if self._begun:
             self._begun = False

@@ -90,7 +90,10 @@ class CursorState:
             unannounced.note(position)
 
     def consume_next(self, position: Position) -> None:
-        """Mark the entry right after mark-delete as consumed, where nothing else after mark-delete is acknowledged."""
+        """Advance mark-delete to ``position``, the entry directly after it.
+
+        No entry after mark-delete may be acknowledged, in whole or in part.
+        """
         assert not self.individually_deleted
         assert not self.batch_acks
         self.mark_delete = position

@@ -87,7 +87,7 @@ class Pump:
 
     @property
     def waits_for_acknowledgements(self) -> bool:
-        """Whether an acknowledgement may let something be sent that cannot be sent now."""
+        """Return whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
         dispatcher = self.dispatcher
         return self.error is not None or (dispatcher is not None and dispatcher.waits_for_acknowledgements)
 
@@ -163,7 +163,10 @@ class Pump:
         self.schedule()
 
     def _more_to_read(self, dispatcher: Dispatcher, end: Position, now_ms: int) -> bool:
-        """Return whether the dispatcher wants another read now, after the tail was read up to the end of the log."""
+        """Return whether the dispatcher must read more now, after it read the tail up to the end of the log.
+
+        Also set the alarm for the next time at which the dispatcher must wake.
+        """
         if dispatcher.sends_again or dispatcher.read_position < end:
             following = dispatcher.next_read(now_ms)
             more = following is not None and not (isinstance(following, ReadTail) and following.after >= end)

@@ -330,8 +330,9 @@ class Subscription:
         return sizes
 
     def changed(self, mark_delete_before: Position | None, *, local: bool, resumes: bool = True) -> None:
-        """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation).
+        """Tell every part that depends on mark-delete that the cursor changed.
 
+        ``mark_delete_before`` is mark-delete before the change. None reports a change even if mark-delete did not move.
         ``resumes`` is False if the caller knows that the change lets no further entry be sent.
         """
         if local:

@@ -137,10 +137,10 @@ def copies(
     names: Collection[str] | None = None,
     earlier: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> Topics:
-    """Return how far topics are in a cluster; all of them, or those named.
+    """Return the state of topics in a cluster: all topics, or those in ``names``.
 
-    The answers name earlier lives of topics. Those with messages in ``earlier``, by topic and origin, say which of
-    these messages are missing. Raises what :class:`DataPlane` raises.
+    ``earlier`` has positions of earlier lives by topic and origin. The answer says which of them the cluster lacks.
+    Raise the errors of :class:`DataPlane`.
     """
     found: dict[str, Mapping[str, Any]] = {}
     with DataPlane(cluster.url) as worker:

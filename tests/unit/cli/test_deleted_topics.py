@@ -1,4 +1,4 @@
-"""What ``topics delete`` says of copies that stay."""
+"""Output of ``topics delete`` about copies that stay."""
 
 from __future__ import annotations
 

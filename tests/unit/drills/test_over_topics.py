@@ -32,7 +32,10 @@ FAILOVER_S = 50.0
 
 
 def observed(seed: int, topics: int, *, only: int | None = None) -> Observations:
-    """A drill with a kill at 50 s, from ``seed``; with ``only``, of that topic alone, as if the others had not been."""
+    """Return random observations of a drill with a kill at 50 s, drawn from ``seed``.
+
+    With ``only``, return those of that topic alone.
+    """
     seen = Observations(SUBSCRIPTIONS, topics if only is None else 1)
     for name in ("a", "b"):
         seen.clusters.code(name)

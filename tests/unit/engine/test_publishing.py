@@ -142,7 +142,7 @@ def test_a_plain_message_is_checked_as_any_other(entry: bytes, policies: TopicPo
 
 @pytest.mark.parametrize("more", [{}, {"uncompressed_size": 100}])
 def test_a_message_that_a_client_sends_alone_is_plain(more: dict[str, object]) -> None:
-    """Else the check would be as slow as before, and nothing else would tell."""
+    """Nothing else would notice that single messages take the slow check again."""
     assert is_plain(encode_entry(metadata(**more), b"payload"))
 
 

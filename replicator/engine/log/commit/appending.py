@@ -1,13 +1,15 @@
-"""The tails of the logs in one transaction: gives positions, appends blocks, and can take the positions back.
+"""Appends to topics' logs in one transaction: positions, blocks, and the roll-back of the logs' ends in memory.
+
+A tail is the state of a log's end in memory.
 
 Invariants (DESIGN §3): 2, the high-water mark is written in the same transaction as the block that moves it; 10,
 ledger ids and incarnations come from one counter that is never below the clock, so a store that was restored from an
 old backup does not hand out an id again, and no block is written over another.
 
-1. Before a tail changes for the first time, it is kept as it was (:meth:`LogAppender.remember`). Before a publish, only
-   what it changes is kept (:meth:`LogAppender.next_own_position`).
+1. Before a tail changes for the first time, the whole tail is saved (:meth:`LogAppender.remember`). Before a publish,
+   only the fields that the publish changes are saved (:meth:`LogAppender.next_own_position`).
 2. A block gets the next position of its tail. A tail without a ledger, or with a full one, begins a new ledger.
-3. If the transaction fails, every tail is put back as it was (:meth:`LogAppender.roll_back`).
+3. If the transaction fails, every tail is restored from what was saved (:meth:`LogAppender.roll_back`).
 """
 
 from __future__ import annotations
@@ -78,13 +80,15 @@ class LogAppender:
             self._before[tail.topic_id] = (tail, before)
 
     def next_position(self, tail: Tail) -> Position:
-        """Return the position of the next block, and keep the tail as it is for :meth:`roll_back`."""
+        """Return the position of the next block. Save ``tail`` first, so that :meth:`roll_back` can restore it."""
         self.remember(tail)
         return self._next_position(tail)
 
     def next_own_position(self, tail: Tail, cluster: str) -> Position:
-        """Return the position of the next block of this cluster, and keep for :meth:`roll_back` what
-        :meth:`append_own` changes."""
+        """Return the position of this cluster's next block.
+
+        Save the fields that :meth:`append_own` changes, so that :meth:`roll_back` can restore them.
+        """
         if tail.topic_id not in self._before:
             mark = tail.high_water.get(cluster)
             self._ends.append((tail, tail.ledger, tail.next_entry, tail.entries, tail.messages, cluster, mark))
@@ -115,7 +119,7 @@ class LogAppender:
         partly: tuple[int, ...] = (),
         connected: tuple[str, ...] = (),
     ) -> None:
-        """Append a block at the next position."""
+        """Append a block to the log of ``tail`` at the next position."""
         first = self.next_position(tail)
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
         self._put(txn, tail, key, header, self._row(txn, tail, key, header, block, prefixed=False))
@@ -124,8 +128,10 @@ class LogAppender:
         self._note(tail, AppendedBlock(first, header, size, hole, twins, partly, connected, kept))
 
     def append_own(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, prefixed: bytes) -> None:
-        """Append a block of this cluster at its own position, which :meth:`next_own_position` gave. The block begins
-        with its :meth:`prefix`."""
+        """Append a block that this cluster published, at the position that :meth:`next_own_position` returned.
+
+        ``prefixed`` begins with the :meth:`prefix`, and the block follows.
+        """
         first = header.origin_first
         key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
         self._put(txn, tail, key, header, self._row(txn, tail, key, header, prefixed, prefixed=True))
@@ -134,7 +140,7 @@ class LogAppender:
         self._note(tail, AppendedBlock(first, header, size, block=kept))
 
     def _put(self, txn: lmdb.Transaction, tail: Tail, key: bytes, header: BlockHeader, row: Buffer) -> None:
-        """Put a new row into table ``blocks``. Raises :class:`PositionTaken`."""
+        """Add a new row to table ``blocks``. Raise :class:`PositionTaken` if the position has a row."""
         if not txn.put(key, row, overwrite=False, db=self._dbs["blocks"]):
             position = Position(*tables.BLOCK_KEY.unpack(key)[1:])
             raise PositionTaken(f"position {position} of topic {tail.name!r} is taken")
@@ -142,7 +148,7 @@ class LogAppender:
             txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
 
     def _note(self, tail: Tail, appended: AppendedBlock) -> None:
-        """Move the tail behind a block that was appended."""
+        """Advance ``tail`` past the appended block, and add the block to the transaction's results."""
         header = appended.header
         tail.next_entry += header.entries
         tail.entries += header.entries

@@ -67,7 +67,10 @@ class GroupBodies:
         self._exchange(txn, key, value, block, entries)
 
     def relabel(self, txn: lmdb.Transaction, topic_id: int, first: Position, incarnation: int) -> None:
-        """Change the life to which the block at ``first`` belongs. Raises :class:`BlockCorrupt` if it is damaged."""
+        """Assign the block at ``first`` to the life ``incarnation`` of its topic.
+
+        Raise :class:`BlockCorrupt` if the block is missing or damaged.
+        """
         key = BLOCK_KEY.pack(topic_id, *first)
         value = txn.get(key, db=self._store.tables["blocks"])
         if value is None:
@@ -77,7 +80,7 @@ class GroupBodies:
         self._exchange(txn, key, value, with_incarnation(block, incarnation), row.header.entries)
 
     def _exchange(self, txn: lmdb.Transaction, key: bytes, value: Buffer, block: bytes, entries: int) -> None:
-        """Write ``block`` in place of the block of the row ``value``."""
+        """Store ``block`` under ``key``, in place of the block whose row is ``value``."""
         prefix = value[: LOCAL_PREFIX.size]
         if parse_row(value).place is None:
             after: Buffer = b"".join((prefix, block))

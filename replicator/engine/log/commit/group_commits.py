@@ -53,14 +53,18 @@ class GroupCommits:
         """Bytes of the last append that was refused because the store had reached its limit; None if none was."""
 
     def disk_status(self) -> dict[str, Any]:
-        """Return the free bytes of the disk and of the reserve. ``full`` says why a full disk refuses messages, or is
-        None."""
+        """Return the free bytes of the disk and of the reserve, and why a full disk refuses messages.
+
+        ``full`` has the reason, or None. The reserve is disk space for requests other than appends.
+        """
         status = self.disk_room.status()
         return {**status, "full": status["full"] or self._store.segments.full()}
 
     def beyond_limit(self) -> str | None:
-        """Return why the store's limit ``store.size_max`` refuses messages, or None if the size refused last would
-        fit now."""
+        """Return the reason why the limit ``store.size_max`` refuses messages, or None.
+
+        It is None if no append was refused, or if an append of the size refused last would fit now.
+        """
         refused = self._beyond_limit
         return None if refused is None or self._store.has_room(refused) else self._limit_reached()
 
@@ -68,7 +72,7 @@ class GroupCommits:
         return f"the store has reached its limit of {self._store.size_max} bytes (store.size_max)"
 
     def fail(self, group: Sequence[Request], error: Exception) -> Committed:
-        """Refuse a group because of a failure of the store, and confirm nothing from now on."""
+        """Refuse ``group`` because the store failed, and refuse every later request."""
         self.broken = f"the store failed and confirms nothing more until a restart: {error}"
         return refused(group, StoreFailed(self.broken))
 
@@ -130,14 +134,16 @@ class GroupCommits:
         return batch.committed
 
     def _take_room(self, group: Sequence[Request], in_segments: range, *, appends: bool) -> str | None:
-        """Why the disk has no room for the group, if it has none."""
+        """Reserve disk space for ``group``. Return the reason if the disk has too little, or None."""
         return self.disk_room.take(self._store.table_bytes(), most_bytes(group, in_segments), appends=appends)
 
     def _commit_what_fits(
         self, group: list[Request], appends: Sequence[Request], in_segments: range, full: str
     ) -> Committed:
-        """The disk has no room for the whole group. Where it has none for the smallest append either, all of them are
-        refused at once: there may be thousands."""
+        """Commit the requests for which the full disk has room, and refuse the others with the reason ``full``.
+
+        If even the smallest append does not fit, refuse all appends at once, because there may be thousands.
+        """
         asking = appends or group
         smallest = min(asking, key=lambda request: request.bytes)
         if len(group) > 1 and self._take_room([smallest], in_segments, appends=bool(appends)) is None:
@@ -150,7 +156,10 @@ class GroupCommits:
         return committed
 
     def _commit_in_halves(self, group: list[Request], reason: str = "") -> Committed:
-        """The group does not fit: what of it does? Deleting, and what is small, has a reserve of its own."""
+        """Commit each half of ``group`` on its own, so that only requests that do not fit are refused.
+
+        Refuse a single request with ``reason``. Without a reason, the store's size limit is the reason.
+        """
         if len(group) == 1:
             if not reason:
                 reason, self._beyond_limit = self._limit_reached(), max(1, group[0].bytes)
@@ -162,7 +171,7 @@ class GroupCommits:
 
 
 def refused(group: Sequence[Request], error: EngineError) -> Committed:
-    """Refuse every request of a group, and return its results."""
+    """Refuse every request of ``group`` with ``error``, and return the results."""
     for request in group:
         if isinstance(request, PublishRequest) and request.turn is not None:
             request.turn.refused(error)

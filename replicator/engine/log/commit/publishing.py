@@ -1,10 +1,10 @@
-"""Publishing within one transaction: the publishes of one topic become one block.
+"""Publishing within one transaction: a run, publishes to one topic, becomes one block of its log.
 
 Invariants (DESIGN §3): 3, requests are taken in their order, and so are their entries; 2, the high-water mark of this
 cluster is written with the block.
 
-1. A publish joins its topic's run if that is of the same kind and for the same clusters, and the block stays below its
-   targets. Otherwise the run is ended first. Runs of other topics go on meanwhile.
+1. A publish joins its topic's run if both have the same kind and the same clusters, and the block stays below its
+   target size. Otherwise the run is ended first. Runs of other topics go on meanwhile.
 2. Deduplication looks at each request before it joins, so that a refused one is not part of the run. What its producer
    sent behind a refused one is refused as well (:mod:`replicator.engine.producing.publish_order`).
 3. All runs end before a request that is no publish. Ending a run builds one block of what is stored, appends it, and
@@ -39,7 +39,7 @@ _new_position = partial(tuple.__new__, Position)
 
 
 class _Run:
-    """The publishes of one topic that become its next block."""
+    """Run: publishes to one topic that together become its next block."""
 
     __slots__ = ("entries", "requests", "size_bytes")
 
@@ -49,7 +49,7 @@ class _Run:
         self.entries = len(request.entries)
 
     def takes(self, request: PublishRequest) -> bool:
-        """Return whether ``request`` may become a part of the same block."""
+        """Return whether ``request`` can join this run, and so become part of the same block."""
         first = self.requests[0]
         return (
             first.tail is request.tail
@@ -66,7 +66,7 @@ class _Run:
 
 
 class PublishRuns:
-    """The publishes that become the next block of each topic, and what became of those before them."""
+    """Open runs of one transaction: for each topic, the publishes that become its next block."""
 
     __slots__ = ("_appender", "_cluster", "_columns_at", "_committed", "_deduplication", "_now_ms", "_runs")
 
@@ -123,14 +123,14 @@ class PublishRuns:
         self._committed.results.append((request.future, error))
 
     def end(self, txn: lmdb.Transaction) -> None:
-        """Write each run as one block."""
+        """End the runs of all topics: append the gathered publishes of each topic as one block."""
         if self._runs:
             runs, self._runs = self._runs, {}
             for run in runs.values():
                 self._write(txn, run.requests)
 
     def _end(self, txn: lmdb.Transaction, tail: Tail) -> None:
-        """Write the run of one topic as one block."""
+        """End the run of one topic: append its gathered publishes as one block."""
         self._write(txn, self._runs.pop(tail.topic_id).requests)
 
     def _write(self, txn: lmdb.Transaction, run: list[PublishRequest]) -> None:
@@ -253,7 +253,7 @@ def _pieces_by_size(part: StagedPart, start: int, stop: int) -> Iterator[StagedP
 
 
 def _stored(run: Iterable[PublishRequest]) -> tuple[list[Buffer], list[int]]:
-    """Return the entries of a run that are no duplicates, with their batch sizes."""
+    """Return the entries of a run's requests that are not duplicates, and their batch sizes."""
     entries: list[Buffer] = []
     sizes: list[int] = []
     for request in run:

@@ -38,9 +38,9 @@ ROWS_WAIT_SECONDS: Final = 0.0005
 
 
 class RequestQueue:
-    """Takes requests on the event loop and gives groups of them to the writer's thread.
+    """Queue that takes requests on the event loop and gives them in groups to the writer's thread.
 
-    ``check`` raises the reason why no request is taken any more.
+    ``check`` raises an error if no more requests are accepted.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
@@ -63,23 +63,23 @@ class RequestQueue:
         self._taken_count = 0
 
     def __len__(self) -> int:
-        """Return the number of requests that were handed over and are in no group yet."""
+        """Return the number of requests that the event loop handed over and that are in no group yet."""
         return self._handed_over_count - self._taken_count
 
     # On the event loop.
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the requests that were put and are not done."""
+        """Return the bytes of all requests that were put and are not answered yet."""
         return self._bytes
 
     @property
     def full(self) -> bool:
-        """Whether a caller must wait for room."""
+        """Return whether a new request must wait for room."""
         return self._entering > 0 or self._bytes > QUEUE_BYTES_MAX
 
     def put(self, request: Request) -> None:
-        """Queue a request, though the queue may be full. Raises the reason why no request is taken any more."""
+        """Queue a request now, even if the queue is full. Raise the error of ``check`` if no request is accepted."""
         self._check()
         request.submitted = time.perf_counter()
         self._bytes += request.bytes
@@ -91,9 +91,9 @@ class RequestQueue:
             self._hand_over()
 
     async def enter(self, request: Request) -> None:
-        """Queue a request as soon as there is room.
+        """Wait for room, then queue a request.
 
-        Requests enter in the order in which they came, so that no publish overtakes one that waits.
+        Requests enter in the order of the calls, so that no publish overtakes a waiting one.
         """
         self._entering += 1
         try:
@@ -106,13 +106,13 @@ class RequestQueue:
             self._entering -= 1
 
     def done(self, size_bytes: int) -> None:
-        """Make room: requests of that size were answered."""
+        """Free the room of answered requests, ``size_bytes`` in all."""
         self._bytes -= size_bytes
         if self._bytes <= QUEUE_BYTES_MAX:
             self._room.set()
 
     def close(self) -> None:
-        """End the thread after the requests that were put before."""
+        """Make the writer's thread end after all requests that were put before."""
         self._hand_over()
         self._handed_over.put(None)
 
@@ -125,8 +125,10 @@ class RequestQueue:
     # On the writer's thread.
 
     def take_group(self) -> tuple[list[Request], bool]:
-        """Wait for requests, and return the next group in order. The second value is True for the last group, which
-        may be empty."""
+        """Wait for requests, and return the next group in order, and whether it is the last.
+
+        The last group may be empty.
+        """
         group: list[Request] = []
         size = published = 0
         rows_only = True
@@ -162,7 +164,10 @@ class RequestQueue:
         return group
 
     def _fetch(self, wait_seconds: float | None) -> None:
-        """Fetch what was handed over next, or wait for it; with None for ever. Raises :class:`queue.Empty`."""
+        """Fetch the requests that were handed over next. Wait at most ``wait_seconds``; None waits without a limit.
+
+        Raise :class:`queue.Empty` if none arrived in time.
+        """
         handed_over = self._handed_over.get(block=wait_seconds != 0, timeout=wait_seconds or None)
         if handed_over is None:
             self._ended = True

@@ -49,9 +49,10 @@ def create_topic(
 def begin_life(
     txn: lmdb.Transaction, dbs: dict[str, Any], request: BeginLifeRequest, appender: LogAppender, cluster: str
 ) -> TopicRecord:
-    """Give a topic the incarnation of a new life, and return its record. The blocks of its log become an earlier life.
+    """Begin a new life of a topic: write its new incarnation, and return its record.
 
-    The new life, if ``request`` does not name it, is a new id above all ids that other clusters know of the topic.
+    An incarnation is the number of one life, from creation to deletion. The blocks in the log become an earlier life.
+    If ``request`` names no incarnation, use a new id above every id that other clusters know of the topic.
     """
     tail = request.tail
     appender.remember(tail)

@@ -109,8 +109,10 @@ class Dispatcher(ABC):
 
     @property
     def sends_again(self) -> bool:
-        """Whether there may be entries to send that lie before :attr:`read_position`. Entries that are to be delivered
-        later do not count before their time."""
+        """Return whether an entry before :attr:`read_position` may have to be sent.
+
+        Entries with a delayed delivery do not count before their time.
+        """
         return True
 
     # What becomes of what was sent.
@@ -118,7 +120,7 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def waits_for_acknowledgements(self) -> bool:
-        """Whether an acknowledgement may let an entry be sent that cannot be sent now."""
+        """Return whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
 
     @abstractmethod
     def acknowledged(self, position: Position) -> None:

@@ -49,7 +49,9 @@ class HeldEntries:
 
     @property
     def paused(self) -> bool:
-        """Whether a limit keeps a consumer, or the whole subscription, from getting more."""
+        """Return whether a limit of unacknowledged messages stops deliveries to a consumer or to the whole
+        subscription.
+        """
         limit = self._limits.per_consumer
         if self.blocked or limit is None or self.unacked_messages <= limit // 2:  # too few for a consumer's limit
             return self.blocked
