@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
+from urllib.error import HTTPError
 
 import pulsar
 import pytest
@@ -151,6 +152,15 @@ def test_a_worker_goes_on_with_a_token_that_expires_when_its_file_has_the_next_o
     until(lambda: not refused(), lambda: pair.apache("B"))
 
 
+def has_schema(broker: PulsarBroker, topic: str) -> bool:
+    try:
+        broker.admin("GET", f"schemas/{topic.removeprefix('persistent://')}/schema")
+    except HTTPError as error:
+        assert error.code == 404, error
+        return False
+    return True
+
+
 def test_a_namespace_that_wants_a_schema_of_each_producer_gets_the_topic_s_own(pair: Secured) -> None:
     for broker in pair.brokers.values():
         broker.admin("POST", f"namespaces/{NAMESPACE}/schemaValidationEnforced", True)
@@ -164,6 +174,7 @@ def test_a_namespace_that_wants_a_schema_of_each_producer_gets_the_topic_s_own(p
                 producer.flush()
             pair.kill("B")  # its next producer finds a topic that has a schema
             pair.start("B")
+        until(lambda: has_schema(pair.brokers["B"], topic), lambda: bridged(pair, topic))  # a reader would be refused
         with official(pair.brokers["B"]) as client:
             reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(Order))
             found = [reader.read_next(60_000).value().number for _ in range(40)]
