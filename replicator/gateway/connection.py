@@ -256,6 +256,10 @@ class Connection(asyncio.Protocol):
             self._go_on()
             self._read_or_not()
 
+    def eof_received(self) -> None:
+        """Send what this turn has answered: the transport closes itself when the client sends no more."""
+        self._send_gathered()
+
     def connection_lost(self, error: Exception | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
