@@ -341,7 +341,7 @@ def test_what_waits_to_be_sent_again_is_not_when_it_is_merged(tmp_path: Path, ki
 def test_delayed_messages_that_are_merged_are_never_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            due_ms = engine.writer.wall_clock_ms() + 150
+            due_ms = engine.writer.wall_clock_ms() + 2_000  # time enough to see that they wait, also on a busy disk
             delayed = [
                 encode_entry(
                     MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, deliver_at_time=due_ms), b"%d" % n
