@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from pyroaring import BitMap
@@ -121,20 +122,8 @@ class ConsumerSession:
         plain = None if self._unseen else self._plain(commands)
         if plain is not None:
             positions, request_ids = plain
-
-            def over(error: EngineError | None) -> None:
-                if error is None:
-                    self._wire.write(self._ack_responses.write(request_ids))
-                    return
-                refusal = CommandAckResponse(
-                    consumer_id=self._id, error=ServerError.PersistenceError, message=str(error)
-                )
-                for request_id in request_ids:
-                    refusal.request_id = request_id
-                    self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=refusal))
-
             with suppress(EngineError):  # nothing has changed then, and each command is taken by itself
-                self.consumer.acknowledge_entries(positions, over)
+                self.consumer.acknowledge_entries(positions, partial(self._answer, request_ids))
                 self.consumer.figures.acknowledged += len(positions)
                 return
         for command in commands:
@@ -162,30 +151,34 @@ class ConsumerSession:
         return positions, request_ids
 
     def _acknowledge_one(self, command: CommandAck) -> None:
-        answer = CommandAckResponse(consumer_id=self._id)
-        wanted = command.HasField("request_id")
-        if wanted:
-            answer.request_id = command.request_id
+        request_ids = [command.request_id] if command.HasField("request_id") else []
         if self._unseen:
-            if wanted:
-                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            self._answer(request_ids, None)
             return
         try:
             durable = self._acknowledged(command)
         except EngineError as error:
-            answer.error, answer.message, answer.engine_error = server_error(error), str(error), error.code
-            if wanted:
-                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            refusal = CommandAckResponse(error=server_error(error), message=str(error), engine_error=error.code)
+            self._refuse(request_ids, refusal)
             return
 
         def over(saved: asyncio.Future[None]) -> None:
-            error = None if saved.cancelled() else saved.exception()
-            if error is not None:
-                answer.error, answer.message = ServerError.PersistenceError, str(error)
-            if wanted:
-                self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=answer))
+            self._answer(request_ids, None if saved.cancelled() else saved.exception())
 
         durable.add_done_callback(over)
+
+    def _answer(self, request_ids: Sequence[int], error: BaseException | None) -> None:
+        """Answer requests whose acknowledgements are durable, or could not be saved because of ``error``."""
+        if error is None:
+            self._wire.write(self._ack_responses.write(request_ids))
+        else:
+            self._refuse(request_ids, CommandAckResponse(error=ServerError.PersistenceError, message=str(error)))
+
+    def _refuse(self, request_ids: Sequence[int], refusal: CommandAckResponse) -> None:
+        refusal.consumer_id = self._id
+        for request_id in request_ids:
+            refusal.request_id = request_id
+            self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=refusal))
 
     def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
         if command.txnid_least_bits or command.txnid_most_bits:
