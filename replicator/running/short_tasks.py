@@ -34,6 +34,16 @@ def in_background(
     return task
 
 
+def complete(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """Give ``future`` its outcome: ``error``, or None for success. A future that is done stays as it is."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Await ``work`` to its end, also when whoever waits is cancelled meanwhile, however often; then raise that."""
     task = awaited(work)

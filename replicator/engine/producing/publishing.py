@@ -27,6 +27,7 @@ from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
 from replicator.engine.producing.producer_registry import check_producer_name
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
+from replicator.running.short_tasks import complete
 
 PUBLISH_ENTRIES_MAX: Final = 10_000
 """Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
@@ -149,7 +150,7 @@ class PublishGate:
             self.refuse(self._exceeded())
         elif policy is not QuotaPolicy.PRODUCER_REQUEST_HOLD:
             for waiting in self._held:
-                _wake(waiting, None)
+                complete(waiting, None)
 
     @property
     def held(self) -> int:
@@ -200,7 +201,7 @@ class PublishGate:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
         if self._policy is not QuotaPolicy.PRODUCER_REQUEST_HOLD:
-            loop.call_soon(_wake, waiting, None)  # those before it are awake already, and pass first
+            loop.call_soon(complete, waiting, None)  # those before it are awake already, and pass first
         self._held[waiting] = whose
         self._held_bytes += size_bytes
         try:
@@ -217,13 +218,13 @@ class PublishGate:
     def refuse(self, error: EngineError) -> None:
         """All that wait get ``error``."""
         for waiting in self._held:
-            _wake(waiting, error)
+            complete(waiting, error)
 
     def give_back(self, whose: object, error: EngineError) -> bool:
         """What waits of one gets ``error``. Returns whether anything did."""
         found = [waiting for waiting, its in self._held.items() if its is whose]
         for waiting in found:
-            _wake(waiting, error)
+            complete(waiting, error)
         return bool(found)
 
     def _held_too_far(self, name: str) -> BacklogQuotaExceeded:
@@ -236,12 +237,3 @@ class PublishGate:
         return BacklogQuotaExceeded(
             f"{self._topic}: the backlog is over its quota: consume or skip messages, or raise the quota"
         )
-
-
-def _wake(waiting: asyncio.Future[None], error: EngineError | None) -> None:
-    if waiting.done():
-        return
-    if error is None:
-        waiting.set_result(None)
-    else:
-        waiting.set_exception(error)

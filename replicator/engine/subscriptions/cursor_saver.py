@@ -17,6 +17,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_state import CursorState
+from replicator.running.short_tasks import complete
 
 Told = Callable[[EngineError | None], None]
 """Receives the outcome of a save: None if the state is durable, otherwise the error."""
@@ -58,7 +59,7 @@ class CursorSaver:
     def saved(self) -> asyncio.Future[None]:
         """A future that is done when the state as it is now is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.tell_when_saved(partial(_complete, future))
+        self.tell_when_saved(partial(complete, future))
         return future
 
     def tell_when_saved(self, told: Told) -> None:
@@ -133,12 +134,3 @@ class CursorSaver:
                 each(error)
             except Exception:  # a bug of this caller, of which the others must not hear
                 log.exception("a caller failed to take the outcome of a save")
-
-
-def _complete(future: asyncio.Future[None], error: EngineError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
