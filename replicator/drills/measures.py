@@ -38,6 +38,7 @@ phases               parts of the drill: what was confirmed and copied in each, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ import numpy as np
 
 from replicator.drills.deliveries import ACKED_BEFORE_CUT_S, Deliveries
 from replicator.drills.observations import Column, DrillSubscription, Observations
-from replicator.drills.over_topics import TopicMeasures, measure_topics, recover_seconds
+from replicator.drills.over_topics import TopicMeasures, first_elsewhere, measure_topics, recover_seconds
 from replicator.drills.phases import PhaseMeasures, measure_phases
 from replicator.drills.series import Series, make_series
 from replicator.drills.timeline import ObservationsIncomplete, Timeline
@@ -146,12 +147,12 @@ def measure(observations: Observations) -> Measures:
     received_by_all = np.ones(timeline.count, bool) if deliveries else np.zeros(timeline.count, bool)
     for seen in deliveries:
         received_by_all &= seen.received
-    recovered_s = [
-        recover_seconds(timeline, number, len(observations.subscriptions)) for number in range(len(timeline.failover_s))
+    firsts = [
+        first_elsewhere(timeline, number, len(observations.subscriptions)) for number in range(len(timeline.failover_s))
     ]
     failovers = tuple(
-        _failover(timeline, observations, number, len(ids), seconds)
-        for number, (ids, seconds) in enumerate(zip(stranded_by_failover, recovered_s, strict=True))
+        _failover(timeline, observations, number, len(ids), first_s)
+        for number, (ids, first_s) in enumerate(zip(stranded_by_failover, firsts, strict=True))
     )
     copy_from_s, copy_seen_s, copy_lags_ms = timeline.copy_lags()
     acked_s, all_sync_lags_ms = (
@@ -183,7 +184,7 @@ def measure(observations: Observations) -> Measures:
             sync_lags=(acked_s, all_sync_lags_ms),
         ),
         series=_series(timeline, subscriptions, deliveries, copy_seen_s, copy_lags_ms),
-        over_topics=measure_topics(timeline, deliveries, recovered_s),
+        over_topics=measure_topics(timeline, deliveries, list(map(recover_seconds, firsts))),
     )
 
 
@@ -211,18 +212,13 @@ def _subscription(
 
 
 def _failover(
-    timeline: Timeline, observations: Observations, number: int, rpo_messages: int, recovered_s: Column
+    timeline: Timeline, observations: Observations, number: int, rpo_messages: int, firsts: Sequence[Column]
 ) -> FailoverMeasures:
     at_s, cluster = float(timeline.failover_s[number]), int(timeline.failover_cluster[number])
-    elsewhere = timeline.confirm_time_s[(timeline.confirm_cluster != cluster) & (timeline.confirm_time_s > at_s)]
-    first_confirm = float(elsewhere.min()) - at_s if len(elsewhere) else None
-    first_delivery: dict[str, float | None] = {}
-    receipts = timeline.receipts
-    time_s, of, at_cluster = (receipts.column(name) for name in ("time_s", "subscription", "cluster"))
-    for code, subscription in enumerate(observations.subscriptions):
-        seen = time_s[(of == code) & (at_cluster != cluster) & (time_s > at_s)]
-        first_delivery[subscription.name] = float(seen.min()) - at_s if len(seen) else None
+    recovered_s = recover_seconds(firsts)
     recovered = recovered_s[~np.isnan(recovered_s)]
+    first_confirm, *deliveries = (_or_none(float(first_s.min())) for first_s in firsts)
+    first_delivery = {each.name: seconds for each, seconds in zip(observations.subscriptions, deliveries, strict=True)}
     return_s = timeline.return_after(number)
     return FailoverMeasures(
         kind=timeline.kinds[number].value,
@@ -236,6 +232,10 @@ def _failover(
         first_confirm_seconds=first_confirm,
         first_delivery_seconds=first_delivery,
     )
+
+
+def _or_none(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
 
 
 def _series(

@@ -68,8 +68,12 @@ def measure_topics(
     return TopicMeasures(_over(lost), _over(repeated), _over(longest))
 
 
-def recover_seconds(timeline: Timeline, failover: int, subscriptions: int) -> Column:
-    """Return for each topic the time from the failover's beginning until it had recovered, or NaN."""
+def first_elsewhere(timeline: Timeline, failover: int, subscriptions: int) -> list[Column]:
+    """Return the seconds from the failover's beginning to each topic's first traffic at another cluster.
+
+    The first column is of confirmations. The others are of deliveries, one column for each subscription. A topic
+    without such traffic has infinity.
+    """
     at_s, left = timeline.failover_s[failover], timeline.failover_cluster[failover]
     receipts = timeline.receipts
     time_s, of, cluster, ids = (receipts.column(name) for name in ("time_s", "subscription", "cluster", "id"))
@@ -79,9 +83,17 @@ def recover_seconds(timeline: Timeline, failover: int, subscriptions: int) -> Co
     for code in range(subscriptions):
         rows = there & (of == code)
         firsts.append(_first(timeline, ids[rows], time_s[rows]))
-    longest = np.full(timeline.topics, np.nan)
+    return [first_s - at_s for first_s in firsts]
+
+
+def recover_seconds(firsts: Sequence[Column]) -> Column:
+    """Return for each topic the time until it had recovered from a failover, or NaN.
+
+    ``firsts`` is the result of :func:`first_elsewhere`.
+    """
+    longest = np.full(len(firsts[0]), np.nan)
     for first_s in firsts:
-        longest = np.fmax(longest, np.where(np.isfinite(first_s), first_s - at_s, np.nan))
+        longest = np.fmax(longest, np.where(np.isfinite(first_s), first_s, np.nan))
     return longest
 
 
