@@ -136,6 +136,17 @@ def is_plain(entry: bytes | memoryview) -> bool:
     )
 
 
+def may_be_delayed(entry: memoryview) -> bool:
+    """Return False only if the metadata has no ``deliver_at_time``: then it need not be parsed.
+
+    Look for both ways in which a field with that number can begin. The second has a tag that is longer than needed. An
+    entry that is cut short raises no error here.
+    """
+    size = int.from_bytes(entry[_FRAME.size - _SIZE.size : _FRAME.size], "big")
+    metadata = bytes(entry[_FRAME.size : _FRAME.size + size])
+    return b"\x98\x01" in metadata or b"\x98\x81" in metadata
+
+
 def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[BatchedMessage]:
     """The messages of an uncompressed batch, in order; raises :class:`EntryCorrupt` where it is cut short."""
     at = 0

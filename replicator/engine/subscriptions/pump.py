@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
-from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.entry import decode_entry, may_be_delayed
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
@@ -119,17 +119,16 @@ class Pump:
     def _run(self) -> None:
         self._scheduled = None
         dispatcher = self.dispatcher
-        if dispatcher is None or self.read is None or not self._consumers or self.paused():
+        if dispatcher is None or self.read is None or not self._consumers:
             return
-        if self._pause is not None:
+        if self._pause is not None or self.paused():
             return
         now_ms = self._wall_clock_ms()
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
         if plan is None and wake_at_ms is not None and wake_at_ms <= now_ms:
             wake_at_ms = None  # what is due waits for a permit or an acknowledgement, which schedules the pump
-        if wake_at_ms is not None or self._alarm is not None:
-            self._set_alarm(wake_at_ms, now_ms)
+        self._set_alarm(wake_at_ms, now_ms)
         if plan is None:
             return
         try:
@@ -175,8 +174,7 @@ class Pump:
         wake_at_ms = dispatcher.wake_at_ms
         if wake_at_ms is not None and wake_at_ms <= now_ms:
             wake_at_ms, more = None, True  # the next run takes it, or waits
-        if wake_at_ms is not None or self._alarm is not None:
-            self._set_alarm(wake_at_ms, now_ms)
+        self._set_alarm(wake_at_ms, now_ms)
         return more
 
     def _may_drop(self, consumer_id: int, consumer: EngineConsumer) -> bool:
@@ -232,7 +230,7 @@ class Pump:
                 continue
             acked = acked_indexes(entry.position)
             unacked = entry.batch_size - len(acked) if acked is not None else entry.batch_size
-            if not keyed and not (self.delays and _may_be_delayed(entry.entry)):
+            if not keyed and not (self.delays and may_be_delayed(entry.entry)):
                 candidates.append(Candidate(entry.position, entry.batch_size, True, unacked))
                 continue
             try:
@@ -279,16 +277,6 @@ class Pump:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-
-
-def _may_be_delayed(entry: memoryview) -> bool:
-    """Return False only if the metadata has no ``deliver_at_time``: then it need not be parsed.
-
-    Both ways in which a field with that number can begin are looked for, the second with a tag longer than needed.
-    """
-    size = int.from_bytes(entry[6:10], "big")
-    metadata = bytes(entry[10 : 10 + size])
-    return b"\x98\x01" in metadata or b"\x98\x81" in metadata
 
 
 def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import EngineError, InvalidAck
-from replicator.engine.log.entry import decode_entry, encode_entry, varint
+from replicator.engine.log.entry import decode_entry, encode_entry, may_be_delayed, varint
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.cursor_rows import CursorRows
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.pump import Pump, _may_be_delayed
+from replicator.engine.subscriptions.pump import Pump
 from replicator.engine.types import SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
@@ -171,7 +171,7 @@ def test_no_entry_with_a_time_of_delivery_is_taken_for_one_without(
     metadata, _ = decode_entry(entry, check=False)
     assert metadata.HasField("deliver_at_time") is (deliver_at is not None)
     if deliver_at is not None:
-        assert _may_be_delayed(memoryview(entry))
+        assert may_be_delayed(memoryview(entry))
 
 
 def _framed(metadata: bytes, payload: bytes) -> bytes:
