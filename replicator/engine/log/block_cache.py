@@ -91,7 +91,7 @@ class BlockCache:
         if slots is None:
             slots = self._slots[topic_id] = {}
         ledger, entry = first
-        for slot in range(entry // SLOT_ENTRIES, (entry + len(view) - 1) // SLOT_ENTRIES + 1):
+        for slot in _touched(entry, view):
             firsts = slots.get((ledger, slot))
             if firsts is None:
                 slots[ledger, slot] = [entry]
@@ -106,7 +106,7 @@ class BlockCache:
     def _remove(self, key: _Key, view: BlockView) -> None:
         topic_id, (ledger, entry) = key
         slots = self._slots[topic_id]
-        for slot in range(entry // SLOT_ENTRIES, (entry + len(view) - 1) // SLOT_ENTRIES + 1):
+        for slot in _touched(entry, view):
             firsts = slots[ledger, slot]
             firsts.pop(bisect_right(firsts, entry) - 1)
             if not firsts:
@@ -114,3 +114,8 @@ class BlockCache:
         if not slots:
             del self._slots[topic_id]
         self._bytes -= len(view.block) + BLOCK_OBJECT_BYTES
+
+
+def _touched(entry: int, view: BlockView) -> range:
+    """Return the numbers of the slots that the block touches whose first entry is ``entry``."""
+    return range(entry // SLOT_ENTRIES, (entry + len(view) - 1) // SLOT_ENTRIES + 1)

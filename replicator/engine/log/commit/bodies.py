@@ -12,7 +12,15 @@ import lmdb
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import Buffer, head_bytes, with_incarnation
-from replicator.engine.log.segments.places import Place, parse_row, place_in, placed_key, placed_row, placed_value
+from replicator.engine.log.segments.places import (
+    BlockRow,
+    Place,
+    parse_row,
+    place_in,
+    placed_key,
+    placed_row,
+    placed_value,
+)
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMAT, HEAD, LOCAL_PREFIX
 from snapshots.position import Position
@@ -64,7 +72,7 @@ class GroupBodies:
         head = block[: head_bytes(block, entries)]
         if len(block) != row.size_bytes or row.head[: len(head)] != head:
             raise BlockCorrupt(f"the block at {first} was another one")
-        self._exchange(txn, key, value, block, entries)
+        self._exchange(txn, key, value, row, block)
 
     def relabel(self, txn: lmdb.Transaction, topic_id: int, first: Position, incarnation: int) -> None:
         """Assign the block at ``first`` to the life ``incarnation`` of its topic.
@@ -77,16 +85,16 @@ class GroupBodies:
             raise BlockCorrupt(f"there is no block at {first}")
         row = parse_row(value)
         block = bytes(self._store.body_for_writer(row))
-        self._exchange(txn, key, value, with_incarnation(block, incarnation), row.header.entries)
+        self._exchange(txn, key, value, row, with_incarnation(block, incarnation))
 
-    def _exchange(self, txn: lmdb.Transaction, key: bytes, value: Buffer, block: bytes, entries: int) -> None:
-        """Store ``block`` under ``key``, in place of the block whose row is ``value``."""
+    def _exchange(self, txn: lmdb.Transaction, key: bytes, value: Buffer, row: BlockRow, block: bytes) -> None:
+        """Store ``block`` under ``key``, in place of the block whose row is ``value``, which was parsed as ``row``."""
         prefix = value[: LOCAL_PREFIX.size]
-        if parse_row(value).place is None:
+        if row.place is None:
             after: Buffer = b"".join((prefix, block))
         else:
             self.leave(txn, value)
-            after = self.put(txn, key, prefix, block, entries)
+            after = self.put(txn, key, prefix, block, row.header.entries)
         txn.put(key, after, db=self._store.tables["blocks"])
 
     def flush(self, txn: lmdb.Transaction) -> None:
