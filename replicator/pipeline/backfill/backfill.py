@@ -147,9 +147,9 @@ class BackfillRun:
         self._carried = _Carried()
         self._goals: dict[str, TopicGoal] = {}
         self._before: Mapping[str, Mapping[str, Any]] = {}
+        """The topics of the destination when the backfill began."""
         self._lives: Mapping[str, Mapping[str, Sequence[str]]] = {}
         """By topic and origin, messages of earlier lives that the destination must have."""
-        """The topics of the destination when the backfill began."""
         self._told: dict[str, Mapping[str, Any]] = {}
         """By topic, the subscription states that the destination must have."""
         self._plan: Plan | None = None
