@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.brokers import JOURNALS, PEER, Broker, Brokers, started
 from bench.measurement import Measurement
@@ -204,61 +204,39 @@ class _Works:
         ]
 
     async def _all_works(self, broker: Broker, topics: int) -> list[Run]:
-        return await self.program.runs(
-            broker,
-            work="many",
-            topic=self.clients.topic(),
-            topics=topics,
-            size=MESSAGE_BYTES,
-            count=self._part(ROUNDS[topics]),
-        )
+        return await self._runs(broker, "many", ROUNDS[topics], topics=topics)
 
     async def spread(self, topics: int) -> list[Measurement]:
-        async def once(broker: Broker) -> Run:
-            return await self.program.run(
-                broker,
-                work="spread",
-                topic=self.clients.topic(),
-                topics=topics,
-                size=MESSAGE_BYTES,
-                count=self._part(SPREAD_MESSAGES),
-            )
-
-        return self.clients.each(f"{topics}/spread", "msg/s", await self.clients.in_turn(once))
+        return await self._one(f"{topics}/spread", "msg/s", "spread", SPREAD_MESSAGES, topics=topics)
 
     async def fan_out(self, case: FanOut) -> list[Measurement]:
-        async def once(broker: Broker) -> Run:
-            return await self.program.run(
-                broker,
-                work="fan-out",
-                topic=self.clients.topic(),
-                size=MESSAGE_BYTES,
-                count=self._part(case.count),
-                kind=case.kind,
-                subscriptions=case.subscriptions,
-                consumers=case.consumers,
-            )
-
-        return self.clients.each(f"batches/{case.name}", "msg/s", await self.clients.in_turn(once))
+        return await self._one(
+            f"batches/{case.name}",
+            "msg/s",
+            "fan-out",
+            case.count,
+            kind=case.kind,
+            subscriptions=case.subscriptions,
+            consumers=case.consumers,
+        )
 
     async def python(self, topics: int) -> list[Measurement]:
         """Measure acknowledged rounds of the Python client."""
+        return await self._one(f"python/{topics}/acknowledge", "rounds/s", "many", ROUNDS[topics], topics=topics)
+
+    async def _one(self, name: str, unit: str, work: str, count: int, **given: Any) -> list[Measurement]:
+        """Measure a work that prints one measurement, at each broker in turn."""
 
         async def once(broker: Broker) -> Run:
-            return await self.program.run(
-                broker,
-                work="many",
-                topic=self.clients.topic(),
-                topics=topics,
-                size=MESSAGE_BYTES,
-                count=self._part(ROUNDS[topics]),
-            )
+            (run,) = await self._runs(broker, work, count, **given)
+            return run
 
-        taken = await self.clients.in_turn(once)
-        return self.clients.each(f"python/{topics}/acknowledge", "rounds/s", taken)
+        return self.clients.each(name, unit, await self.clients.in_turn(once))
 
-    def _part(self, count: int) -> int:
-        return max(1, int(count * self.scale))
+    async def _runs(self, broker: Broker, work: str, count: int, **given: Any) -> list[Run]:
+        count = max(1, int(count * self.scale))
+        topic = self.clients.topic()
+        return await self.program.runs(broker, work=work, topic=topic, size=MESSAGE_BYTES, count=count, **given)
 
 
 def long_figures(ours: Sequence[Run], peer: Sequence[Run]) -> list[Measurement]:

@@ -199,26 +199,34 @@ func lag() result {
 
 // connections opens so many, each with a producer and a consumer, says so with a line, and holds them until its input ends.
 func connections() {
-	const topics, atOnce = 10, 16
-	var opening sync.WaitGroup
+	const topics = 10
+	inParallel(*count, func(number int) {
+		client := connect()
+		name := fmt.Sprintf("%s-%d", *topic, number%topics)
+		_, err := client.CreateProducer(pulsar.ProducerOptions{Topic: name})
+		check(err)
+		_, err = client.Subscribe(pulsar.ConsumerOptions{Topic: name, SubscriptionName: "idle", Type: pulsar.Shared})
+		check(err)
+	})
+	fmt.Println("open")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// inParallel does something for each number from 0 to count - 1, a few at once.
+func inParallel(count int, do func(number int)) {
+	const atOnce = 16
+	var working sync.WaitGroup
 	var next atomic.Int64
 	for range atOnce {
-		opening.Add(1)
+		working.Add(1)
 		go func() {
-			defer opening.Done()
-			for number := next.Add(1) - 1; number < int64(*count); number = next.Add(1) - 1 {
-				client := connect()
-				name := fmt.Sprintf("%s-%d", *topic, number%topics)
-				_, err := client.CreateProducer(pulsar.ProducerOptions{Topic: name})
-				check(err)
-				_, err = client.Subscribe(pulsar.ConsumerOptions{Topic: name, SubscriptionName: "idle", Type: pulsar.Shared})
-				check(err)
+			defer working.Done()
+			for number := int(next.Add(1) - 1); number < count; number = int(next.Add(1) - 1) {
+				do(number)
 			}
 		}()
 	}
-	opening.Wait()
-	fmt.Println("open")
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	working.Wait()
 }
 
 func connect() pulsar.Client {

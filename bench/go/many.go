@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// So many topics are opened at once.
-	openingAtOnce = 16
 	// What a work leaves to be written is not counted in the next one.
 	pause = 300 * time.Millisecond
 	// The keys of a Key_Shared subscription, spread evenly.
@@ -82,18 +80,7 @@ func openAll(client pulsar.Client, producing pulsar.ProducerOptions, consuming p
 }
 
 func eachTopic(do func(number int, name string)) {
-	var opening sync.WaitGroup
-	var next atomic.Int64
-	for range openingAtOnce {
-		opening.Add(1)
-		go func() {
-			defer opening.Done()
-			for number := int(next.Add(1) - 1); number < *topics; number = int(next.Add(1) - 1) {
-				do(number, fmt.Sprintf("%s-%d", *topic, number))
-			}
-		}()
-	}
-	opening.Wait()
+	inParallel(*topics, func(number int) { do(number, fmt.Sprintf("%s-%d", *topic, number)) })
 }
 
 // roundTrips has each topic do a round after the other, while more says so.
