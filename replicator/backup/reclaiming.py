@@ -33,6 +33,7 @@ from typing import Final
 
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
+from replicator.backup.counting import Counted, count
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.putting_back import finish_put_back, states_told
@@ -120,6 +121,12 @@ class ReclaimPlan:
     """Topics that would begin a new life because a later one than theirs was deleted, in words."""
     without: frozenset[str] = frozenset()
     """Clusters that were not asked."""
+    counts: tuple[Counted, ...] = ()
+    """For each of ``topics``, in the same order, how many messages would come back."""
+
+    def counted(self, number: int) -> Counted:
+        """Return the counts of the topic with this index. They are unknown if nobody counted."""
+        return self.counts[number] if number < len(self.counts) else Counted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +182,15 @@ async def plan_reclaim(
     check_known(topology, without)
     async with _asked(topology, name, without, from_directory) as peers:
         if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
-            return _planned(None, topology, name, peers, without)
-        async with _opened(topology, name) as engine:
-            return _planned(engine, topology, name, peers, without)
+            plan = _planned(None, topology, name, peers, without)
+        else:
+            async with _opened(topology, name) as engine:
+                plan = _planned(engine, topology, name, peers, without)
+        try:
+            counts = [await asyncio.to_thread(count, each, peers, name) for each in plan.topics]
+        except PeerUnavailable as error:
+            raise WorkerNotAsked(f"{error}; nothing was changed. Start that worker, and ask again") from None
+        return replace(plan, counts=tuple(counts))
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from replicator.backup import new_lives
-from replicator.backup.directory_peer import plans_between
 from replicator.backup.reclaim_peers import Peer
 from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
 from replicator.engine.engine import Engine
@@ -45,11 +44,13 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         topic.incarnation,
         own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
+        log.trimmed,
+        tuple(log.trimmed_ends),
+        tuple(topic.origins.left_out(engine.cluster)),
         replaceable=_is_replaceable(engine, topic, own_last, own, copies),
         joins=new_lives.can_join(engine, topic, peers),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
-    lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
     if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
         where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
         refused = (

@@ -77,7 +77,7 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     mesh.kill("A")
 
     printed = mesh.reclaim("A", "--dry-run")
-    assert f"{ORDERS} (an earlier life, below what is here): after " in printed
+    assert f"{ORDERS} (an earlier life, below what is here): {MESSAGES} messages after " in printed
     assert "from B (up to " in printed
     printed = mesh.reclaim("A")
     assert f"took back {MESSAGES} messages of {ORDERS} (an earlier life, below what was here)" in printed

@@ -264,8 +264,13 @@ async def restored_from(found: Clusters, before: list[str], after: list[str], na
         return own(await engine.topic(name))
 
 
-async def check(found: Clusters, published: list[StoredBlock], done: Reclaimed) -> None:
-    """Each block is there or lies in a hole; a hole is named; nothing is in one that a peer has whole."""
+async def check(
+    found: Clusters, published: list[StoredBlock], done: Reclaimed, known_upto: Position | None = None
+) -> None:
+    """Each block is there or lies in a hole; a hole is named; nothing is in one that a peer has whole.
+
+    ``known_upto`` is the last position of which a peer told anything; None for the mark of us-east itself.
+    """
     whole: set[Position] = set()
     for peer in found.peers:
         if not peer.gone and peer.topic is not None:
@@ -285,7 +290,7 @@ async def check(found: Clusters, published: list[StoredBlock], done: Reclaimed) 
             if at.origin_first in here:
                 assert here[at.origin_first] == bytes(block.block)
                 assert not in_hole, "what is here is said to be lost"
-            elif at.origin_last <= mark.position:
+            elif at.origin_last <= (mark.position if known_upto is None else known_upto):
                 assert in_hole, f"{at.origin_first} is lost without a word: {done.lost}"
             if at.origin_first in whole:
                 assert at.origin_first in here, f"{at.origin_first} is lost, and a peer has it: {done.lost}"
