@@ -264,7 +264,7 @@ def test_invariant_5_a_subscription_that_nobody_else_knows_receives_what_comes_b
             await subscribe(found.data, SUBSCRIBED[0], InitialPosition.EARLIEST)
             await subscribe(found.data, SUBSCRIBED[1], InitialPosition.EARLIEST)
             await subscribe(found.data, SUBSCRIBED[2], InitialPosition.LATEST)
-            assert await left_of(found) == dict.fromkeys(SUBSCRIBED, [])
+            assert await left_of(found) == {name: [] for name in SUBSCRIBED}
             await give(found.peers[0], [*shared, *lost])
             assert (await found.reclaim()).lost == []
             at = lost[0].position
