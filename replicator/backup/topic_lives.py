@@ -15,7 +15,6 @@ from replicator.backup.reclaim_peers import Peer
 from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
 from replicator.engine.engine import Engine
 from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
-from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -47,7 +46,7 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         log.trimmed,
         tuple(log.trimmed_ends),
         tuple(topic.origins.left_out(engine.cluster)),
-        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
+        replaceable=_is_replaceable(engine, topic, own_last, own),
         joins=new_lives.can_join(engine, topic, peers),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
@@ -83,25 +82,15 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _is_replaceable(
-    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
-) -> bool:
+def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTopic) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
-    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
-    line made the later life, and nothing was published here since.
+    It may if it has no messages of this cluster's own, or if all of them were deleted on purpose, as this store or a
+    peer remembers. A later life alone does not prove that this one was deleted: the store that made it can have lost
+    this one, as by a snapshot of its disk.
     """
     has_own = engine.cluster in topic.origins.message_vector()
-    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
-        return True
-    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
-    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
-        return False
-    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
-    mark = restored_mark(engine.store)
-    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
-        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
-    return all(copy.store in line for copy in later)
+    return not has_own or own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL)
 
 
 def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:

@@ -20,9 +20,10 @@ from typing import Final
 
 import pytest
 from engine_support import TOPIC, entries_of, eventually, message, opened
-from test_reclaim_faults import NAMES, Clusters, clusters
+from test_reclaim_faults import NAMES, Clusters, blocks_of, clusters
 
 from replicator.engine.engine import Engine
+from replicator.engine.log.block import BlockView
 from replicator.engine.restored import RestoredMark, put_mark
 from replicator.links import link as links
 from replicator.links.errors import NotResolved
@@ -83,7 +84,7 @@ class Lives:
                 if step == "publish":
                     await self.publish(engine)
                 elif (topic := engine.find(TOPIC)) is not None:
-                    self.deleted.update(entries_of(topic, OWN))
+                    self.deleted.update(entries_of(topic, OWN), *map(partial(self.of_life, topic.incarnation), NAMES))
                     await engine.deleting.delete(TOPIC, force=True)
                 if self.drawn.random() < 0.6:
                     await self.settle(engine, made)
@@ -128,6 +129,13 @@ class Lives:
         engine = self.found.peers[NAMES.index(name)].engine
         topic = engine.find(TOPIC)
         return [] if topic is None else entries_of(topic, OWN)
+
+    def of_life(self, incarnation: int, name: str) -> list[bytes]:
+        """Return the entries that a peer has of one life of us-east's topic."""
+        topic = self.found.peers[NAMES.index(name)].engine.find(TOPIC)
+        blocks = [] if topic is None else blocks_of(topic)
+        found = [each for each in blocks if (each.header.origin, each.header.incarnation) == (OWN, incarnation)]
+        return [bytes(entry) for each in found for entry in BlockView(each.block, each.header).entries()]
 
     def have(self, last: bytes) -> bool:
         """Return whether every peer has the entry ``last`` at the end."""
