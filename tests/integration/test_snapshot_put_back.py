@@ -1,7 +1,7 @@
 """A snapshot of the disk that is taken under traffic, and put back later: real workers, the command, and clients.
 
-Invariants (DESIGN §3): 2, 5, 10, 12 and 13. The worker stands still while its directory is copied, so that the copy is of
-one moment, as a snapshot of a disk is.
+Invariants (DESIGN §3): 2, 5, 10, 12 and 13. The worker stands still while its directory is copied, so that the copy is
+of one moment, as a snapshot of a disk is.
 """
 
 from __future__ import annotations
