@@ -48,7 +48,7 @@ from replicator.backup.reclaim_mark import (
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
 from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
-from replicator.backup.topic_lives import deleted_lives, lives_of, names_of, not_asked, out_of_place
+from replicator.backup.topic_lives import deleted_lives, deletions_told, lives_of, names_of, not_asked, out_of_place
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
@@ -316,6 +316,7 @@ class _Run:
                 done.loses(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
+            await engine.origin_stores.learn_own(deletions_told(engine, name, lives, peers))
             await self._finish(engine.find(name))
             await self._merge_cursors(name)
             await self._begin_life(engine.find(name), lives, peers)

@@ -14,7 +14,7 @@ from replicator.backup import new_lives
 from replicator.backup.reclaim_peers import Peer
 from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
 from replicator.engine.engine import Engine
-from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
+from replicator.engine.lineage import CopyElsewhere, Deletion, Judgement, OwnTopic, judge
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -140,6 +140,21 @@ def deleted_lives(
             + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
         )
     return found
+
+
+def deletions_told(engine: Engine, name: str, lives: Lives, peers: Sequence[Peer]) -> list[Deletion]:
+    """Return the deletions of lives of the topic ``name`` that this cluster did on purpose, as ``peers`` remember them.
+
+    One peer can know a deletion that the others and this store do not know. Once this store knows it, its links judge
+    all copies alike, and tell the deletion on.
+    """
+    upto: dict[int, Position] = {}
+    for peer in peers:
+        for life, position in peer.deletions.get(name, {}).items():
+            if any(life in each for each in lives.deleted.values()):
+                upto[life] = max(position, upto.get(life, BEFORE_ALL))
+    at_ms = engine.writer.wall_clock_ms()
+    return [Deletion(name, engine.cluster, life, position, at_ms) for life, position in sorted(upto.items())]
 
 
 def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:

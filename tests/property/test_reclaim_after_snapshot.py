@@ -35,6 +35,7 @@ from test_reclaim_faults import (
 from test_reclaim_lives import both, published
 
 from replicator.backup.reclaiming import plan_reclaim
+from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judgement, judge
 from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
@@ -222,6 +223,31 @@ def test_invariant_13_the_place_of_a_ledger_that_was_lost_is_not_taken_for_trimm
             assert done.lost == []
             back = dict(await published(found))
             assert [each.position for each in runs.lost] == [at for at in back if at <= mark], "and nothing else"
+
+    asyncio.run(main())
+
+
+def test_invariant_12_a_deletion_that_only_one_peer_was_told_is_known_after_a_reclaim(tmp_path: Path) -> None:
+    """Else the link to the other peer would advise a reclaim for ever, which takes nothing back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            runs = await put_back_and_used(found, ["publish"], ["publish"], ["publish"])
+            async with opened(found.data) as engine:
+                incarnation, line = (await engine.topic(TOPIC)).incarnation, engine.origin_stores.line
+            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
+            gone = Deletion(TOPIC, "us-east", incarnation, runs.lost[-1].last, 1)
+            for peer, told in zip(found.peers, ([], [gone]), strict=True):
+                await give(peer, runs.at_peers)
+                await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], told)
+            other = CopyElsewhere(incarnation, runs.lost[-1].last, line.store)
+            async with opened(found.data) as engine:
+                assert judge(other, engine.origin_stores.own_topic(TOPIC)) is Judgement.ABOVE_THE_END
+            done = await found.reclaim()
+            assert (done.topics, len(done.deleted)) == ([], 1)
+            async with opened(found.data) as engine:
+                assert judge(other, engine.origin_stores.own_topic(TOPIC)) is Judgement.DELETED_ON_PURPOSE
+            assert await published(found) == both(runs.shared, runs.since), "what goes on stays"
 
     asyncio.run(main())
 
