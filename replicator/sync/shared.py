@@ -29,6 +29,8 @@ class Shared:
     """Ids of snapshots, unique among all that this cluster ever asks for."""
     counted: Counters = field(default_factory=Counters)
     budget: UpdateBudget = field(default_factory=UpdateBudget)
+    kept_lives: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Without ``exact``: topics that keep earlier lives here, each with the names that answers give these lives."""
 
     def peers(self, topic: Topic) -> frozenset[str]:
         """Return the clusters that receive the markers of ``topic``. A policy of its namespace may exclude some

@@ -102,6 +102,7 @@ class TopicSync:
     def resume(self) -> None:
         """After a restart: handle the markers that stand after the last checkpoint."""
         topic = self._topic
+        self._note_kept_lives()
         self._checkpoint.load()
         if topic.log.messages:
             last_message = self._markers.last_message()
@@ -403,9 +404,19 @@ class TopicSync:
     def _log_state(self) -> LogState:
         topic = self._topic
         origins = topic.origins
+        self._note_kept_lives()
         return LogState(
             topic.log.last, origins.vector(), origins.message_vector(), self._state.holds, origins.earlier_lives()
         )
+
+    def _note_kept_lives(self) -> None:
+        """Record whether the topic keeps earlier lives. Only mark-delete positions are affected by them."""
+        if self._shared.exact:
+            return
+        if kept := tuple(self._topic.origins.earlier_lives()):
+            self._shared.kept_lives[self._topic.name] = kept
+        else:
+            self._shared.kept_lives.pop(self._topic.name, None)
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:
