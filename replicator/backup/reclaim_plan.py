@@ -128,6 +128,9 @@ class Lives:
     """Messages that have no place in the log any more and cannot be taken back, in words."""
     joins: bool = False
     """Whether the plans take back a life that is later than the topic's, so that the topic must begin a new one."""
+    apart: frozenset[int] = frozenset()
+    """Lives of which messages are refused and stay at the peers: they reach above the begin of a later life, or the
+    topic is compacted."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the peer."""
 
@@ -188,6 +191,7 @@ def plan_lives(
             if newest is not None and newest.made_anew:
                 runs = ()
     below: list[TopicPlan] = []
+    apart: set[int] = set()
     above = sorted(each for each in {*wanted, top} if each is not None)
     if joins and here is not None:
         above = sorted({*above, here.incarnation})
@@ -198,9 +202,10 @@ def plan_lives(
         plan = _plan_below(name, life, ceiling, runs, wanted[life], unusable)
         if isinstance(plan, str):
             refused.append(plan)
+            apart.add(life)
         elif plan is not None:
             below.append(plan)
-    return Lives(newest, (*below, *between), tuple(refused), joins, deleted)
+    return Lives(newest, (*below, *between), tuple(refused), joins, frozenset(apart), deleted)
 
 
 def plan_topic(
@@ -315,7 +320,8 @@ def _plan_below(
     if plan.upto.ledger >= ceiling:
         return (
             f"{name}: {', '.join(sorted(copies))} has messages of an earlier life up to {plan.upto}, above the first "
-            f"id of the life after it ({ceiling}): a clock was behind. They stay there, and cannot come back"
+            f"id of the life after it ({ceiling}), as where a clock was behind or an older store went on. They stay "
+            "there, and cannot come back"
         )
     return replace(plan, below=True)
 

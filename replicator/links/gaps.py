@@ -349,7 +349,9 @@ def lives_to_raise(
             continue
         if asked or _joins_by_itself(here, origin, theirs):
             ours = here.marks.get(origin)
-            raised[origin] = Mark(incarnation, BEFORE_ALL if ours is None else ours.position)
+            # A life of the source's own begins without messages; then the mark here is of an earlier one.
+            begins = ours is None or (origin == here.cluster and ours.position.ledger < incarnation)
+            raised[origin] = Mark(incarnation, BEFORE_ALL if ours is None or begins else ours.position)
     return raised
 
 

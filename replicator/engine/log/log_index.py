@@ -179,6 +179,13 @@ class LogIndex:
             return True
         return position <= self.trimmed and (not ends or position.ledger < ends[0].ledger)
 
+    def last_had(self, position: Position) -> Position:
+        """Return the highest position at or below ``position`` that is in the log, or is known to have been trimmed
+        from it; BEFORE_ALL if there is none."""
+        ends = [min(end, position) for end in self.trimmed_ends if (end.ledger, 0) <= position]
+        found = self.clamp(position)
+        return max([found if found in self else BEFORE_ALL, *ends])
+
     def has_ledger(self, ledger: int) -> bool:
         """Return whether ``ledger`` is, or is known to have been, a ledger of this log."""
         at = bisect_left(self._ledgers, ledger)
