@@ -56,8 +56,8 @@ class PeerCopy:
     deleted: bool = False
     """Whether the peer knows that A deleted this life on purpose."""
     ledgers: Sequence[tuple[int, int, int]] | None = None
-    """A's ledgers of which the peer has entries, with its first and its last entry of each. None if the peer does not
-    tell them, because its version is earlier."""
+    """A's ledgers that the peer has entries of, each with the first and the last of them. None if the peer's version is
+    earlier and does not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class Lives:
     joins: bool = False
     """Whether the plans take back a life that is later than the topic's, so that the topic must begin a new one."""
     apart: frozenset[int] = frozenset()
-    """Lives of which messages are refused and stay at the peers: they reach above the begin of a later life, or the
-    topic is compacted."""
+    """Lives that have refused messages. They reach above the begin of a later life, or the topic is compacted. The
+    messages stay at the peers."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the peer."""
 
@@ -283,7 +283,7 @@ def _plan_gap(
 
 
 def _ledgers_within(copy: PeerCopy, gap: Range) -> dict[int, tuple[int, int]]:
-    """Return the ledgers of which a peer has entries in ``gap``, with the first and the last of these entries.
+    """Return the ledgers that a peer has entries of in ``gap``, with the first and the last of these entries.
 
     A peer that does not tell its ledgers has at least the entry at its mark, unless that is trimmed.
     """
