@@ -126,12 +126,14 @@ def _as_copy(row: Mapping[str, Any], engine: Engine, name: str, store: str) -> d
 def _own_ledgers(engine: Engine, topic: Topic, mark: Position) -> list[tuple[int, int, int]]:
     """Return the ledgers of the newest life, each with its first entry and its newest message of this cluster.
 
-    The last of these messages lies at ``mark``, which can be a marker. Ledgers without such messages are left out.
+    The last of these messages lies at ``mark``, which can be a marker. Ledgers without such messages are left out. If
+    too many other blocks follow the newest message, the ledger is returned up to its end.
     """
     found: list[tuple[int, int, int]] = []
     for ledger, first, last in topic.log.runs_between(Position(topic.incarnation, -1), topic.log.last):
         newest = engine.store.newest_message(topic.topic_id, engine.cluster, Position(ledger, last))
-        ends = [at.entry for at in (newest, mark) if at is not None and at.ledger == ledger]
+        newest = newest or Position(ledger, last)
+        ends = [at.entry for at in (newest, mark) if at.ledger == ledger]
         if ends and max(ends) >= first:
             found.append((ledger, first, max(ends)))
     return found
