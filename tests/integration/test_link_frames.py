@@ -39,8 +39,9 @@ async def publish_to(engine: Engine, topics: Sequence[str]) -> None:
     await asyncio.gather(*[(await engine.topic(name)).publish([message()]) for name in topics])
 
 
+@pytest.mark.parametrize("until", ["answered", "some time is over"])
 def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
     frames: list[list[str]] = []
     release = asyncio.Event()
@@ -64,7 +65,7 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             await eventually(lambda: made.links["a>b"].state == "idle")
             monkeypatch.setattr(transport, "encode_rows", noted)
             monkeypatch.setattr(link_streams, "_outcome", held)
-            monkeypatch.setattr(frame_sender, "GATHER_SECONDS", 0.7)
+            monkeypatch.setattr(frame_sender, "GATHER_SECONDS", 3600.0 if until == "answered" else 0.7)
             looked_up: list[str] = []
             for name in ("read_blocks", "block_of"):
                 monkeypatch.setattr(here.store, name, lambda *_, name=name, **__: looked_up.append(name))
@@ -79,6 +80,9 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             await eventually(lambda: len(frames) == 1)
             await publish_to(here, others[:10])
             await publish_to(here, others[10:])
+            if until == "answered":
+                assert len(frames) == 1
+                release.set()
             await eventually(lambda: sum(topic.log.messages for topic in there.topics()) == 42)
             assert [sorted(frame) for frame in frames] == [[first], sorted(others)]
             assert [count for count in copied if count] == [1, 20], "a commit for each frame"
