@@ -72,7 +72,7 @@ MESH_WARMING_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the workers of all clusters have counted since they started."""
+    """Counts of the workers of all clusters, since they started."""
 
     markers: int
     """Markers that links carried, each counted once, and snapshots that a cluster wrote for itself."""
@@ -180,7 +180,8 @@ async def _run(program: Program, system: Live, row: Row, warm_seconds: float, sc
         warm_seconds=warm_seconds,
         part_seconds=PART_SECONDS * scale,
     )
-    return taken_between(*looks, run)
+    before, after = looks
+    return taken_between(before, after, run)
 
 
 @dataclass(frozen=True, slots=True)

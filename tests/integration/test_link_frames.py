@@ -18,6 +18,7 @@ from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.link_frame import ROWS_FROM
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.requests import Committed, CopyRequest, Request
+from replicator.engine.log.store_tables import Trim
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.links import frame_sender, link_topics, start_positions, transport
@@ -152,7 +153,7 @@ def test_an_end_that_does_not_know_rows_gets_and_sends_arrow_streams(
 
 
 def test_blocks_that_the_index_has_trimmed_and_the_store_has_not_are_read_until_they_are_gone(tmp_path: Path) -> None:
-    """Else a link that reads from memory would go over them, and neither end would know that they are missing."""
+    """A link that reads from memory would go over them otherwise, and neither end would know that they are missing."""
 
     async def main() -> None:
         async with opened(tmp_path, "a") as engine:
@@ -178,7 +179,12 @@ def test_what_is_missing_is_looked_up_again_only_when_it_changed(
             await topic.trimming.trim(positions[1])
             looks: list[int] = []
             trim = engine.store.trim
-            monkeypatch.setattr(engine.store, "trim", lambda topic_id: looks.append(topic_id) or trim(topic_id))
+
+            def counted(topic_id: int) -> Trim:
+                looks.append(topic_id)
+                return trim(topic_id)
+
+            monkeypatch.setattr(engine.store, "trim", counted)
             for _ in range(3):
                 missing, unexpected = starts.lacking(topic)
                 assert (missing.newest("a"), unexpected.newest("a")) == (positions[1], positions[1])
@@ -205,7 +211,7 @@ def test_what_is_remembered_of_missing_messages_is_bounded(tmp_path: Path, monke
 
 
 class Index:
-    """Records the topics of which it was told."""
+    """A stand-in for the index in Postgres. It records which topics it was told."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -58,9 +58,9 @@ def decode_frame(body: Buffer) -> tuple[dict[str, list[CopiedBlock]], bytes]:
 
     Raises :class:`BlockCorrupt` if the content has neither form, or is not whole.
     """
-    if bytes(body[: len(MAGIC)]) != MAGIC:
-        return decode_append(memoryview(body)), notes_of(body)
     view = memoryview(body)
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        return decode_append(view), notes_of(view)
     if len(view) < _HEAD.size:
         raise BlockCorrupt(f"a frame of {len(view)} bytes ends inside its head")
     _, rows, table_bytes, notes_bytes = _HEAD.unpack_from(view)
