@@ -161,10 +161,14 @@ class Origins:
     def left_out(self, origin: str) -> list[Hole]:
         """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
         origin positions p with after < p <= upto, in order and apart from each other."""
+        return list(self.holes(origin))
+
+    def holes(self, origin: str) -> tuple[Hole, ...]:
+        """Return the same as a tuple, which is one object until another hole comes."""
         holes = self._left_out.get(origin)
         if holes is None:
             holes = self._left_out[origin] = self._store.left_out(self._topic_id, origin)
-        return list(holes)
+        return holes
 
     def partly_left_out(self, origin: str) -> PositionSet:
         """The batches of an origin of which only a part is here, as origin positions."""

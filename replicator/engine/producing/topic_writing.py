@@ -160,6 +160,13 @@ class TopicWriting:
         with self._tracing.appending(self.tail.name, notes):
             return await copying
 
+    def begin_copy(self, blocks: Sequence[CopiedBlock]) -> asyncio.Future[list[Extent]] | None:
+        """Begin :meth:`copy` of blocks that are not traced, and return the future of its result.
+
+        Return None if the caller must use :meth:`copy`, because the call would have to wait or is refused.
+        """
+        return self._writer.begin_copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
+
     def only(self, named: frozenset[str]) -> frozenset[str]:
         """See :meth:`Admission.only`."""
         return self._admission.only(self.tail.name, named)
