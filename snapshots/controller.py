@@ -9,8 +9,10 @@ is the field's (seed 004).
 Algorithm, in cluster A with peer B:
 
 1. After messages were appended here, or came from a cluster that cannot ask, a ``SnapshotRequest`` is written, at most
-   one in ``snapshot_interval_ms``. One is written after the last message, so that the last messages are covered too. A
-   request also contains its writer's own answer. Markers cause no request, so clusters do not keep each other awake.
+   one in ``snapshot_interval_ms``. All topics of the worker share a budget of requests: where many topics move, each
+   asks less often (:class:`~snapshots.pacing.SnapshotBudget`). One is written after the last message, so that the last
+   messages are covered too. A request also contains its writer's own answer. Markers cause no request, so clusters do
+   not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
    an earlier life of a topic (docs/adr/0080), the answer names that life as an origin of its own, which A lacks.
@@ -22,6 +24,7 @@ Algorithm, in cluster A with peer B:
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
 5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
    is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
+   Where snapshots are thinned, it waits for the next change of the exact state, as long as a snapshot would wait.
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
    until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
    comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them.
@@ -53,7 +56,7 @@ from snapshots.actions import (
     WriteResponse,
 )
 from snapshots.announcing import AckSource, UpdateAnnouncer
-from snapshots.asking import PATIENCE_INTERVALS, Asking
+from snapshots.asking import Asking, patience_ms
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -62,7 +65,7 @@ from snapshots.markers import (
     SnapshotResponse,
     SubscriptionsUpdate,
 )
-from snapshots.pacing import UpdateBudget
+from snapshots.pacing import SnapshotBudget, UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
@@ -83,9 +86,9 @@ class SnapshotController:
     """State sync of one topic in cluster ``local``.
 
     ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
-    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of
-    all topics of the worker; without one the topic has its own. ``starts`` returns the start of a subscription by
-    origin.
+    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of the
+    updates of all topics of the worker, and ``snapshot_budget`` that of their snapshots; without them the topic has its
+    own. ``starts`` returns the start of a subscription by origin.
     """
 
     def __init__(
@@ -98,10 +101,12 @@ class SnapshotController:
         settings: ControllerSettings | None = None,
         acks: AckSource | None = None,
         budget: UpdateBudget | None = None,
+        snapshot_budget: SnapshotBudget | None = None,
         starts: Callable[[str], Starts] | None = None,
     ) -> None:
         self._local = local
         self._settings = settings or ControllerSettings()
+        self._budget = snapshot_budget or SnapshotBudget(exact=acks is not None)
         self._next_id = next_id
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
@@ -117,13 +122,14 @@ class SnapshotController:
             self._mapped,
             acks,
             budget or UpdateBudget(),
+            self._budget,
             starts,
         )
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
         """At or above the last message; None while we do not know."""
-        self._asking = Asking()
+        self._asking = Asking(self._budget)
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
@@ -157,19 +163,19 @@ class SnapshotController:
 
     # ---- events that are only noted ---------------------------------------------------------------------
 
-    def on_append(self, last: Position, *, origin: str | None, messages: bool, now_ms: int) -> None:
-        """The log grew up to ``last`` by entries of ``origin`` (None: of any), ``messages`` if any of them is one."""
+    def on_append(self, last: Position, *, origin: str | None, messages: int, now_ms: int) -> None:
+        """The log grew up to ``last`` by entries of ``origin`` (None: of any), with so many ``messages``."""
         before, self._last = self._last, max(self._last, last)
         if origin != self._local and any(self._waiting.values()):
             self._waiting_may_end = True
         if messages:
             self._last_message = last
             interval_ms = self._settings.snapshot_interval_ms
-            self._asking.on_messages(self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
+            self._asking.on_messages(messages, self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
             if self._follow_up_ms is None and origin != self._local and self._peers:
                 third = self._reachable if origin is None else {origin}
                 if any(third - {peer} for peer in self._peers):
-                    self._follow_up_ms = now_ms + PATIENCE_INTERVALS * interval_ms
+                    self._follow_up_ms = now_ms + patience_ms(self._budget, interval_ms)
         elif any(table.newest and table.newest.local > before for table in self._tables.values()):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)
@@ -256,7 +262,7 @@ class SnapshotController:
         """A marker of ``origin`` stands in the local log at ``position``; ``log`` is the log at this moment."""
         assert position <= log.lac, f"marker at {position} is past the LAC {log.lac}"
         if origin == self._local:
-            self._on_own_marker(position, marker)
+            self.on_own_marker(position, marker)
             return []
         match marker:
             case SnapshotRequest() if marker.source_cluster == origin:
@@ -435,8 +441,11 @@ class SnapshotController:
 
     # ---- our own markers, seen again --------------------------------------------------------------------
 
-    def _on_own_marker(self, position: Position, marker: Marker) -> None:
-        """Live, these say what we know already; after a restart they bring it back."""
+    def on_own_marker(self, position: Position, marker: Marker) -> None:
+        """Record that a marker of this cluster stands in the log at ``position``.
+
+        Live, it says what we know already; after a restart it brings that back.
+        """
         match marker:
             case SnapshotRequest():
                 if self._last_message is not None and self._last_message < position:
