@@ -110,6 +110,8 @@ class SnapshotController:
         self._next_id = next_id
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
+        self._asked = _common(self._peers, self._reachable)
+        """Who answers us."""
         self._tables: dict[str, MappingTable] = {}
         self._recorded_ms: dict[str, int] = {}
         """By peer, when the last mapping was recorded."""
@@ -147,19 +149,19 @@ class SnapshotController:
 
     def next_deadline(self, now_ms: int) -> int | None:
         """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
-        deadlines: list[int] = []
-        if (follow_up_ms := self._follow_up_due()) is not None:
-            deadlines.append(follow_up_ms)
         if self._waiting_may_end:
-            deadlines.append(now_ms)
-        if (due_ms := self.updates.due_ms) is not None:
-            deadlines.append(due_ms)
-        if self._wants_request():
-            deadlines.append(self._request_ms(now_ms))
+            return now_ms
+        deadline_ms = self.updates.due_ms
+        if self._asking.wanted and self._wants_request():
+            request_ms = self._request_ms(now_ms)
+            deadline_ms = request_ms if deadline_ms is None else min(deadline_ms, request_ms)
+        if self._follow_up_ms is not None and (follow_up_ms := self._follow_up_due()) is not None:
+            deadline_ms = follow_up_ms if deadline_ms is None else min(deadline_ms, follow_up_ms)
         if self._pending:
             oldest = next(iter(self._pending.values()))
-            deadlines.append(oldest.sent_ms + self._settings.snapshot_timeout_ms)
-        return min(deadlines, default=None)
+            expires_ms = oldest.sent_ms + self._settings.snapshot_timeout_ms
+            deadline_ms = expires_ms if deadline_ms is None else min(deadline_ms, expires_ms)
+        return deadline_ms
 
     # ---- events that are only noted ---------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class SnapshotController:
         if messages:
             self._last_message = last
             interval_ms = self._settings.snapshot_interval_ms
-            self._asking.on_messages(messages, self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
+            self._asking.on_messages(messages, self._asked, now_ms, interval_ms, others_ask=origin in self._peers)
             if self._follow_up_ms is None and origin != self._local and self._peers:
                 third = self._reachable if origin is None else {origin}
                 if any(third - {peer} for peer in self._peers):
@@ -237,8 +239,9 @@ class SnapshotController:
         added = frozenset(peers) - self._peers - {self._local}
         self._peers = _others(peers, self._local)
         self._reachable = _others(reachable_origins, self._local)
+        self._asked = _common(self._peers, self._reachable)
         self._follow_up_ms = self._follow_up_ms if self._peers else None
-        self._asking.on_peers(self._asked(), ask=bool(added) and self._last_message is not None)
+        self._asking.on_peers(self._asked, ask=bool(added) and self._last_message is not None)
         self._waiting_may_end = any(self._waiting.values())
         self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
@@ -292,12 +295,8 @@ class SnapshotController:
 
     # ---- asking (steps 1 and 6) -------------------------------------------------------------------------
 
-    def _asked(self) -> frozenset[str]:
-        """Who answers us."""
-        return self._peers & self._reachable
-
     def _wants_request(self) -> bool:
-        return self._asking.wanted and self.updates.has_subscriptions and bool(self._asked())
+        return self._asking.wanted and bool(self._asked) and self.updates.has_subscriptions
 
     def _request_ms(self, now_ms: int) -> int:
         return self._asking.due_ms(now_ms, self._settings.snapshot_interval_ms)
@@ -306,7 +305,7 @@ class SnapshotController:
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             self._forget_oldest_pending()
         snapshot_id = self._next_id()
-        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked()))
+        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked))
         self._asking.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
@@ -482,6 +481,11 @@ def _said(log: LogState) -> dict[str, Position]:
 
 def _messages(log: LogState) -> dict[str, Position]:
     return dict(log.vector if log.messages is None else log.messages)
+
+
+def _common(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """Return what is in both; ``one`` itself if it is all in ``other``, as there is a controller for each topic."""
+    return one if one <= other else one & other
 
 
 def _others(clusters: Collection[str], local: str) -> frozenset[str]:

@@ -346,6 +346,8 @@ class TopicSync:
         if self._stopped or self._queue.is_paused:
             return
         now_ms = monotonic_ms()
+        if self._timer is not None and self._timer_ms <= now_ms:
+            return  # it ends in this turn of the event loop
         deadline_ms = self.controller.next_deadline(now_ms)
         if self._timer is not None:
             if deadline_ms is not None and self._timer_ms <= deadline_ms:

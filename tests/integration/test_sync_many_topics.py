@@ -103,7 +103,7 @@ def test_many_topics_that_move_write_few_markers_and_cost_nothing_when_they_rest
             assert not read_back, "a marker was read from the store that was committed a moment ago"
             seldom = TOPICS * (1 + took_ms / (SNAPSHOT_AGE_INTERVALS_MAX * SETTINGS.snapshot_interval_ms))
             assert written["requests"] <= BURST_SNAPSHOTS + SNAPSHOTS_A_SECOND * took_ms / 1000 + seldom, written
-            assert written["updates_sent"] < 1.5 * TOPICS * ROUNDS, "mappings go with acknowledgements"
+            assert written["updates_sent"] <= TOPICS * ROUNDS + written["requests"] + TOPICS, written
             assert decoded
             assert all(by != here for here, by in decoded), "nobody decodes what he has just written himself"
 
