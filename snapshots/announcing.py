@@ -22,7 +22,9 @@ announced now and then, together with a change.
    the exact state, which takes it along, but no longer than a snapshot would wait for its turn. Without an exact state
    it never waits: it is the only announcement.
 6. A cluster that learns of a subscription by a change, and not by a whole state, asks for the whole state.
-7. A whole state has the subscription's start (:mod:`snapshots.starts`). So has a coarse state that is announced without
+7. A cluster in which an earlier start opened messages asks once more, with a name for the question. A whole state names
+   the last question that was heard of each cluster. So who asked knows that all is there that was acknowledged before.
+8. A whole state has the subscription's start (:mod:`snapshots.starts`). So has a coarse state that is announced without
    an exact one, because its mark-delete position may include messages before the start.
 
 A change that came only by an update from another cluster is not announced again, unless this cluster relays it. Then
@@ -99,6 +101,10 @@ class _Subscription:
     asks: bool = False
     wanted: bool = False
     """The whole state was asked for in this life, so no update that stands in the log already has said it."""
+    ask_id: str = ""
+    """Question to be asked, for whose answer somebody waits."""
+    asked: Mapping[str, str] | None = None
+    """By cluster, its last question that was heard; None if there was none."""
 
 
 def _unknown(subscription: str) -> Starts:
@@ -285,10 +291,11 @@ class UpdateAnnouncer:
                 )
             return
         news = self._news(subscription)
-        due, asks = subscription.whole_due, subscription.asks
+        due, asks, ask_id = subscription.whole_due, subscription.asks, subscription.ask_id
         vector, whole = self._take(name, subscription, now_ms)
         subscription.announced.update(news)
         subscription.whole_due = subscription.asks = subscription.wanted = False
+        subscription.ask_id = ""
         if not (news or due or asks or vector):
             return
         description = Description()
@@ -298,8 +305,9 @@ class UpdateAnnouncer:
         described_bytes = description.size_bytes()
         if described_bytes > PROPERTIES_BYTES_MAX:
             description, described_bytes = Description({}, description.read_compacted), 0
-        for number, (part, size) in enumerate(vector.parts()):
-            first = number == 0
+        parts = list(vector.parts())
+        for number, (part, size) in enumerate(parts):
+            first, last = number == 0, number == len(parts) - 1
             yield (
                 SubscriptionUpdate(
                     name,
@@ -311,6 +319,8 @@ class UpdateAnnouncer:
                     properties=description.properties if first else {},
                     read_compacted=description.read_compacted,
                     starts=starts,
+                    ask_id=ask_id if first else "",
+                    answers=(subscription.asked or {}) if whole and last else {},
                 ),
                 size + (described_bytes if first else 0),
             )
@@ -383,6 +393,8 @@ class UpdateAnnouncer:
                 self._answer(name, now_ms)
             return None
         if known is not None and update.asks:
+            if update.ask_id and update.generation == known.generation:
+                known.asked = {**(known.asked or {}), origin: update.ask_id}
             self._answer(name, now_ms)
         acks = update.acks if self._acks is not None else AckVector()
         position = update.clusters.get(self._local)
@@ -394,7 +406,7 @@ class UpdateAnnouncer:
                 return None
         if known is not None and known.generation == update.generation and not update.deleted:
             is_old = position is None or position <= known.mark_delete
-            if is_old and not acks and not update.starts:
+            if is_old and not acks and not update.starts and self._local not in update.answers:
                 return None
         if known is None and acks and not update.whole:
             self._unknown[name] = None
@@ -411,7 +423,15 @@ class UpdateAnnouncer:
             read_compacted=update.read_compacted,
             starts=update.starts,
             unless_in_use=update.unless_in_use,
+            answer=update.answers.get(self._local, ""),
         )
+
+    def ask(self, name: str, ask_id: str, now_ms: int) -> None:
+        """Ask the other clusters for the whole state of the subscription ``name``. Their answers name ``ask_id``."""
+        subscription = self._subscriptions.get(name)
+        if subscription is not None and self._acks is not None:
+            subscription.asks, subscription.ask_id = True, ask_id
+            self._add(name, now_ms)
 
     def owe_whole(self, name: str, now_ms: int) -> None:
         """Announce the whole state of the subscription ``name`` with the next marker."""

@@ -209,6 +209,12 @@ class SnapshotController:
         """Something was acknowledged here that the source of acks has ready."""
         self.updates.on_acknowledged(name, now_ms)
 
+    def ask(self, name: str, now_ms: int) -> str:
+        """Ask the other clusters for the whole state of the subscription ``name``. Return the name of the question."""
+        ask_id = self._next_id()
+        self.updates.ask(name, ask_id, now_ms)
+        return ask_id
+
     def on_subscription_deleted(
         self,
         name: str,

@@ -319,3 +319,24 @@ def test_a_mapping_that_waits_is_not_told_of_a_subscription_that_is_gone_or_with
     assert announcer.due_ms is not None
     announcer.on_peers([], 1_300, announce_all=False)
     assert announcer.due_ms is None
+
+
+def test_a_question_with_a_name_is_answered_with_the_whole_state_that_names_it() -> None:
+    asking, answering = known(), known()
+    for announcer in (asking, answering):
+        announcer.announced(0)
+    answering.acknowledge("sub", 1, now_ms=0)
+    assert all(not update.answers for update in answering.announced(0)), "nobody asked"
+    asking.ask("sub", "q-1", 10)
+    (question,) = asking.announced(10)
+    assert (question.asks, question.ask_id, question.whole) == (True, "q-1", False)
+    answering.hear(question, now_ms=20)
+    (answer,) = answering.announced(20)
+    assert (answer.whole, answer.acks, answer.answers) == (True, acks(1), {THERE: "q-1"})
+
+
+def test_an_answer_is_heard_though_it_says_nothing_new() -> None:
+    announcer = known()
+    (heard,) = announcer.hear(SubscriptionUpdate("sub", {}, 1, whole=True, answers={HERE: "q-1", "other": "q-2"}))
+    assert heard.answer == "q-1"
+    assert announcer.hear(SubscriptionUpdate("sub", {}, 1, whole=True, answers={"other": "q-2"})) == []
