@@ -4,9 +4,8 @@ It serves invariant 11: updates and snapshots cost a bounded amount, however man
 
 A :class:`Budget` gives times instead of refusals. A topic that wants something names the earliest and the latest time.
 It gets a time in between: the earliest one while few topics want something, and the latest one if too many do. So the
-rate is bounded, and no topic starves. Who does not get the earliest time gets a *tick*, which topics share: what they
-write then goes into one commit and one frame of a link. :class:`SnapshotBudget` is for snapshots, :class:`UpdateBudget`
-for updates.
+rate is bounded, and no topic starves. The latest time is put on a *tick*, which topics share: what they write then goes
+into one commit and one frame of a link. :class:`SnapshotBudget` is for snapshots, :class:`UpdateBudget` for updates.
 
 Updates of one topic, :class:`UpdatePace`:
 
@@ -21,7 +20,6 @@ Updates of one topic, :class:`UpdatePace`:
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Final
 
 GATHER_MS_MAX: Final = 100
@@ -48,7 +46,7 @@ COARSE_AGE_INTERVALS_MAX: Final = 5
 
 
 TICK_MS: Final = 20
-"""Time between two ticks of updates and snapshots. At 500 updates a second ten topics share one."""
+"""Time between two ticks of updates and snapshots. At 500 updates a second six topics share one."""
 
 
 class Budget:
@@ -69,16 +67,13 @@ class Budget:
     def reserve(self, earliest_ms: int, latest_ms: int) -> int:
         """Return the time at which something that is wanted at ``earliest_ms`` may begin.
 
-        If its turn comes later, return the first tick from then on, but no later than the last tick before
-        ``latest_ms``.
+        If its turn does not come before ``latest_ms``, return the last tick before that.
         """
         at_ms = max(earliest_ms, self._next_ms - self._burst_ms)
-        if at_ms < latest_ms:
-            self._next_ms = max(self._next_ms, at_ms) + self._slot_ms
-            if at_ms == earliest_ms:
-                return earliest_ms
-        tick_ms = min(ceil(at_ms / self._tick_ms) * self._tick_ms, latest_ms - latest_ms % self._tick_ms)
-        return max(earliest_ms, tick_ms)
+        if at_ms >= latest_ms:
+            return max(earliest_ms, latest_ms - latest_ms % self._tick_ms)
+        self._next_ms = max(self._next_ms, at_ms) + self._slot_ms
+        return int(at_ms)
 
     def wait_ms(self, now_ms: int) -> int:
         """Return how long something that is wanted now would wait for its turn."""

@@ -85,20 +85,20 @@ def test_never_more_than_the_budget_in_any_time(wanted: list[tuple[int, int]]) -
         has_turn = budget.wait_ms(now_ms) < patience_ms
         at_ms = budget.reserve(now_ms, latest_ms)
         assert now_ms <= at_ms <= latest_ms
-        assert at_ms == now_ms or at_ms % TICK_MS == 0
         if has_turn:
             turns.append(at_ms)
+        else:
+            assert at_ms == now_ms or at_ms % TICK_MS == 0
     for first, start_ms in enumerate(turns):
         for last in range(first, len(turns)):
-            allowed = BURST_UPDATES + 1 + (turns[last] - start_ms + 1 + 2 * TICK_MS) * UPDATES_A_SECOND / 1000
+            allowed = BURST_UPDATES + 1 + (turns[last] - start_ms + 1) * UPDATES_A_SECOND / 1000
             assert last - first + 1 <= allowed
 
 
-def test_topics_that_wait_for_a_turn_share_ticks() -> None:
+def test_topics_that_get_no_turn_share_ticks() -> None:
     """So many of them go into one commit and one frame."""
     budget = UpdateBudget()
     due = [budget.reserve(number, number + GATHER_MS_MAX) for number in range(1_000)]
-    late = [at_ms for number, at_ms in enumerate(due) if at_ms != number]
-    assert len(late) > 900
-    assert all(at_ms % TICK_MS == 0 for at_ms in late)
+    on_ticks = [at_ms for at_ms in due if at_ms >= GATHER_MS_MAX and at_ms % TICK_MS == 0]
+    assert len(on_ticks) > 700, "of 1,000 a second the budget has turns for 200"
     assert all(at_ms <= number + GATHER_MS_MAX for number, at_ms in enumerate(due))
