@@ -21,7 +21,8 @@ Algorithm, in cluster A with peer B:
    From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
    answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
    requests are only counted, and nothing depends on them.
-4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
+4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log. One local marker has
+   the mappings of a round of answers (:mod:`snapshots.recording`).
 5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
    is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
    Where snapshots are thinned, it waits for the next change of the exact state, as long as a snapshot would wait.
@@ -67,6 +68,7 @@ from snapshots.markers import (
 )
 from snapshots.pacing import SnapshotBudget, UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.recording import MappingRecorder
 from snapshots.starts import Starts
 
 PENDING_REQUESTS_MAX: Final = 256
@@ -112,9 +114,7 @@ class SnapshotController:
         self._reachable = _others(reachable_origins, local)
         self._asked = _common(self._peers, self._reachable)
         """Who answers us."""
-        self._tables: dict[str, MappingTable] = {}
-        self._recorded_ms: dict[str, int] = {}
-        """By peer, when the last mapping was recorded."""
+        self._recorder = MappingRecorder()
         self.stats = ControllerStats()
         self.updates = UpdateAnnouncer(
             local,
@@ -141,11 +141,11 @@ class SnapshotController:
 
     def mappings(self, peer: str) -> MappingTable:
         """The mappings for one peer; empty if there are none."""
-        return self._tables.get(peer) or MappingTable()
+        return self._recorder.table(peer)
 
     def mapped_peers(self) -> list[str]:
         """The peers with mappings."""
-        return list(self._tables)
+        return self._recorder.peers()
 
     def next_deadline(self, now_ms: int) -> int | None:
         """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
@@ -155,6 +155,8 @@ class SnapshotController:
         if self._asking.wanted and self._wants_request():
             request_ms = self._request_ms(now_ms)
             deadline_ms = request_ms if deadline_ms is None else min(deadline_ms, request_ms)
+        if (snapshot_ms := self._recorder.due_ms) is not None:
+            deadline_ms = snapshot_ms if deadline_ms is None else min(deadline_ms, snapshot_ms)
         if self._follow_up_ms is not None and (follow_up_ms := self._follow_up_due()) is not None:
             deadline_ms = follow_up_ms if deadline_ms is None else min(deadline_ms, follow_up_ms)
         if self._pending:
@@ -172,13 +174,14 @@ class SnapshotController:
             self._waiting_may_end = True
         if messages:
             self._last_message = last
+            self._recorder.on_messages()
             interval_ms = self._settings.snapshot_interval_ms
             self._asking.on_messages(messages, self._asked, now_ms, interval_ms, others_ask=origin in self._peers)
             if self._follow_up_ms is None and origin != self._local and self._peers:
                 third = self._reachable if origin is None else {origin}
                 if any(third - {peer} for peer in self._peers):
                     self._follow_up_ms = now_ms + patience_ms(self._budget, interval_ms)
-        elif any(table.newest and table.newest.local > before for table in self._tables.values()):
+        elif self._recorder.has_beyond(before):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)
 
@@ -253,17 +256,11 @@ class SnapshotController:
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
         """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
-        by_peer: dict[str, list[SnapshotMapping]] = {}
-        for mapping in mappings:
-            by_peer.setdefault(mapping.peer, []).append(mapping)
-        for peer, its_mappings in by_peer.items():
-            assert not self.mappings(peer), "restore comes first"
-            self._tables[peer] = MappingTable.restored(its_mappings)
+        self._recorder.restore(mappings)
 
     def trim(self, below: Position) -> None:
         """No subscription's mark-delete position is below this, or ever will be."""
-        for table in self._tables.values():
-            table.trim(below)
+        self._recorder.trim(below)
 
     # ---- events that are answered with actions ----------------------------------------------------------
 
@@ -289,6 +286,7 @@ class SnapshotController:
         actions: list[Action] = []
         if self._waiting_may_end:
             actions += self._end_waiting(log, now_ms)
+        actions += self._local_snapshot(now_ms)
         if self._wants_request() and self._request_ms(now_ms) <= now_ms:
             actions.append(self._request(now_ms, log))
         due_ms = self._follow_up_due()
@@ -422,27 +420,27 @@ class SnapshotController:
         covers_first = covers and self._asking.is_uncovered(peer)
         if covers:
             self._asking.on_covered((peer,))
-        if response.requested_by != self._local and not covers_first:
-            recorded_ms = self._recorded_ms.get(peer)
-            if recorded_ms is not None and now_ms - recorded_ms < self._settings.snapshot_interval_ms:
-                return []  # others ask at a pace of their own, each of them
+        interval_ms = self._settings.snapshot_interval_ms
+        asked_here = response.requested_by == self._local
+        if not asked_here and not covers_first and self._recorder.recorded_within(peer, interval_ms, now_ms):
+            return []  # others ask at a pace of their own, each of them
         mapping = SnapshotMapping(response.snapshot_id, local, peer, response.position)
-        if not self._tables.setdefault(peer, MappingTable()).add(mapping):
+        if not self._recorder.record(mapping, now_ms, interval_ms, covers=covers):
             return []
-        self._recorded_ms[peer] = now_ms
         self.stats.mappings += 1
         self.updates.note_all(now_ms)
-        snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote}, covers)
-        return [RecordMapping(mapping), WriteLocalSnapshot(snapshot)]
+        return [RecordMapping(mapping), *self._local_snapshot(now_ms)]
+
+    def _local_snapshot(self, now_ms: int) -> list[Action]:
+        snapshot = self._recorder.snapshot(now_ms, self._asked)
+        return [] if snapshot is None else [WriteLocalSnapshot(snapshot)]
 
     def _mapped(self, peer: str, claim: Position) -> Position | None:
         """How far the peer's copy of a subscription may move that consumed all up to ``claim`` here."""
         if self._last_message is not None and claim >= self._last_message:
             # Only markers follow, and nobody consumes those.
             claim = max(claim, self._last)
-        table = self._tables.get(peer)
-        mapping = None if table is None else table.lookup(claim)
-        return None if mapping is None else mapping.remote
+        return self._recorder.lookup(peer, claim)
 
     # ---- our own markers, seen again --------------------------------------------------------------------
 
@@ -459,9 +457,7 @@ class SnapshotController:
                 if marker.vector:
                     self._note_said(marker.position)
             case LocalSnapshot():
-                for peer, remote in marker.clusters.items():
-                    mapping = SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
-                    self._tables.setdefault(peer, MappingTable()).add(mapping)
+                self._recorder.recall(marker)
                 if marker.covers and self._last_message is not None and self._last_message <= marker.local:
                     self._asking.on_covered(marker.clusters)
             case SubscriptionsUpdate():
