@@ -2,7 +2,7 @@
 
 1. Changes are reported to :mod:`replicator.index.changes` and kept by key, so a subscription that moves a thousand
    times a second is written with its newest state only. One task writes them in batches, one batch at a time, so that
-   an older state never overtakes a newer one. The exact mapping is read from the store when it is written
+   an older state never overtakes a newer one. After many rows it gathers longer (:data:`ROWS_A_SECOND`). The exact mapping is read from the store when it is written
    (:mod:`replicator.index.extents`).
 2. If a write fails it is tried again with growing, random pauses for as long as the worker runs; each try is bounded.
 3. While the database is away, when more changed than is kept, or when the index is found to be another one than was
@@ -243,9 +243,9 @@ class IndexWriter:
                         self.changes.behind = True
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
-                    began, rows_before = loop.time(), self.rows_written
+                    began, written, anew = loop.time(), self.rows_written, self.changes.behind
                     await self.flush(extents=began >= self._extents_due)
-                    took, rows = loop.time() - began, self.rows_written - rows_before
+                    took, rows = loop.time() - began, 0 if anew else self.rows_written - written
                     await self._check_head()
 
     async def _gather(self, took: float, rows: int) -> None:
