@@ -2,8 +2,8 @@
 
 1. Changes are reported to :mod:`replicator.index.changes` and kept by key, so a subscription that moves a thousand
    times a second is written with its newest state only. One task writes them in batches, one batch at a time, so that
-   an older state never overtakes a newer one. After many rows it gathers longer (:data:`ROWS_A_SECOND`). The exact mapping is read from the store when it is written
-   (:mod:`replicator.index.extents`).
+   an older state never overtakes a newer one. After many rows it gathers longer (:data:`ROWS_A_SECOND`). The exact
+   mapping is read from the store when it is written (:mod:`replicator.index.extents`).
 2. If a write fails it is tried again with growing, random pauses for as long as the worker runs; each try is bounded.
 3. While the database is away, when more changed than is kept, or when the index is found to be another one than was
    written (emptied, truncated, restored), it is marked as *behind*. Once the database answers, the worker gives all
