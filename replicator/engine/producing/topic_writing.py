@@ -135,10 +135,15 @@ class TopicWriting:
                 publication.refused(str(error))
             raise
 
-    async def marker(self, entry: bytes, *, local: bool = False) -> Position:
-        """Append one marker; a ``local`` one is not carried by links."""
+    async def marker(
+        self, entry: bytes, *, local: bool = False, noted: Callable[[Sequence[Position]], None] | None = None
+    ) -> Position:
+        """Append one marker; a ``local`` one is not carried by links.
+
+        ``noted`` receives its position before anybody is told of the block.
+        """
         kind = BlockKind.LOCAL_MARKERS if local else BlockKind.MARKERS
-        (position,) = await self._writer.publish(self.tail, kind, [entry], [0])
+        (position,) = await self._writer.publish(self.tail, kind, [entry], [0], noted=noted)
         return position
 
     async def copy(
