@@ -92,6 +92,8 @@ class Subscription:
     """By cluster, the messages that were acknowledged there since the last seek."""
     made: set[str] = field(default_factory=set)
     """Clusters where a client made it, or found it."""
+    excused: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster, messages before the place where the subscription began there alone."""
     kept: dict[str, set[str]] = field(default_factory=dict)
     """By cluster that has it, the messages that were confirmed since: retention must keep them there."""
     excluded: set[str] = field(default_factory=set)
@@ -189,6 +191,9 @@ class Model:
             if earliest and not self.topic(topic).trims:
                 found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed}
                 self._excuse_earlier_lives(found)
+        elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
+            # Nobody can tell this cluster of the subscription: here it begins now.
+            found.excused.setdefault(cluster, set()).update(found.wanted)
         found.clusters.add(cluster)
         found.made.add(cluster)
         return found
@@ -343,6 +348,7 @@ class Model:
         topic = self.topic(subscription.topic)
         sent: Mapping[str, Sent] = topic.sent
         wanted = subscription.wanted & subscription.kept.get(cluster, set()) if topic.trims else subscription.wanted
+        wanted = wanted - subscription.excused.get(cluster, set())
         return sorted(
             uid
             for uid in wanted - subscription.acknowledged - set(got) - topic.void.get(cluster, set())
