@@ -105,6 +105,8 @@ class World:
         self._clients: dict[str, Client] = {}
         self._producers: dict[tuple[str, str, str], Any] = {}
         self._number = 0
+        self._asked_again: set[Consumer] = set()
+        """Consumers that got an incomplete message. Such a message comes again, with what was sent behind it."""
 
     # Publishing.
 
@@ -191,7 +193,8 @@ class World:
         try:
             got = await self._receive(consumer, count)
             self._judge(subscription, at, got)
-            self.model.judge_session(subscription, at, [_uid(message) for message in got], redelivered=False)
+            again = consumer in self._asked_again
+            self.model.judge_session(subscription, at, [_uid(message) for message in got], redelivered=again)
             await self._acknowledge(subscription, consumer, at, got, how, random.Random(seed))
         finally:
             await consumer.close()
@@ -497,7 +500,7 @@ class World:
                 await self._in_time(
                     asyncio.gather(*(consumer.acknowledge(message) for message in messages)), f"acknowledging at {at}"
                 )
-            self.model.judge_session(subscription, at, got, redelivered=False)
+            self.model.judge_session(subscription, at, got, redelivered=consumer in self._asked_again)
             if missing := self.model.missing(subscription, at, got):
                 where = f"{subscription.topic} {subscription.name} at {at}"
                 raise Violation(f"{where} never got {', '.join(missing[:10])} ({len(missing)}); it got {got}")
@@ -576,8 +579,9 @@ class World:
         while len(got) < count and (left := deadline - loop.time()) > 0:
             try:
                 more = await consumer.receive_many(count - len(got), timeout_millis=max(1, int(left * 1000)))
-            except ChunkMissing:
-                continue  # skipping counts entries: it may leave the end of a message
+            except ChunkMissing:  # skipping counts entries: it may leave the end of a message
+                self._asked_again.add(consumer)
+                continue
             if not more:
                 break
             got += more
