@@ -170,6 +170,18 @@ class TopicReading:
             position = next_after(found[-1].position)
         return found
 
+    def only_new(self, after: Position) -> tuple[Position, BlockView] | None:
+        """Return the position and the block of the only entry above ``after``, if the cache has it as a block of its
+        own; None in all other cases.
+
+        This is the entry that was just committed, for a reader that had read all before it.
+        """
+        following = Position(after[0], after[1] + 1)
+        if following != self._log.last:
+            return None
+        cached = self._cache.get(self._topic_id, following)
+        return cached if cached is not None and cached[1].header.entries == 1 else None
+
     def has_position(self, position: Position) -> bool:
         """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
         return position in self._log or BEFORE_ALL < position <= self._log.trimmed

@@ -80,6 +80,24 @@ class Cursor:
         twins = self._log.twins
         return (twins is not None and position in twins.hidden) or self.is_consumed(position)
 
+    def delivers_whole(self, position: Position) -> bool:
+        """Return whether all messages of the entry at ``position`` are to be delivered, and nothing else is to be noted
+        then.
+
+        Look only at the state itself: return False if twins, left-out parts, or a start that moved back need a closer
+        look.
+        """
+        state, log = self._state, self._log
+        return (
+            position > state.mark_delete
+            and not state.read_compacted
+            and not state.batch_acks
+            and self._uncovered is None
+            and log.twins is None
+            and log.parts is None
+            and position not in state.individually_deleted
+        )
+
     def lacks(self, position: Position) -> bool:
         """Return whether the subscription reads the compacted view, and the view has no such entry."""
         return self._state.read_compacted and self._log.view.lacks(position)
@@ -147,6 +165,37 @@ class Cursor:
             self._follow_twins((position,))
         self.advance()
         return True
+
+    def acknowledge_next(self, position: Position) -> bool:
+        """Acknowledge the message directly after mark-delete, and return whether ``position`` is that message.
+
+        Return False, and change nothing, if :meth:`acknowledge` has to decide.
+        """
+        if not self._is_next(position) or position not in self._log or position in self._log.markers:
+            return False
+        self._state.consume_next(position)
+        if position != self._log.last:
+            self.advance()  # over markers
+        return True
+
+    def acknowledge_all(self, positions: PositionSet) -> PositionSet | None:
+        """Acknowledge whole entries, and return those that were not consumed before.
+
+        Return None, and change nothing, if one of them is no message in the log, or if the subscription reads the
+        compacted view. Then :meth:`acknowledge` has to decide about each.
+        """
+        state, log = self._state, self._log
+        new = log.messages_of(positions)
+        if state.read_compacted or len(new) != len(positions):
+            return None
+        new.discard_through(state.mark_delete)
+        new.difference_update(state.individually_deleted)
+        if new:
+            state.consume_all(new, announce=True)
+            if log.twins is not None:
+                self._follow_twins(log.twins.among(new))
+            self.advance()
+        return new
 
     def _is_next(self, position: Position) -> bool:
         """Return whether an acknowledgement of ``position`` only moves mark-delete by one entry.

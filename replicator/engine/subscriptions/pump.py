@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
+from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry, may_be_delayed
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
@@ -28,6 +29,8 @@ from snapshots.position import Position
 DISPATCH_ENTRIES_MAX: Final = 1000
 """Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
 DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+ALONE_BYTES_MAX: Final = 4096
+"""Of an entry that is delivered by itself without a plan. Of a larger one the plan is not what takes the time."""
 DISPATCH_SECONDS_MAX: Final = 0.02
 """What is sent again may lie in as many blocks as there are entries, each of them to be read whole."""
 SLEEP_SECONDS_MAX: Final = 60.0
@@ -59,6 +62,10 @@ class Pump:
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
         self.handed_out: Callable[[LoggedEntry], None] = lambda oldest: None
         """Told of the oldest entry of each run that reads on, when its messages are with their consumers."""
+        self.only_new: Callable[[Position], tuple[Position, BlockView] | None] = lambda after: None
+        """Finds the entry that was just committed. See :meth:`TopicReading.only_new`."""
+        self.ages: Callable[[str, float], None] = lambda origin, seconds: None
+        """Receives the origin of an entry that was found so, and its age when it is with its consumer."""
         self.delays = True
         """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
@@ -125,6 +132,8 @@ class Pump:
         if self._pause is not None or self.paused():
             return
         now_ms = self._wall_clock_ms()
+        if self._alarm is None and self._deliver_new(dispatcher, now_ms):
+            return
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
         if plan is None and wake_at_ms is not None and wake_at_ms <= now_ms:
@@ -161,6 +170,41 @@ class Pump:
             if reached_end and not self._more_to_read(dispatcher, entries[-1].position, now_ms):
                 return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
+
+    def _deliver_new(self, dispatcher: Dispatcher, now_ms: int) -> bool:
+        """Deliver the one small entry that was just committed, if nothing else is to be done; return whether it was.
+
+        This is the usual run where messages come one by one. It does what the rest of :meth:`_run` would do, and makes
+        neither a plan nor candidates.
+        """
+        new = self.only_new(dispatcher.read_position)
+        if new is None:
+            return False
+        position, view = new
+        header, cursor = view.header, self._cursor
+        if (
+            header.kind is not BlockKind.MESSAGES
+            or len(view.block) > ALONE_BYTES_MAX
+            or not cursor.delivers_whole(position)
+        ):
+            return False
+        entry = bytes(view.entry(0))
+        if self.delays and not dispatcher.type.one_active and may_be_delayed(entry):
+            return False
+        messages = header.messages
+        consumer_id = dispatcher.assign_next(position, messages)
+        if consumer_id is None:
+            return False
+        self.error = None
+        self._batch_size = float(messages)
+        consumer = self._consumers[consumer_id]
+        count = dispatcher.redeliveries.count(position)
+        batch = (Delivery(position, count, messages, None, entry, header.origin, header.origin_first),)
+        if self.traces is not None:
+            self.traces.delivered(consumer.name, batch)
+        self._deliver(consumer, batch)
+        self.ages(header.origin, (now_ms - header.publish_time_ms) / 1000)
+        return True
 
     def _more_to_read(self, dispatcher: Dispatcher, end: Position, now_ms: int) -> bool:
         """Return whether the dispatcher must read more now, after it read the tail up to the end of the log.
