@@ -140,12 +140,19 @@ class ConsumerSession:
         """
         positions: list[Position] = []
         request_ids: list[int] = []
+        ledger, own = -1, range(0)
         for command in commands:
             if command.ack_type != _INDIVIDUAL or command.txnid_least_bits or command.txnid_most_bits:
                 return None
             for message in command.message_id:
                 if message.ack_set:
                     return None
+                if message.ledgerId != ledger:
+                    ledger = message.ledgerId
+                    own = self.topic.foreign.own_entries(ledger)
+                if message.entryId in own:
+                    positions.append(Position(ledger, message.entryId))
+                    continue
                 try:
                     positions.append(self._here(message))
                 except EngineError:

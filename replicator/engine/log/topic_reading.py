@@ -153,17 +153,17 @@ class TopicReading:
             if limit.ledger == first.ledger:
                 stop = min(stop, limit.entry - first.entry + 1)
             sizes = view.sizes(start, stop)
+            ledger, first_entry = first
+            origin, (origin_ledger, origin_entry), moved = (
+                header.origin,
+                header.origin_first,
+                header.origin_first != first,
+            )
             for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
-                found.append(
-                    LoggedEntry(
-                        Position(first.ledger, first.entry + index),
-                        size,
-                        marker,
-                        entry,
-                        header.origin,
-                        Position(header.origin_first.ledger, header.origin_first.entry + index),
-                    )
-                )
+                origin_position = position = Position(ledger, first_entry + index)
+                if moved:
+                    origin_position = Position(origin_ledger, origin_entry + index)
+                found.append(LoggedEntry(position, size, marker, entry, origin, origin_position))
                 taken += len(entry)
                 if taken >= bytes_max:
                     break

@@ -98,6 +98,19 @@ class Cursor:
             and position not in state.individually_deleted
         )
 
+    def is_untouched_from(self, position: Position) -> bool:
+        """Return whether all messages at and above ``position`` are to be delivered: none is acknowledged or hidden.
+
+        Look only at the state as a whole: False may also mean that this is not known.
+        """
+        state, log = self._state, self._log
+        if position <= state.mark_delete or state.batch_acks or state.read_compacted:
+            return False
+        if log.twins is not None or log.parts is not None:
+            return False
+        last = state.individually_deleted.last()
+        return last is None or last < position
+
     def lacks(self, position: Position) -> bool:
         """Return whether the subscription reads the compacted view, and the view has no such entry."""
         return self._state.read_compacted and self._log.view.lacks(position)

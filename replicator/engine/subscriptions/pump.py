@@ -20,7 +20,7 @@ from replicator.engine.log.entry import decode_entry, may_be_delayed
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
-from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
+from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
 from replicator.tracing.tracing import SubscriptionTraces
@@ -143,7 +143,8 @@ class Pump:
             return
         try:
             entries, reached_end = self._read(plan, dispatcher.permits)
-            candidates = self._candidates(entries, dispatcher.type)
+            untouched = bool(entries) and self._cursor.is_untouched_from(entries[0].position)
+            candidates = self._candidates(entries, dispatcher.type, untouched=untouched)
         except EngineError as error:
             self.error = str(error)
             return
@@ -152,8 +153,8 @@ class Pump:
             return
         deliveries: dict[int, list[Delivery]] = {}
         for assignment in dispatcher.assign(plan, candidates, now_ms):
-            entry = entries[assignment.candidate]
-            deliveries.setdefault(assignment.consumer_id, []).append(self._delivery(entry, assignment))
+            delivery = self._delivery(entries[assignment.candidate], assignment.redelivery_count, untouched=untouched)
+            deliveries.setdefault(assignment.consumer_id, []).append(delivery)
         for consumer_id, batch in deliveries.items():
             consumer = self._consumers.get(consumer_id)
             if consumer is not None:  # not closed by a consumer that was served before it
@@ -259,34 +260,43 @@ class Pump:
                 break
         return found, False
 
-    def _candidates(self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType) -> list[Candidate]:
+    def _candidates(
+        self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType, *, untouched: bool
+    ) -> list[Candidate]:
+        """Return what the dispatcher is to know of ``entries``. If they are ``untouched``, nothing of them is
+        acknowledged."""
         cursor = self._cursor
         passes_over, acked_indexes = cursor.passes_over, cursor.acked_indexes
         if subscription_type.one_active:
             return [
-                Candidate(entry.position, entry.batch_size, not entry.marker and not passes_over(entry.position))
+                Candidate(
+                    entry.position,
+                    entry.batch_size,
+                    not entry.marker and (untouched or not passes_over(entry.position)),
+                )
                 for entry in entries
             ]
         keyed = subscription_type is SubscriptionType.KEY_SHARED
         candidates: list[Candidate] = []
         for entry in entries:
-            if entry.marker or passes_over(entry.position):
-                candidates.append(Candidate(entry.position, entry.batch_size, False))
+            position, unacked = entry.position, entry.batch_size
+            if entry.marker or not (untouched or not passes_over(position)):
+                candidates.append(Candidate(position, entry.batch_size, False))
                 continue
-            acked = acked_indexes(entry.position)
-            unacked = entry.batch_size - len(acked) if acked is not None else entry.batch_size
+            if not untouched and (acked := acked_indexes(position)) is not None:
+                unacked -= len(acked)
             if not keyed and not (self.delays and may_be_delayed(entry.entry)):
-                candidates.append(Candidate(entry.position, entry.batch_size, True, unacked))
+                candidates.append(Candidate(position, entry.batch_size, True, unacked))
                 continue
             try:
                 metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
             except (EntryCorrupt, MessageTooLarge):
                 # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
-                candidates.append(Candidate(entry.position, entry.batch_size, True))
+                candidates.append(Candidate(position, entry.batch_size, True))
                 continue
             candidates.append(
                 Candidate(
-                    entry.position,
+                    position,
                     entry.batch_size,
                     True,
                     unacked,
@@ -296,11 +306,11 @@ class Pump:
             )
         return candidates
 
-    def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
-        acked = self._cursor.acked_indexes(entry.position)
+    def _delivery(self, entry: LoggedEntry, redelivery_count: int, *, untouched: bool) -> Delivery:
+        acked = None if untouched else self._cursor.acked_indexes(entry.position)
         return Delivery(
             entry.position,
-            assignment.redelivery_count,
+            redelivery_count,
             entry.batch_size,
             None if acked is None else acked.serialize(),
             bytes(entry.entry),
