@@ -136,7 +136,7 @@ def is_plain(entry: bytes | memoryview) -> bool:
     )
 
 
-def may_be_delayed(entry: bytes | memoryview) -> bool:
+def may_be_delayed(entry: memoryview) -> bool:
     """Return False only if the metadata has no ``deliver_at_time``: then it need not be parsed.
 
     Look for both ways in which a field with that number can begin. The second has a tag that is longer than needed. An

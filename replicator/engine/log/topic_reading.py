@@ -28,6 +28,9 @@ from snapshots.position_set import PositionSet
 SEARCH_BLOCKS: Final = 1_000
 """Headers that a search by time reads in one go: some milliseconds."""
 
+CommittedBlock = tuple[Position, BlockView]
+"""A block that was just committed, and its first position."""
+
 
 class TopicReading:
     """Reads one topic's log. ``find_compacted`` gives the entry of the compacted view at a position, if it has one."""
@@ -170,18 +173,6 @@ class TopicReading:
             position = next_after(found[-1].position)
         return found
 
-    def only_new(self, after: Position) -> tuple[Position, BlockView] | None:
-        """Return the position and the block of the only entry above ``after``, if the cache has it as a block of its
-        own; None in all other cases.
-
-        This is the entry that was just committed, for a reader that had read all before it.
-        """
-        following = Position(after[0], after[1] + 1)
-        if following != self._log.last:
-            return None
-        cached = self._cache.get(self._topic_id, following)
-        return cached if cached is not None and cached[1].header.entries == 1 else None
-
     def has_position(self, position: Position) -> bool:
         """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
         return position in self._log or BEFORE_ALL < position <= self._log.trimmed
@@ -240,12 +231,14 @@ class TopicReading:
         """What lies at or below ``position`` is gone: nothing of it stays in the cache."""
         self._cache.discard_through(self._topic_id, position)
 
-    def keep(self, appended: AppendedBlock) -> None:
-        """Keep a block that was just committed in the cache, for readers of the end of the log."""
+    def keep(self, appended: AppendedBlock) -> CommittedBlock:
+        """Keep a block that was just committed in the cache, for readers of the end of the log, and return it."""
         assert appended.block is not None
         # A copied block is a slice of a frame. Without a copy, the whole frame would stay in memory.
         block = appended.block if appended.header.origin == self._cluster else bytes(appended.block)
-        self._cache.put(self._topic_id, appended.position, BlockView(block, appended.header))
+        view = BlockView(block, appended.header)
+        self._cache.put(self._topic_id, appended.position, view)
+        return appended.position, view
 
     def _block_at(self, position: Position) -> tuple[Position, BlockView]:
         cached = self._cache.get(self._topic_id, position)

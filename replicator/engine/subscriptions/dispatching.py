@@ -133,7 +133,6 @@ class Dispatching:
         self.pump.dispatcher = dispatcher
         self.pump.delays = self._topic.policies.effective.delayed_delivery
         self.pump.read = self._subscription.read_entries
-        self.pump.only_new = self._topic.reading.only_new
         self.pump.paused = self._dispatch_paused
         if self._by_registry:
             self._topic.failover.add(self, consumer.name)

@@ -15,8 +15,9 @@ from typing import Final
 import structlog
 
 from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
-from replicator.engine.log.block import BlockKind, BlockView
+from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import decode_entry, may_be_delayed
+from replicator.engine.log.topic_reading import CommittedBlock
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
@@ -62,10 +63,10 @@ class Pump:
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
         self.handed_out: Callable[[LoggedEntry], None] = lambda oldest: None
         """Told of the oldest entry of each run that reads on, when its messages are with their consumers."""
-        self.only_new: Callable[[Position], tuple[Position, BlockView] | None] = lambda after: None
-        """Finds the entry that was just committed. See :meth:`TopicReading.only_new`."""
         self.ages: Callable[[str, float], None] = lambda origin, seconds: None
-        """Receives the origin of an entry that was found so, and its age when it is with its consumer."""
+        """Receives the origin of a new entry that was delivered by itself, and its age then."""
+        self._new: CommittedBlock | None = None
+        """The log's last block, from its commit to the next run."""
         self.delays = True
         """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
@@ -93,6 +94,14 @@ class Pump:
         """Return whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
         dispatcher = self.dispatcher
         return self.error is not None or (dispatcher is not None and dispatcher.waits_for_acknowledgements)
+
+    def appended(self, new: CommittedBlock | None) -> None:
+        """Deliver entries that were just committed, on the next turn of the event loop.
+
+        ``new`` is the last block of the log, or None if it is not in memory.
+        """
+        self._new = new
+        self.schedule()
 
     def schedule(self) -> None:
         """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
@@ -126,13 +135,14 @@ class Pump:
 
     def _run(self) -> None:
         self._scheduled = None
+        new, self._new = self._new, None
         dispatcher = self.dispatcher
         if dispatcher is None or self.read is None or not self._consumers:
             return
         if self._pause is not None or self.paused():
             return
         now_ms = self._wall_clock_ms()
-        if self._alarm is None and self._deliver_new(dispatcher, now_ms):
+        if new is not None and self._alarm is None and self._deliver_new(new, dispatcher, now_ms):
             return
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
@@ -172,25 +182,26 @@ class Pump:
                 return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
 
-    def _deliver_new(self, dispatcher: Dispatcher, now_ms: int) -> bool:
-        """Deliver the one small entry that was just committed, if nothing else is to be done; return whether it was.
+    def _deliver_new(self, new: CommittedBlock, dispatcher: Dispatcher, now_ms: int) -> bool:
+        """Deliver the one small entry of the log's last block, if nothing else is to be done; return whether it was.
 
         This is the usual run where messages come one by one. It does what the rest of :meth:`_run` would do, and makes
         neither a plan nor candidates.
         """
-        new = self.only_new(dispatcher.read_position)
-        if new is None:
-            return False
         position, view = new
-        header, cursor = view.header, self._cursor
+        header, cursor, after = view.header, self._cursor, dispatcher.read_position
         if (
-            header.kind is not BlockKind.MESSAGES
+            header.entries != 1
+            or position[1] != after[1] + 1
+            or position[0] != after[0]
+            or header.kind is not BlockKind.MESSAGES
             or len(view.block) > ALONE_BYTES_MAX
             or not cursor.delivers_whole(position)
         ):
             return False
         entry = bytes(view.entry(0))
-        if self.delays and not dispatcher.type.one_active and may_be_delayed(entry):
+        may_wait = self.delays and (b"\x98\x01" in entry or b"\x98\x81" in entry)  # see may_be_delayed
+        if may_wait and not dispatcher.type.one_active:
             return False
         messages = header.messages
         consumer_id = dispatcher.assign_next(position, messages)

@@ -26,6 +26,7 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, StoreFailed
 from replicator.engine.log.delivered import LastMessage, last_delivered, last_position
+from replicator.engine.log.topic_reading import CommittedBlock
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
@@ -405,14 +406,14 @@ class Subscription:
 
     # What the topic tells.
 
-    def on_appended(self, *, markers: bool) -> None:
-        """The log has new entries: step over markers, and send messages on."""
+    def on_appended(self, new: CommittedBlock | None, *, markers: bool) -> None:
+        """Step over new markers, and send new messages on. ``new`` is the log's last block, if it is in memory."""
         if markers and self.cursor.advance():
             if self._pump.dispatcher is not None:
                 self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._news.on_mark_delete(self, local=self.locally_active)
         if self.consumers:
-            self._pump.schedule()
+            self._pump.appended(new)
 
     def on_terminated(self) -> None:
         """Nothing more comes from producers."""
