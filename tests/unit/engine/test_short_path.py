@@ -287,6 +287,40 @@ def test_an_acknowledgement_of_the_next_message_changes_what_any_acknowledgement
             assert told.positions == expected.positions
 
 
+@given(
+    acknowledged=st.lists(
+        st.tuples(st.integers(0, 11), st.none() | st.sets(st.integers(0, 3), min_size=1)), max_size=8
+    ),
+    through=st.none() | st.integers(0, 11),
+    at=st.integers(0, 11),
+    twins=st.none() | st.tuples(st.integers(0, 5), st.integers(6, 11)),
+)
+def test_entries_that_are_taken_for_untouched_are_delivered_whole(
+    acknowledged: list[tuple[int, set[int] | None]],
+    through: int | None,
+    at: int,
+    twins: tuple[int, int] | None,
+) -> None:
+    log = make_log((1, 12, False))
+    if twins is not None:
+        log.link_twins([(Position(1, twins[0]), Position(1, twins[1]))])
+    cursor = Cursor(log, CursorState())
+    for entry, indexes in acknowledged:
+        cursor.acknowledge(Position(1, entry), indexes, 4)
+    if through is not None:
+        cursor.acknowledge_cumulative(Position(1, through), None, 4)
+
+    def whole(entry: int) -> bool:
+        position = Position(1, entry)
+        return not cursor.passes_over(position) and cursor.acked_indexes(position) is None
+
+    assert whole(at) or not cursor.delivers_whole(Position(1, at))
+    assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_untouched_from(Position(1, at))
+    if not any(indexes for _, indexes in acknowledged) and twins is None:
+        assert cursor.delivers_whole(Position(1, at)) == whole(at)
+        assert cursor.is_untouched_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
+
+
 def delayed() -> bytes:
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS, deliver_at_time=NEVER_MS)
     return encode_entry(metadata, b"later")
