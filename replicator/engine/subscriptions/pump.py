@@ -196,7 +196,8 @@ class Pump:
             or position[0] != after[0]
             or header.kind is not BlockKind.MESSAGES
             or len(view.block) > ALONE_BYTES_MAX
-            or not cursor.delivers_whole(position)
+            or not cursor.is_untouched_from(position)
+            or cursor.has_uncovered
         ):
             return False
         entry = bytes(view.entry(0))

@@ -314,10 +314,8 @@ def test_entries_that_are_taken_for_untouched_are_delivered_whole(
         position = Position(1, entry)
         return not cursor.passes_over(position) and cursor.acked_indexes(position) is None
 
-    assert whole(at) or not cursor.delivers_whole(Position(1, at))
     assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_untouched_from(Position(1, at))
     if not any(indexes for _, indexes in acknowledged) and twins is None:
-        assert cursor.delivers_whole(Position(1, at)) == whole(at)
         assert cursor.is_untouched_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
 
 
