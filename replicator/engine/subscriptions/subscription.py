@@ -224,8 +224,9 @@ class Subscription:
         Return False, and change nothing, for any other position.
         """
         before, resumes = self.cursor.mark_delete, self._pump.waits_for_acknowledgements
-        counts = self.backlog.counts and position > before and position in self.topic.log
-        messages = self.topic.reading.batch_size(position) if counts else 0
+        messages = 0
+        if self.backlog.counts and position == (before[0], before[1] + 1) and position in self.topic.log:
+            messages = self.topic.reading.batch_size(position)
         if not self.cursor.acknowledge_next(position):
             return False
         if self._pump.dispatcher is not None:
