@@ -43,7 +43,7 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.origins import Origins
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
-from replicator.engine.log.topic_reading import TopicReading
+from replicator.engine.log.topic_reading import CommittedBlock, TopicReading
 from replicator.engine.log.twins import TwinLinks
 from replicator.engine.log.writer import AppendedBlock, Tail, Writer
 from replicator.engine.policies import TopicPolicies
@@ -195,6 +195,7 @@ class Topic:
         log = self.log
         markers = False
         twins: list[Pair] = []
+        new: CommittedBlock | None = None
         for appended in blocks:
             header = appended.header
             is_marker = header.kind is not BlockKind.MESSAGES
@@ -202,12 +203,11 @@ class Topic:
             log.append(appended.position, header.entries, marker=is_marker)
             log.messages += header.messages
             twins += appended.twins
-            if appended.block is not None:
-                self.reading.keep(appended)
+            new = None if appended.block is None else self.reading.keep(appended)
         self.origins.committed(blocks)
         if twins and (pairs := log.link_twins(twins)):
             self.subscriptions.on_twins(pairs)
-        self.subscriptions.on_appended(markers=markers)
+        self.subscriptions.on_appended(new, markers=markers)
         self._news.on_appended(blocks)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:

@@ -117,35 +117,46 @@ class ConsumerSession:
         acknowledgement is durable.
 
         An acknowledgement with a validation error is of a message that the client could not read, and is not sent
-        again. Commands that acknowledge one whole message each are taken together, if none of them is refused.
+        again. Commands that acknowledge whole messages are taken together, if none of them is refused.
         """
         plain = None if self._unseen else self._plain(commands)
         if plain is not None:
             positions, request_ids = plain
-            with suppress(EngineError):  # nothing has changed then, and each command is taken by itself
-                self.consumer.acknowledge_entries(positions, partial(self._answer, request_ids))
-                self.consumer.figures.acknowledged += len(positions)
+            consumer = self.consumer
+            try:
+                consumer.acknowledge_entries(positions, partial(self._answer, request_ids))
+            except EngineError:
+                pass  # nothing has changed, and each command is taken by itself
+            else:
+                consumer.figures.acknowledged += len(positions)
                 return
         for command in commands:
             self._acknowledge_one(command)
 
     def _plain(self, commands: Sequence[CommandAck]) -> tuple[list[Position], list[int]] | None:
-        """Return the positions and the requests of commands that acknowledge one whole message each.
+        """Return the positions and the requests of commands that acknowledge whole messages.
 
-        Return None if one of them does not, or if its message may be one of another cluster.
+        Return None if one of them does not, or if a message may be one of another cluster.
         """
         positions: list[Position] = []
         request_ids: list[int] = []
+        ledger, own = -1, range(0)
         for command in commands:
-            messages = command.message_id
-            if command.ack_type != _INDIVIDUAL or len(messages) != 1 or messages[0].ack_set:
+            if command.ack_type != _INDIVIDUAL or command.txnid_least_bits or command.txnid_most_bits:
                 return None
-            if command.txnid_least_bits or command.txnid_most_bits:
-                return None
-            try:
-                positions.append(self._here(messages[0]))
-            except EngineError:
-                return None
+            for message in command.message_id:
+                if message.ack_set:
+                    return None
+                if message.ledgerId != ledger:
+                    ledger = message.ledgerId
+                    own = self.topic.foreign.own_entries(ledger)
+                if message.entryId in own:
+                    positions.append(Position(ledger, message.entryId))
+                    continue
+                try:
+                    positions.append(self._here(message))
+                except EngineError:
+                    return None
             if command.HasField("request_id"):
                 request_ids.append(command.request_id)
         return positions, request_ids

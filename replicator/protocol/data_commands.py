@@ -154,8 +154,8 @@ class AckResponseWriter:
         pieces: list[bytes] = []
         for request_id in request_ids:
             response = self._consumer + varint(request_id)
-            size = len(response) + 5
-            pieces.append(_SIZES.pack(size + 4, size) + b"%b%c%b" % (_ACK_RESPONSE_HEAD, len(response), response))
+            size = len(response)
+            pieces.append(b"%b%b%c%b" % (_SIZES.pack(size + 9, size + 5), _ACK_RESPONSE_HEAD, size, response))
         return b"".join(pieces)
 
 
@@ -178,18 +178,24 @@ class ReceiptWriter:
     """Writes the receipts of one producer, whose topic has that partition index (-1 if it is none). With ``extended``
     one receipt answers all sends whose entries lie one behind the other."""
 
-    __slots__ = ("_extended", "_id_end", "_producer")
+    __slots__ = ("_extended", "_id_begin", "_id_end", "_ledger", "_producer")
 
     def __init__(self, producer_id: int, partition: int, *, extended: bool = False) -> None:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"
-        self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64)
+        self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64) + b"\x20"
+        """The end of the message id, and the tag of the highest sequence id behind it."""
         self._extended = extended
+        self._ledger = -1
+        self._id_begin = b""
+        """The ledger of the last receipt, and the beginning of a message id in it."""
 
     def write(self, sends: Sends, positions: Sequence[Position]) -> bytes:
         """Frames of the receipts of all of ``sends``, which lie at ``positions``."""
         if self._extended:
             return self._write_runs(sends, positions)
         frame = self._frame
+        if len(positions) == 1:
+            return frame(sends.sequence_ids[0], sends.highest_sequence_ids[0], positions[0])
         return b"".join(
             [
                 frame(sequence_id, highest, position)
@@ -220,19 +226,23 @@ class ReceiptWriter:
 
     def _frame(self, sequence_id: int, highest: int, position: Position, additions: bytes = b"") -> bytes:
         ledger, entry = position
-        if position == BEFORE_ALL:
+        if entry < 0:  # BEFORE_ALL
             ledger = entry = NONE_U64
-        message_id = b"\x08%b\x10%b%b" % (varint(ledger), varint(entry), self._id_end)
-        receipt = b"%b%b\x1a%c%b\x20%b%b" % (
+        if ledger != self._ledger:
+            self._ledger, self._id_begin = ledger, b"\x08" + varint(ledger) + b"\x10"
+        id_begin, id_end, number = self._id_begin, self._id_end, varint(entry)
+        receipt = b"%b%b\x1a%c%b%b%b%b%b" % (
             self._producer,
             varint(sequence_id),
-            len(message_id),
-            message_id,
+            len(id_begin) + len(number) + len(id_end) - 1,
+            id_begin,
+            number,
+            id_end,
             varint(highest),
             additions,
         )
-        size = len(receipt) + 4
-        return _SIZES.pack(size + 4, size) + b"%b%c%b" % (_RECEIPT_HEAD, len(receipt), receipt)
+        size = len(receipt)
+        return b"%b%b%c%b" % (_SIZES.pack(size + 8, size + 4), _RECEIPT_HEAD, size, receipt)
 
 
 class MessageHeadWriter:

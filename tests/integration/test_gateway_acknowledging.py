@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine
 
-from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.subscriptions.subscription import Subscription
-from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.protocol.client import Answered
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -21,6 +21,7 @@ from replicator.protocol.commands_pb2 import (
     MessageIdData,
 )
 from replicator.protocol.frames import encode, encode_head
+from snapshots.position import Position
 
 T = BaseCommand.Type
 SubType = CommandSubscribe.SubType
@@ -49,9 +50,16 @@ def connected(client: BareClient, topic: str, kind: SubType, number: int = 1) ->
     client.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=number, messagePermits=100)))
 
 
-def send(sequence_id: int, number: int = 1) -> bytes:
-    entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1), b"m")
-    command = CommandSend(producer_id=number, sequence_id=sequence_id)
+def send(sequence_id: int, number: int = 1, messages: int = 1) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+    body = bytearray(b"m")
+    if messages > 1:
+        metadata.num_messages_in_batch = messages
+        body.clear()
+        for _ in range(messages):
+            append_to_batch(body, SingleMessageMetadata(payload_size=0), b"m")
+    entry = encode_entry(metadata, body)
+    command = CommandSend(producer_id=number, sequence_id=sequence_id, num_messages=messages)
     return encode_head(BaseCommand(type=T.SEND, send=command), len(entry)) + entry
 
 
@@ -120,6 +128,29 @@ def test_acknowledgements_of_every_form_in_one_read_count_together(gateway: Serv
         assert not any(answer.HasField("error") for answer in answers(client, numbers).values())
         subscription = subscription_of(gateway, topic)
         assert gateway.ask(lambda: subscription.mark_delete.entry) == 5
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("kind", [SubType.Shared, SubType.Key_Shared])
+def test_of_a_batch_among_whole_entries_only_the_named_messages_are_acknowledged(
+    gateway: ServedEngine, topic: str, kind: SubType, together: bool
+) -> None:
+    with BareClient(gateway.port) as client:
+        connected(client, topic, kind)
+        client.socket.sendall(b"".join([send(0), send(1), send(2, messages=3), send(5)]))
+        ids = received(client, 4)
+        ids[2].ack_set.append(0b110)  # the first message is done
+        numbers = [client.state.request_id() for _ in ids]
+        if together:
+            client.socket.sendall(ack(numbers[0], *ids))
+            del numbers[1:]
+        else:
+            client.socket.sendall(b"".join(map(ack, numbers, ids)))
+        assert not any(answer.HasField("error") for answer in answers(client, numbers).values())
+        subscription = subscription_of(gateway, topic)
+        batch = Position(ids[2].ledgerId, ids[2].entryId)
+        assert gateway.ask(subscription.cursor.backlog_entries) == 1
+        assert gateway.ask(lambda: list(subscription.cursor.acked_indexes(batch) or ())) == [0]
 
 
 def test_receipts_of_one_producer_keep_their_order_among_sends_and_acknowledgements_of_others(

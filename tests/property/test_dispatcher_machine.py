@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replicator.engine.errors import ConsumerBusy
 from replicator.engine.policies import KeyAssignment, KeyOrdering, TopicPolicies
 from replicator.engine.subscriptions.dispatch.choice import make_dispatcher
-from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadAgain, ReadPlan
+from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
+from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadAgain, ReadPlan
 from replicator.engine.subscriptions.dispatch.single_active import NOT_PARTITIONED, SingleActiveDispatcher
 from replicator.engine.types import KeySharedPolicy, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -215,12 +217,16 @@ class DispatcherMachine(RuleBasedStateMachine):
     def _pump(self, entries_max: int) -> int:
         """What the shell does: read as planned, at most so many entries, and hand out. Returns how many were read."""
         model = self.model
-        plan = self.dispatcher.next_read(model.now_ms)
-        if plan is None:
-            return 0
-        candidates = self._read(plan, entries_max)
         expected = model.available()
-        assignments = self.dispatcher.assign(plan, candidates, model.now_ms)
+        plan: ReadPlan | None
+        if (alone := self._assign_next()) is not None:
+            plan, candidates, assignments = alone
+        else:
+            plan = self.dispatcher.next_read(model.now_ms)
+            if plan is None:
+                return 0
+            candidates = self._read(plan, entries_max)
+            assignments = self.dispatcher.assign(plan, candidates, model.now_ms)
         if isinstance(plan, ReadAgain) and candidates and not assignments:
             assert self.dispatcher.next_read(model.now_ms) != plan, "it would be read again for ever"
         for nth, (consumer_id, index, redelivery_count) in enumerate(assignments):
@@ -243,6 +249,33 @@ class DispatcherMachine(RuleBasedStateMachine):
             entry.holder, entry.sent = consumer_id, True
             consumer.permits -= entry.messages
         return len(candidates)
+
+    def _assign_next(self) -> tuple[ReadPlan, list[Candidate], list[Assignment]] | None:
+        """Give out the next entry of the log without a plan, if that is allowed and the dispatcher does it.
+
+        A copy of the dispatcher must do the same with a plan, and be in the same state then.
+        """
+        if self.model.kind is KEY_SHARED:  # it needs the key
+            return None
+        dispatcher, log = self.dispatcher, self.model.log
+        position = next((each for each in log if each > dispatcher.read_position), None)
+        if position is None or not log[position].messages or log[position].consumed or log[position].acked:
+            return None
+        if log[position].deliver_at_ms > self.model.now_ms:
+            return None
+        other, before = deepcopy(dispatcher), state_of(dispatcher)
+        consumer_id = dispatcher.assign_next(position, log[position].messages)
+        if consumer_id is None:
+            assert state_of(dispatcher) == before
+            return None
+        plan = other.next_read(self.model.now_ms)
+        assert plan is not None
+        candidates = self._read(plan, 1)
+        assert [each.position for each in candidates] == [position]
+        assignments = other.assign(plan, candidates, self.model.now_ms)
+        assert assignments == [Assignment(consumer_id, 0, dispatcher.redeliveries.count(position))]
+        assert state_of(dispatcher) == state_of(other)
+        return plan, candidates, assignments
 
     def _check_key(self, position: Position, consumer_id: int) -> None:
         """One consumer a key, and nothing overtakes an earlier entry of its key, but what was delayed."""
@@ -389,6 +422,24 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self._acknowledge(held[0])
         left = [p for p, entry in model.log.items() if entry.messages and not entry.consumed]
         assert not left, f"never delivered: {left}"
+
+
+def state_of(dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return everything by which two dispatchers of one type may differ."""
+    consumers = {
+        id_: (state.permits, list(state.pending), state.unacked_messages, state.blocked)
+        for id_, state in dispatcher.consumers.items()
+    }
+    return {
+        "consumers": consumers,
+        "read": dispatcher.read_position,
+        "held": dispatcher.held(),
+        "status": dispatcher.status(),
+        "turns": list(getattr(dispatcher, "_turns", ())),
+        "waits": dispatcher.waits_for_acknowledgements,
+        "again": dispatcher.sends_again,
+        "wakes": dispatcher.wake_at_ms,
+    }
 
 
 class ExclusiveMachine(DispatcherMachine):

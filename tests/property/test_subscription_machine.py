@@ -247,6 +247,34 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self._check()
 
     @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), counted=st.booleans(), wrong=st.sampled_from([None, None, None, (0, -1), (0, 2**40), (9, 9)]))
+    def acknowledge_entries(self, data: Any, counted: bool, wrong: tuple[int, int] | None) -> None:
+        """Acknowledge whole entries, as clients gather them: held or not, and some of them twice or late."""
+        held = [p for p, e in self.log.items() if e.holder is not None]
+        anything = [p for p, e in self.log.items() if e.size]
+        positions = data.draw(st.lists(st.sampled_from(held * 3 + anything), min_size=1, max_size=6))
+        if not counted:
+            self.subscription.backlog.moved()  # nobody asked for the backlog, so nothing is counted
+        consumer, told = self.consumers[0].engine, self.loop.create_future()
+        assert consumer is not None
+        if wrong is not None:
+            asked = [*positions, Position(max(self.log).ledger + wrong[0], wrong[1])]
+            with pytest.raises(InvalidAck):
+                consumer.acknowledge_entries(asked, told.set_result)
+            assert not told.done()
+            self._check()
+            return
+        for position in positions:
+            self.log[position].consume()
+
+        async def acknowledge() -> None:
+            consumer.acknowledge_entries(positions, told.set_result)
+            assert await told is None
+
+        self.run(acknowledge())
+        self._check()
+
+    @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def acknowledge_cumulatively(self, data: Any) -> None:
         messages = [p for p, e in self.log.items() if e.size]

@@ -72,6 +72,15 @@ class ForeignPositions:
             )
         return foreign
 
+    def own_entries(self, ledger: int) -> range:
+        """Return the entries of ``ledger`` in this log; none if another origin has a ledger of that number as well.
+
+        A position with one of these entries is certainly one of this log, as :meth:`find` would say of each.
+        """
+        if self._origins.ledgers_begun != self._shared_at:
+            self._look_for_shared()
+        return range(0) if ledger in self._shared else self._log.entries_of(ledger)
+
     def message(self, position: Position) -> Position:
         """Where the message at ``position``, of whichever log, lies here.
 

@@ -168,6 +168,13 @@ class LogIndex:
             and self._first[at] <= position[1] <= self._last[at]
         )
 
+    def entries_of(self, ledger: int) -> range:
+        """Return the entries of ``ledger`` that are in the log."""
+        at = bisect_left(self._ledgers, ledger)
+        if at == len(self._ledgers) or self._ledgers[at] != ledger:
+            return range(0)
+        return range(self._first[at], self._last[at] + 1)
+
     def had(self, position: Position) -> bool:
         """Return whether ``position`` is in the log, or was trimmed from it.
 

@@ -28,6 +28,9 @@ from snapshots.position_set import PositionSet
 SEARCH_BLOCKS: Final = 1_000
 """Headers that a search by time reads in one go: some milliseconds."""
 
+CommittedBlock = tuple[Position, BlockView]
+"""A block that was just committed, and its first position."""
+
 
 class TopicReading:
     """Reads one topic's log. ``find_compacted`` gives the entry of the compacted view at a position, if it has one."""
@@ -153,17 +156,17 @@ class TopicReading:
             if limit.ledger == first.ledger:
                 stop = min(stop, limit.entry - first.entry + 1)
             sizes = view.sizes(start, stop)
+            ledger, first_entry = first
+            origin, (origin_ledger, origin_entry), moved = (
+                header.origin,
+                header.origin_first,
+                header.origin_first != first,
+            )
             for index, (entry, size) in enumerate(zip(view.entries(start, stop), sizes, strict=True), start):
-                found.append(
-                    LoggedEntry(
-                        Position(first.ledger, first.entry + index),
-                        size,
-                        marker,
-                        entry,
-                        header.origin,
-                        Position(header.origin_first.ledger, header.origin_first.entry + index),
-                    )
-                )
+                origin_position = position = Position(ledger, first_entry + index)
+                if moved:
+                    origin_position = Position(origin_ledger, origin_entry + index)
+                found.append(LoggedEntry(position, size, marker, entry, origin, origin_position))
                 taken += len(entry)
                 if taken >= bytes_max:
                     break
@@ -228,12 +231,14 @@ class TopicReading:
         """What lies at or below ``position`` is gone: nothing of it stays in the cache."""
         self._cache.discard_through(self._topic_id, position)
 
-    def keep(self, appended: AppendedBlock) -> None:
-        """Keep a block that was just committed in the cache, for readers of the end of the log."""
+    def keep(self, appended: AppendedBlock) -> CommittedBlock:
+        """Keep a block that was just committed in the cache, for readers of the end of the log, and return it."""
         assert appended.block is not None
         # A copied block is a slice of a frame. Without a copy, the whole frame would stay in memory.
         block = appended.block if appended.header.origin == self._cluster else bytes(appended.block)
-        self._cache.put(self._topic_id, appended.position, BlockView(block, appended.header))
+        view = BlockView(block, appended.header)
+        self._cache.put(self._topic_id, appended.position, view)
+        return appended.position, view
 
     def _block_at(self, position: Position) -> tuple[Position, BlockView]:
         cached = self._cache.get(self._topic_id, position)

@@ -80,6 +80,14 @@ class Cursor:
         twins = self._log.twins
         return (twins is not None and position in twins.hidden) or self.is_consumed(position)
 
+    def is_untouched_from(self, position: Position) -> bool:
+        """Return whether all messages from ``position`` on are to be delivered. False may mean: look closer."""
+        state, log = self._state, self._log
+        if log.twins is not None or log.parts is not None or state.batch_acks or state.read_compacted:
+            return False
+        last = state.individually_deleted.last()
+        return position > state.mark_delete and (last is None or last < position)
+
     def lacks(self, position: Position) -> bool:
         """Return whether the subscription reads the compacted view, and the view has no such entry."""
         return self._state.read_compacted and self._log.view.lacks(position)
@@ -137,10 +145,7 @@ class Cursor:
                     self._state.put_batch(position, indexes, announce=True)
                     self._share_batch(position, batch_size)
                 return False
-        elif self._is_next(position):
-            self._state.consume_next(position)
-            if position != self._log.last:
-                self.advance()  # over markers
+        elif self.acknowledge_next(position):
             return True
         self._state.consume(position)
         if self._log.twins is not None:
@@ -148,21 +153,48 @@ class Cursor:
         self.advance()
         return True
 
-    def _is_next(self, position: Position) -> bool:
-        """Return whether an acknowledgement of ``position`` only moves mark-delete by one entry.
+    def acknowledge_next(self, position: Position) -> bool:
+        """Acknowledge the message directly after mark-delete, and return whether ``position`` is that message.
 
-        That needs the entry directly after mark-delete, and no acknowledged entry after mark-delete.
+        Return False, and change nothing, if an entry after mark-delete is acknowledged already, or if
+        :meth:`acknowledge` has to decide for another reason.
         """
-        state = self._state
+        state, log = self._state, self._log
         mark_delete = state.mark_delete
-        return (
-            position[1] == mark_delete[1] + 1
-            and position[0] == mark_delete[0]
-            and not state.individually_deleted
-            and not state.batch_acks
-            and not state.read_compacted
-            and self._log.twins is None
-        )
+        if (
+            position[1] != mark_delete[1] + 1
+            or position[0] != mark_delete[0]
+            or state.individually_deleted
+            or state.batch_acks
+            or state.read_compacted
+            or log.twins is not None
+            or position not in log
+            or position in log.markers
+        ):
+            return False
+        state.consume_next(position)
+        if position != log.last:
+            self.advance()  # over markers
+        return True
+
+    def acknowledge_all(self, positions: PositionSet) -> PositionSet | None:
+        """Acknowledge whole entries, and return those that were not consumed before.
+
+        Return None, and change nothing, if :meth:`acknowledge` has to decide about each: one of them is no message in
+        the log, or the subscription reads the compacted view.
+        """
+        if self._state.read_compacted or len(self._log.messages_of(positions)) != len(positions):
+            return None
+        new = self._unconsumed(positions)
+        if new:
+            self._consume_all(new, announce=True)
+            self.advance()
+        return new
+
+    def _consume_all(self, new: PositionSet, *, announce: bool) -> None:
+        self._state.consume_all(new, announce=announce)
+        if self._log.twins is not None:
+            self._follow_twins(self._log.twins.among(new))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int | None, batch_size: int) -> None:
         """Acknowledge all up to ``position``, in it up to ``batch_index`` where that is given.
@@ -197,9 +229,7 @@ class Cursor:
                 found = self._log.messages_after(state.mark_delete, state.individually_deleted)
                 found.discard_above(position)
                 found.difference_update(uncovered)
-                state.consume_all(found, announce=True)
-                if self._log.twins is not None:
-                    self._follow_twins(self._log.twins.among(found))
+                self._consume_all(found, announce=True)
                 self.advance()
                 return
         self._move(position, announce=True)
@@ -315,9 +345,8 @@ class Cursor:
             return False
         for position, united in opened.items():
             state.put_batch(position, united, announce=announce)
-        state.consume_all(new, announce=announce)
+        self._consume_all(new, announce=announce)
         if self._log.twins is not None:
-            self._follow_twins(self._log.twins.among(new))
             for position in opened:
                 self._share_batch(position, batch_size(position))
         self.advance()

@@ -33,9 +33,9 @@ from __future__ import annotations
 import json
 import struct
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.subscriptions.batch_acks import BATCH_CHUNK_SHIFT, ChunkId
@@ -57,6 +57,7 @@ _BATCH = struct.Struct(">II")
 _DELETED: Final = b"d"
 _BATCHES: Final = b"b"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
+_quoted: Final = json.encoder.encode_basestring_ascii
 _SEPARATOR: Final = b"\0"
 """Not part of any name, so that no subscription's rows lie under the prefix of another's."""
 
@@ -64,12 +65,11 @@ RowWrite = tuple[str, bytes, bytes | None]
 """A table, a key, and the new value; None deletes the row."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowChanges:
+class RowChanges(NamedTuple):
     """One request to the writer: first every row under the ``cleared`` prefixes goes, then the ``writes`` are made."""
 
-    writes: list[RowWrite]
-    cleared: list[tuple[str, bytes]] = field(default_factory=list)
+    writes: Sequence[RowWrite]
+    cleared: Sequence[tuple[str, bytes]] = ()
 
     def __bool__(self) -> bool:
         return bool(self.writes or self.cleared)
@@ -96,6 +96,9 @@ class _Save:
     deleted: list[tuple[bytes, ChunkId]] = field(default_factory=list)
 
 
+_NOTHING_DIRTY: Final = DirtyChunks()
+
+
 class CursorRows:
     """The rows of one subscription: which are stored, and which a save must write.
 
@@ -116,9 +119,14 @@ class CursorRows:
     def changes(self, state: CursorState) -> RowChanges:
         """What makes ``state`` durable as it is now; nothing if it is already."""
         assert self._save is None, "a save is under way"
-        dirty, state.dirty = state.dirty, DirtyChunks()
-        restarted = self._generation not in (None, state.generation)
-        save = self._save = _Save(state, dirty, _encode_head(state), state.generation, restarted)
+        dirty, head, generation = state.dirty, _encode_head(state), state.generation
+        restarted = self._generation != generation and self._generation is not None
+        if not (dirty.deleted or dirty.batches or restarted or self._stored[_DELETED] or self._stored[_BATCHES]):
+            # Only the head may have changed, as by acknowledgements in order.
+            self._save = _Save(state, _NOTHING_DIRTY, head, generation, restarted)
+            return RowChanges([(CURSORS, self._key, head)] if head != self._head else [])
+        state.dirty = DirtyChunks()
+        save = self._save = _Save(state, dirty, head, generation, restarted)
         writes: list[RowWrite] = []
         for kind, chunk_ids in ((_DELETED, dirty.deleted), (_BATCHES, dirty.batches)):
             stored = [] if restarted else self._stored[kind]
@@ -228,23 +236,27 @@ def _encode_head(state: CursorState) -> bytes:
 
     Each save writes this row. It is built by hand: a JSON encoder takes ten times as long in the usual case.
     """
-    rest: dict[str, Any] = {}
+    rest = ""
     if state.read_compacted:
-        rest["read_compacted"] = True
+        rest = ',"read_compacted":true'
     if state.to_announce:
-        rest["untold"] = True
+        rest += ',"untold":true'
     if state.unclaimed:
-        rest["unclaimed"] = {origin: list(upto) for origin, upto in state.unclaimed.items()}
+        upto = [f"{_quoted(origin)}:[{ledger},{entry}]" for origin, (ledger, entry) in state.unclaimed.items()]
+        rest += f',"unclaimed":{{{",".join(upto)}}}'
     if state.starts:
-        rest["starts"] = {origin: [each.incarnation, *each.position] for origin, each in state.starts.items()}
+        starts = [
+            f"{_quoted(origin)}:[{incarnation},{position[0]},{position[1]}]"
+            for origin, (incarnation, position) in state.starts.items()
+        ]
+        rest += f',"starts":{{{",".join(starts)}}}'
     if state.rewound is not None:
-        rest["rewound"] = list(state.rewound)
+        rest += f',"rewound":[{state.rewound[0]},{state.rewound[1]}]'
     ledger, entry = state.mark_delete
     properties = _JSON.encode(dict(state.properties)) if state.properties else "{}"
     return (
         f'{{"format":{FORMAT},"generation":{state.generation},"mark_delete":[{ledger},{entry}],'
-        f'"replicated":{"true" if state.replicated else "false"},"properties":{properties}'
-        f"{',' + _JSON.encode(rest)[1:] if rest else '}'}"
+        f'"replicated":{"true" if state.replicated else "false"},"properties":{properties}{rest}}}'
     ).encode()
 
 

@@ -78,6 +78,7 @@ class Dispatching:
         """How often :meth:`rewind` was called."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
         self.pump.handed_out = self._handed_out
+        self.pump.ages = self._observe_age
         self.pump.traces = subscription.traces
 
     @property
@@ -261,12 +262,14 @@ class Dispatching:
     def _handed_out(self, oldest: LoggedEntry) -> None:
         if self._cursor.state.read_compacted:
             return
-        writer = self._topic.writer
         try:
-            age_ms = writer.wall_clock_ms() - self._topic.reading.publish_time_ms(oldest.position)
+            age_ms = self._topic.writer.wall_clock_ms() - self._topic.reading.publish_time_ms(oldest.position)
         except EngineError:
             return  # it was trimmed meanwhile
-        writer.latencies.dispatch[oldest.origin].observe(age_ms / 1000)
+        self._observe_age(oldest.origin, age_ms / 1000)
+
+    def _observe_age(self, origin: str, seconds: float) -> None:
+        self._topic.writer.latencies.dispatch[origin].observe(seconds)
 
     def _dispatch_paused(self) -> bool:
         return self._topic.admission.dispatch_paused

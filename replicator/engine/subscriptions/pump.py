@@ -15,11 +15,13 @@ from typing import Final
 import structlog
 
 from replicator.engine.errors import EngineError, EntryCorrupt, MessageTooLarge
+from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import decode_entry, may_be_delayed
+from replicator.engine.log.topic_reading import CommittedBlock
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
-from replicator.engine.subscriptions.dispatch.plan import Assignment, Candidate, ReadPlan, ReadTail
+from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
 from replicator.tracing.tracing import SubscriptionTraces
@@ -28,6 +30,8 @@ from snapshots.position import Position
 DISPATCH_ENTRIES_MAX: Final = 1000
 """Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
 DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+ALONE_BYTES_MAX: Final = 4096
+"""Of an entry that is delivered by itself without a plan. Of a larger one the plan is not what takes the time."""
 DISPATCH_SECONDS_MAX: Final = 0.02
 """What is sent again may lie in as many blocks as there are entries, each of them to be read whole."""
 SLEEP_SECONDS_MAX: Final = 60.0
@@ -59,6 +63,10 @@ class Pump:
         """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
         self.handed_out: Callable[[LoggedEntry], None] = lambda oldest: None
         """Told of the oldest entry of each run that reads on, when its messages are with their consumers."""
+        self.ages: Callable[[str, float], None] = lambda origin, seconds: None
+        """Receives the origin of a new entry that was delivered by itself, and its age then."""
+        self._new: CommittedBlock | None = None
+        """The log's last block, from its commit to the next run."""
         self.delays = True
         """Whether messages that are to be delivered later wait for their time."""
         self.error: str | None = None
@@ -86,6 +94,14 @@ class Pump:
         """Return whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
         dispatcher = self.dispatcher
         return self.error is not None or (dispatcher is not None and dispatcher.waits_for_acknowledgements)
+
+    def appended(self, new: CommittedBlock | None) -> None:
+        """Deliver entries that were just committed, on the next turn of the event loop.
+
+        ``new`` is the last block of the log, or None if it is not in memory.
+        """
+        self._new = new
+        self.schedule()
 
     def schedule(self) -> None:
         """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
@@ -119,12 +135,15 @@ class Pump:
 
     def _run(self) -> None:
         self._scheduled = None
+        new, self._new = self._new, None
         dispatcher = self.dispatcher
         if dispatcher is None or self.read is None or not self._consumers:
             return
         if self._pause is not None or self.paused():
             return
         now_ms = self._wall_clock_ms()
+        if new is not None and self._alarm is None and self._deliver_new(new, dispatcher, now_ms):
+            return
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
         if plan is None and wake_at_ms is not None and wake_at_ms <= now_ms:
@@ -134,7 +153,8 @@ class Pump:
             return
         try:
             entries, reached_end = self._read(plan, dispatcher.permits)
-            candidates = self._candidates(entries, dispatcher.type)
+            untouched = bool(entries) and self._cursor.is_untouched_from(entries[0].position)
+            candidates = self._candidates(entries, dispatcher.type, untouched=untouched)
         except EngineError as error:
             self.error = str(error)
             return
@@ -143,8 +163,8 @@ class Pump:
             return
         deliveries: dict[int, list[Delivery]] = {}
         for assignment in dispatcher.assign(plan, candidates, now_ms):
-            entry = entries[assignment.candidate]
-            deliveries.setdefault(assignment.consumer_id, []).append(self._delivery(entry, assignment))
+            delivery = self._delivery(entries[assignment.candidate], assignment.redelivery_count, untouched=untouched)
+            deliveries.setdefault(assignment.consumer_id, []).append(delivery)
         for consumer_id, batch in deliveries.items():
             consumer = self._consumers.get(consumer_id)
             if consumer is not None:  # not closed by a consumer that was served before it
@@ -161,6 +181,43 @@ class Pump:
             if reached_end and not self._more_to_read(dispatcher, entries[-1].position, now_ms):
                 return  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
+
+    def _deliver_new(self, new: CommittedBlock, dispatcher: Dispatcher, now_ms: int) -> bool:
+        """Deliver the one small entry of the log's last block, if nothing else is to be done; return whether it was.
+
+        This is the usual run where messages come one by one. It does what the rest of :meth:`_run` would do, and makes
+        neither a plan nor candidates.
+        """
+        position, view = new
+        header, cursor, after = view.header, self._cursor, dispatcher.read_position
+        if (
+            header.entries != 1
+            or position[1] != after[1] + 1
+            or position[0] != after[0]
+            or header.kind is not BlockKind.MESSAGES
+            or len(view.block) > ALONE_BYTES_MAX
+            or not cursor.is_untouched_from(position)
+            or cursor.has_uncovered
+        ):
+            return False
+        entry = bytes(view.entry(0))
+        may_wait = self.delays and (b"\x98\x01" in entry or b"\x98\x81" in entry)  # see may_be_delayed
+        if may_wait and not dispatcher.type.one_active:
+            return False
+        messages = header.messages
+        consumer_id = dispatcher.assign_next(position, messages)
+        if consumer_id is None:
+            return False
+        self.error = None
+        self._batch_size = float(messages)
+        consumer = self._consumers[consumer_id]
+        count = dispatcher.redeliveries.count(position)
+        batch = (Delivery(position, count, messages, None, entry, header.origin, header.origin_first),)
+        if self.traces is not None:
+            self.traces.delivered(consumer.name, batch)
+        self._deliver(consumer, batch)
+        self.ages(header.origin, (now_ms - header.publish_time_ms) / 1000)
+        return True
 
     def _more_to_read(self, dispatcher: Dispatcher, end: Position, now_ms: int) -> bool:
         """Return whether the dispatcher must read more now, after it read the tail up to the end of the log.
@@ -215,34 +272,43 @@ class Pump:
                 break
         return found, False
 
-    def _candidates(self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType) -> list[Candidate]:
+    def _candidates(
+        self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType, *, untouched: bool
+    ) -> list[Candidate]:
+        """Return what the dispatcher is to know of ``entries``. If they are ``untouched``, nothing of them is
+        acknowledged."""
         cursor = self._cursor
         passes_over, acked_indexes = cursor.passes_over, cursor.acked_indexes
         if subscription_type.one_active:
             return [
-                Candidate(entry.position, entry.batch_size, not entry.marker and not passes_over(entry.position))
+                Candidate(
+                    entry.position,
+                    entry.batch_size,
+                    not entry.marker and (untouched or not passes_over(entry.position)),
+                )
                 for entry in entries
             ]
         keyed = subscription_type is SubscriptionType.KEY_SHARED
         candidates: list[Candidate] = []
         for entry in entries:
-            if entry.marker or passes_over(entry.position):
-                candidates.append(Candidate(entry.position, entry.batch_size, False))
+            position, unacked = entry.position, entry.batch_size
+            if entry.marker or not (untouched or not passes_over(position)):
+                candidates.append(Candidate(position, entry.batch_size, False))
                 continue
-            acked = acked_indexes(entry.position)
-            unacked = entry.batch_size - len(acked) if acked is not None else entry.batch_size
+            if not untouched and (acked := acked_indexes(position)) is not None:
+                unacked -= len(acked)
             if not keyed and not (self.delays and may_be_delayed(entry.entry)):
-                candidates.append(Candidate(entry.position, entry.batch_size, True, unacked))
+                candidates.append(Candidate(position, entry.batch_size, True, unacked))
                 continue
             try:
                 metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
             except (EntryCorrupt, MessageTooLarge):
                 # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
-                candidates.append(Candidate(entry.position, entry.batch_size, True))
+                candidates.append(Candidate(position, entry.batch_size, True))
                 continue
             candidates.append(
                 Candidate(
-                    entry.position,
+                    position,
                     entry.batch_size,
                     True,
                     unacked,
@@ -252,11 +318,11 @@ class Pump:
             )
         return candidates
 
-    def _delivery(self, entry: LoggedEntry, assignment: Assignment) -> Delivery:
-        acked = self._cursor.acked_indexes(entry.position)
+    def _delivery(self, entry: LoggedEntry, redelivery_count: int, *, untouched: bool) -> Delivery:
+        acked = None if untouched else self._cursor.acked_indexes(entry.position)
         return Delivery(
             entry.position,
-            assignment.redelivery_count,
+            redelivery_count,
             entry.batch_size,
             None if acked is None else acked.serialize(),
             bytes(entry.entry),

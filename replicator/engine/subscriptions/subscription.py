@@ -26,6 +26,7 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, StoreFailed
 from replicator.engine.log.delivered import LastMessage, last_delivered, last_position
+from replicator.engine.log.topic_reading import CommittedBlock
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
@@ -169,7 +170,10 @@ class Subscription:
 
         Raises :class:`InvalidAck` if one of the messages is invalid. Then none of them is acknowledged.
         """
-        self._acknowledge([(ack.position, ack.batch_indexes) for ack in acks])
+        if all(ack.batch_indexes is None for ack in acks):
+            self._acknowledge_entries([ack.position for ack in acks])
+        else:
+            self._acknowledge([(ack.position, ack.batch_indexes) for ack in acks])
         durable = self.saved()
         if self.traces is not None:
             self.traces.acknowledged(acks, durable)
@@ -184,7 +188,7 @@ class Subscription:
             acks = [Ack(position) for position in positions]
             self.begin_acknowledge(acks).add_done_callback(lambda durable: told(_error_of(durable)))
             return
-        self._acknowledge([(position, None) for position in positions])
+        self._acknowledge_entries(positions)
         if self.durable:
             self._saver.tell_when_saved(told)
         else:
@@ -207,7 +211,57 @@ class Subscription:
                 self.backlog.consumed(size)
             elif dispatcher is not None and (acked := cursor.acked_indexes(position)) is not None:
                 dispatcher.partly_acknowledged(position, size - len(acked))
-        self.changed(before, local=True, resumes=resumes)
+        self._acknowledged(0, before, resumes=resumes)
+
+    def _acknowledge_entries(self, positions: Sequence[Position]) -> None:
+        """Acknowledge whole entries by the shortest way that can."""
+        if not (self._acknowledge_next(positions[0]) if len(positions) == 1 else self._acknowledge_all(positions)):
+            self._acknowledge([(position, None) for position in positions])
+
+    def _acknowledge_next(self, position: Position) -> bool:
+        """Do what :meth:`_acknowledge` does, if ``position`` is the message directly after mark-delete.
+
+        Return False, and change nothing, for any other position.
+        """
+        before, resumes = self.cursor.mark_delete, self._pump.waits_for_acknowledgements
+        messages = 0
+        if self.backlog.counts and position == (before[0], before[1] + 1) and position in self.topic.log:
+            messages = self.topic.reading.batch_size(position)
+        if not self.cursor.acknowledge_next(position):
+            return False
+        if self._pump.dispatcher is not None:
+            self._pump.dispatcher.acknowledged(position)
+        self._acknowledged(messages, before, resumes=resumes)
+        return True
+
+    def _acknowledge_all(self, positions: Sequence[Position]) -> bool:
+        """Do what :meth:`_acknowledge` does, if all ``positions`` are messages of the log.
+
+        Clients gather acknowledgements for a while. The time that this takes hardly depends on their number. Return
+        False, and change nothing, if one of them is something else.
+        """
+        try:
+            asked = PositionSet(positions)
+        except OverflowError:  # no entry id: clients may ask for anything
+            return False
+        before, resumes = self.cursor.mark_delete, self._pump.waits_for_acknowledgements
+        new = self.cursor.acknowledge_all(asked)
+        if new is None:
+            return False
+        if self._pump.dispatcher is not None:
+            self._pump.dispatcher.acknowledged_all(new)
+        messages = 0
+        try:
+            if self.backlog.counts:
+                messages = sum(map(self.topic.reading.batch_size, new))
+        except EngineError:
+            self.backlog.moved()  # whoever asks next counts them again, and hears the reason
+        self._acknowledged(messages, before, resumes=resumes)
+        return True
+
+    def _acknowledged(self, messages: int, mark_delete_before: Position, *, resumes: bool) -> None:
+        self.backlog.consumed(messages)
+        self.changed(mark_delete_before, local=True, resumes=resumes)
         if resumes:  # a consumer that had too much unacknowledged, or a key that was held, may go on
             self._pump.schedule()
 
@@ -353,14 +407,14 @@ class Subscription:
 
     # What the topic tells.
 
-    def on_appended(self, *, markers: bool) -> None:
-        """The log has new entries: step over markers, and send messages on."""
+    def on_appended(self, new: CommittedBlock | None, *, markers: bool) -> None:
+        """Step over new markers, and send new messages on. ``new`` is the log's last block, if it is in memory."""
         if markers and self.cursor.advance():
             if self._pump.dispatcher is not None:
                 self._pump.dispatcher.acknowledged_through(self.cursor.mark_delete)
             self._news.on_mark_delete(self, local=self.locally_active)
         if self.consumers:
-            self._pump.schedule()
+            self._pump.appended(new)
 
     def on_terminated(self) -> None:
         """Nothing more comes from producers."""

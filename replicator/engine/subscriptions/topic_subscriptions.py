@@ -12,6 +12,7 @@ from typing import Final
 
 from replicator.engine.errors import EngineError, InvalidSeek, NotAllowedError, SubscriptionNotFound
 from replicator.engine.log.store import Store
+from replicator.engine.log.topic_reading import CommittedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.cursor_rows import load_cursors
@@ -256,10 +257,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     # What the topic tells.
 
-    def on_appended(self, *, markers: bool) -> None:
-        """The log has new entries, markers among them or not."""
+    def on_appended(self, new: CommittedBlock | None, *, markers: bool) -> None:
+        """Tell each subscription that the log has new entries. ``new`` is its last block, if that is in memory."""
         for subscription in list(self._by_name.values()):
-            subscription.on_appended(markers=markers)
+            subscription.on_appended(new, markers=markers)
 
     def on_terminated(self) -> None:
         """Nothing more comes from producers."""

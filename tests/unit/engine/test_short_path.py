@@ -7,21 +7,37 @@ import json
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, eventually, message, opened, subscribed
+from engine_support import (
+    PUBLISH_TIME_MS,
+    TOPIC,
+    all_sent,
+    batch,
+    eventually,
+    make_block,
+    make_log,
+    marker,
+    message,
+    opened,
+    subscribed,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.engine.errors import EngineError, InvalidAck
 from replicator.engine.log.entry import decode_entry, encode_entry, may_be_delayed, varint
+from replicator.engine.log.topic_reading import TopicReading
+from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.pump import Pump
+from replicator.engine.subscriptions.pump import ALONE_BYTES_MAX, Pump
 from replicator.engine.types import SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Start
 
+NEVER_MS = 4_000_000_000_000
 positions = st.builds(Position, st.integers(0, 2**63), st.integers(-1, 2**32))
 names = st.text(max_size=5)
 
@@ -53,6 +69,75 @@ def test_an_acknowledgement_does_not_run_dispatch_if_nothing_waits_for_it(
             assert runs == []
             await topic.publish([message()])
             await inbox.holds(4)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER, SubscriptionType.SHARED])
+def test_a_message_that_was_just_committed_is_delivered_without_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, inbox = await subscribed(topic, "sub", kind)
+            published = await topic.publish([message(b"first")])
+            await inbox.holds(1)
+            monkeypatch.setattr(TopicReading, "entries", None)
+            for payload in (b"second", b"third"):
+                published += await topic.publish([message(payload)])
+                await inbox.holds(len(published))
+            published += await topic.publish([batch([b"m"] * 3)])
+            await inbox.holds(4)
+            assert inbox.positions == published
+            assert [each.batch_size for each in inbox.deliveries] == [1, 1, 1, 3]
+            assert [each.origin_position for each in inbox.deliveries] == published
+            payloads = [bytes(decode_entry(each.entry)[1]) for each in inbox.deliveries[:3]]
+            assert payloads == [b"first", b"second", b"third"]
+            observed = engine.writer.latencies.dispatch[engine.cluster]
+            assert sum(observed.counts) == 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("entry", ["marker", "delayed", "large", "copied", "two"])
+def test_whatever_is_committed_next_messages_are_delivered_once_and_in_order(tmp_path: Path, entry: str) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            _, inbox = await subscribed(topic, "sub", SubscriptionType.SHARED)
+            expected = await topic.publish([message(b"first")])
+            await inbox.holds(1)
+            if entry == "marker":
+                await topic.writing.marker(marker())
+            elif entry == "delayed":
+                await topic.publish([delayed()])
+            elif entry == "large":
+                expected += await topic.publish([message(b"x" * ALONE_BYTES_MAX)])
+            elif entry == "two":
+                expected += await topic.publish([message(), message()])
+            else:
+                block = make_block(Position(7, 3), [message(b"other")], origin="eu-west")
+                (extent,) = await topic.writing.copy([CopiedBlock(BEFORE_ALL, block, left_out=True)])
+                expected.append(extent.local_first)
+            expected += await topic.publish([message(b"last")])
+            await inbox.holds(len(expected))
+            assert inbox.positions == expected
+
+    asyncio.run(main())
+
+
+def test_a_consumer_without_permits_gets_a_new_message_once_it_has_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic, "sub", SubscriptionType.SHARED, permits=1)
+            published = [(await topic.publish([message()]))[0] for _ in range(3)]
+            await all_sent(consumer)
+            assert inbox.positions == published[:1]
+            consumer.flow(5)
+            await inbox.holds(3)
+            assert inbox.positions == published
 
     asyncio.run(main())
 
@@ -172,6 +257,71 @@ def test_no_entry_with_a_time_of_delivery_is_taken_for_one_without(
     assert metadata.HasField("deliver_at_time") is (deliver_at is not None)
     if deliver_at is not None:
         assert may_be_delayed(memoryview(entry))
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=8),
+    acknowledged=st.lists(st.tuples(st.integers(-1, 20), st.booleans()), max_size=25),
+    replicated=st.booleans(),
+)
+def test_an_acknowledgement_of_the_next_message_changes_what_any_acknowledgement_changes(
+    runs: list[tuple[int, bool]], acknowledged: list[tuple[int, bool]], replicated: bool
+) -> None:
+    log = make_log(*((1, entries, is_marker) for entries, is_marker in runs))
+    short, usual = (Cursor(log, CursorState(replicated=replicated)) for _ in range(2))
+    for entry, in_order in acknowledged:
+        following = log.next_message(usual.mark_delete)
+        position = following if in_order and following is not None else Position(1, entry)
+        if position in log and position not in log.markers:
+            if not short.acknowledge_next(position):
+                short.acknowledge(position, None, 1)
+            usual.acknowledge(position, None, 1)
+        else:
+            assert not short.acknowledge_next(position)
+        assert short.state == usual.state
+        assert short.state.dirty == usual.state.dirty
+        assert short.state.to_announce == usual.state.to_announce
+        told, expected = short.state.unannounced, usual.state.unannounced
+        assert (told is None) == (expected is None)
+        if told is not None and expected is not None:
+            assert told.positions == expected.positions
+
+
+@given(
+    acknowledged=st.lists(
+        st.tuples(st.integers(0, 11), st.none() | st.sets(st.integers(0, 3), min_size=1)), max_size=8
+    ),
+    through=st.none() | st.integers(0, 11),
+    at=st.integers(0, 11),
+    twins=st.none() | st.tuples(st.integers(0, 5), st.integers(6, 11)),
+)
+def test_entries_that_are_taken_for_untouched_are_delivered_whole(
+    acknowledged: list[tuple[int, set[int] | None]],
+    through: int | None,
+    at: int,
+    twins: tuple[int, int] | None,
+) -> None:
+    log = make_log((1, 12, False))
+    if twins is not None:
+        log.link_twins([(Position(1, twins[0]), Position(1, twins[1]))])
+    cursor = Cursor(log, CursorState())
+    for entry, indexes in acknowledged:
+        cursor.acknowledge(Position(1, entry), indexes, 4)
+    if through is not None:
+        cursor.acknowledge_cumulative(Position(1, through), None, 4)
+
+    def whole(entry: int) -> bool:
+        position = Position(1, entry)
+        return not cursor.passes_over(position) and cursor.acked_indexes(position) is None
+
+    assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_untouched_from(Position(1, at))
+    if not any(indexes for _, indexes in acknowledged) and twins is None:
+        assert cursor.is_untouched_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
+
+
+def delayed() -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS, deliver_at_time=NEVER_MS)
+    return encode_entry(metadata, b"later")
 
 
 def _framed(metadata: bytes, payload: bytes) -> bytes:

@@ -102,6 +102,15 @@ class Dispatcher(ABC):
     def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
         """Give out the candidates of a plan, in order, as far as permits go. The rest will be asked for again."""
 
+    def assign_next(self, position: Position, messages: int) -> int | None:
+        """Give out the entry at ``position``, the first one after :attr:`read_position`, and return its consumer's id.
+
+        Do what :meth:`next_read` and :meth:`assign` would do with it. Return None, and change nothing, if something
+        else comes first, or if only those two methods can decide. None of the entry's messages may be acknowledged, and
+        it must not have a delayed delivery.
+        """
+        return None
+
     @property
     def wake_at_ms(self) -> int | None:
         """When to ask again although nothing has happened, by the wall clock."""

@@ -90,6 +90,17 @@ class SharedDispatcher(ManyActiveDispatcher):
                 self.read_position = position
         return assignments
 
+    def assign_next(self, position: Position, messages: int) -> int | None:
+        if self._replay or self._held.blocked or self._delayed.next_due_ms is not None:
+            return None
+        state, _ = self._next_turn()
+        if state is None:
+            return None
+        state.permits -= messages
+        self._held.add(position, HeldEntry(state.id, messages, 0))
+        self.read_position = position
+        return state.id
+
     @property
     def sends_again(self) -> bool:
         return bool(self._replay)

@@ -93,6 +93,17 @@ class SingleActiveDispatcher(Dispatcher):
                 self.read_position = position
         return assignments
 
+    def assign_next(self, position: Position, messages: int) -> int | None:
+        if self.active is None or self._replay:
+            return None
+        state = self.consumers[self.active]
+        if state.permits <= 0:
+            return None
+        state.permits -= messages
+        state.pending.add(position)
+        self.read_position = position
+        return state.id
+
     @property
     def sends_again(self) -> bool:
         return bool(self._replay)
