@@ -156,7 +156,28 @@ async def reclaim(
     cluster stops answering later, what came back so far stays. Raises :class:`ReclaimPaused` if ``pace`` is paused.
     """
     check_known(topology, without)
-    async with _opened(topology, name) as engine, _asked(topology, name, without, from_directory) as peers:
+    async with _opened(topology, name) as engine:
+        return await reclaim_opened(
+            engine, topology, without=without, from_directory=from_directory, pace=pace, on_progress=on_progress
+        )
+
+
+async def reclaim_opened(
+    engine: Engine,
+    topology: Topology,
+    *,
+    without: frozenset[str] = frozenset(),
+    from_directory: Path | None = None,
+    pace: Pace | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> Reclaimed:
+    """Do the work of :func:`reclaim` in a store that is open already, and that serves nobody yet. Raises the same
+    errors.
+
+    Open the store anew afterwards: what is in memory of its topics is not brought up to date.
+    """
+    name = engine.cluster
+    async with _asked(topology, name, without, from_directory) as peers:
         try:
             async with held_back(engine.supervisor, name, peers):
                 run = _Run(engine, topology, peers, without, pace or Pace(), on_progress)
