@@ -46,10 +46,8 @@ async def store_known(engine: Engine, request: web.Request, cluster: str, counte
             mark = topic.origins.high_water(cluster)
             if mark is None or not may(request, READING, topic.name):
                 continue
-            if _is_deleted(engine, topic, cluster, mark):
-                continue
             topics += 1
-            messages += cluster in topic.origins.message_vector()
+            messages += cluster in topic.origins.message_vector() and not _is_deleted(engine, topic, cluster, mark)
     return StoreOf(engine.cluster, record, newest, topics, messages)
 
 

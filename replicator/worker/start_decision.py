@@ -15,8 +15,9 @@ For a new store; the first rule that applies decides:
 
 2. The operator said ``start``: *serve*.
 3. A peer that told of messages in an earlier try does not answer: *wait* for it.
-4. A peer that answered has something of this cluster: *take back* from all that answered, or *refuse*, as the operator
-   said. An earlier start that was cut off in the middle also goes on.
+4. A peer that answered has something of this cluster: *take back* from all that have, or *refuse*, as the operator
+   said. An earlier start that was cut off in the middle also goes on. A peer that has nothing is not asked for
+   messages: its worker may be waiting for others, too.
 5. A peer answered, and none has anything: *serve*. The others are noted as unasked.
 6. The topology has no other cluster: *serve*.
 7. Nobody answered, and Postgres has rows of an earlier store of this cluster: *wait*. Otherwise: *serve*, and say that
@@ -101,7 +102,8 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Decision to take back messages from the peers ``sources``, without the peers ``unasked``."""
+    """Decision to take back messages from the peers ``sources``, without the peers ``unasked``. The other peers
+    answered that they have nothing."""
 
     sources: tuple[str, ...]
     unasked: frozenset[str]
@@ -146,7 +148,7 @@ def decide(now: Situation) -> Decision:
     if gone:
         return Wait(gone, _waits_for_source(now.cluster, gone, now.silent))
     if now.on_empty_store != REFUSE and (with_anything or now.begun) and now.answers:
-        return TakeBack(tuple(sorted(now.answers)), frozenset(unasked))
+        return TakeBack(with_anything, frozenset(unasked))
     if now.answers:
         return Serve(How.FIRST, unasked)
     if now.begun or (unasked and now.asks and now.index is IndexRows.EARLIER):
@@ -162,17 +164,18 @@ def older_store(cluster: str, place: str, line: StoreLine, answers: Mapping[str,
             found[name] = answer.newest
     if not found:
         return None
-    name, newest = next(iter(found.items()))
+    newest = next(iter(found.values()))
     since = "" if newest.since_ms is None else f", since {_moment(newest.since_ms)}"
     reclaim = f"replicator backup reclaim -f FILE --cluster {cluster}"
+    knows = "knows" if len(found) == 1 else "know"
     return (
         f"data directory {place} has an older store of {cluster} (id {line.store[:SHOWN_CHARS]}…): {_named(found)} "
-        f"{'knows' if len(found) == 1 else 'know'} a newer one (id {newest.line.store[:SHOWN_CHARS]}…{since}), as "
-        "when a volume was not mounted for a while. It does not serve. There are two ways on, and neither loses a "
-        f"confirmed message. Keep the newer store: start the worker with its directory, after `{reclaim} "
-        f"--from-directory {place}` took over what only this store has. Or go back to this store: `{reclaim} "
-        "--from-directory DIR`, with DIR the directory of the newer store, or without --from-directory if that is "
-        "gone; then start the worker"
+        f"{knows} a newer one (id {newest.line.store[:SHOWN_CHARS]}…{since}), as when a volume was not mounted for a "
+        "while, or a backup was restored. The older one does not serve. There are two ways on, and neither loses a "
+        "confirmed message. Keep the newer store: start the worker with its directory, after "
+        f"`{reclaim} --from-directory {place}` took over what only this store has. Or go back to this store: "
+        f"`{reclaim} --from-directory DIR`, with DIR the directory of the newer store, or without --from-directory if "
+        "that is gone; then start the worker"
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -166,9 +166,9 @@ class StoreStart:
                     raise (StoreReplaced if older else EmptyStoreRefused)(reason)
                 case Wait(_, reason):
                     await self._wait(reason)
-                case TakeBack(_, unasked):
-                    had |= {name for name, each in answers.items() if each.topics or each.messages}
-                    done = await self._take_back(answers, had, unasked)
+                case TakeBack(sources, unasked):
+                    had |= set(sources)
+                    done = await self._take_back(answers, sources, had, unasked)
                     begun = True
                     if done is not None:
                         return await self._serve(Serve(How.RECLAIMED, tuple(sorted(silent))), silent, index, answers)
@@ -237,27 +237,30 @@ class StoreStart:
         await self._unless_stopped(asyncio.sleep(ROUND_SECONDS))
 
     async def _take_back(
-        self, answers: Mapping[str, StoreOf], had: set[str], unasked: frozenset[str]
+        self, answers: Mapping[str, StoreOf], sources: Sequence[str], had: set[str], unasked: frozenset[str]
     ) -> Reclaimed | None:
-        """Take back messages from the peers that answered. Return None if one of them does not answer any more."""
-        if not answers:
-            return None
-        reason = f"the worker takes back messages of {self._name} from {', '.join(sorted(answers))}"
+        """Take back messages from the peers ``sources``. Return None if one of them does not answer any more."""
+        reason = f"the worker takes back messages of {self._name} from {', '.join(sources)}"
         self._opening.enter("reclaiming", reason)
         log.warning(
             "the store is new, and other clusters have its messages: taking them back",
             cluster=self._name,
-            sources=sorted(had),
+            sources=list(sources),
             unasked=sorted(unasked),
         )
         engine = await self._store.open()
         await engine.remember(START, {"sources": sorted(had)})
         await _learn_epoch(engine, answers)
-        pace = Pace()
+        pace, nothing = Pace(), frozenset(answers.keys() - set(sources))
         watching = awaited(_pause_when(self._stopping, pace))
         try:
             done = await reclaim_opened(
-                engine, self._topology, without=unasked, pace=pace, on_progress=_Told(self._name, self._opening).tell
+                engine,
+                self._topology,
+                without=unasked,
+                nothing=nothing,
+                pace=pace,
+                on_progress=_Told(self._name, self._opening).tell,
             )
         except ReclaimPaused:
             raise StoppedEarly from None

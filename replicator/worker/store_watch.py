@@ -65,16 +65,15 @@ class StoreWatch:
         await self._task.stop()
 
     def status(self) -> dict[str, Any]:
-        """Return how the worker started, and which clusters could not be asked since."""
+        """Return how the worker started, which clusters could not be asked since, and what the first start on the store
+        found to be lost."""
         row: Mapping[str, Any] = self._engine.store.meta(START) or {}
-        shown = {name: row[name] for name in ("at_ms", "how", "database", "lost") if name in row}
         return {
             "state": "replaced" if self.reason else "serving",
-            "at_ms": None,
             "how": self._started.how.value,
             "database": self._started.index.value,
-            "lost": [],
-            **shown,
+            "first_at_ms": row.get("at_ms"),
+            "lost": list(row.get("lost", ())),
             "unasked": dict(self._unasked),
             "nobody_asked": self._started.nobody_asked and not self._answered,
         }

@@ -105,12 +105,12 @@ def test_a_new_store_serves_only_if_nobody_who_answers_has_anything_or_an_operat
             assert not now.had_messages & now.silent.keys(), "they told of messages"
 
 
-def test_a_worker_takes_back_from_all_that_answer_and_names_the_others() -> None:
-    for now, _ in those(TakeBack):
+def test_a_worker_takes_back_from_all_that_have_something_and_names_those_that_did_not_answer() -> None:
+    for now, peers in those(TakeBack):
         decision = decide(now)
         assert isinstance(decision, TakeBack)
         assert now.on_empty_store == RECLAIM
-        assert set(decision.sources) == now.answers.keys()
+        assert set(decision.sources) == {name for name, kind in peers.items() if kind in ("markers", "messages")}
         assert decision.unasked == now.silent.keys()
 
 

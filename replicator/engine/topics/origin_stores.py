@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,9 +31,16 @@ from itertools import islice
 from typing import Any, Final
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.lineage import CopyWriter, Deletion, NewestStore, OwnTopic, StoreLine
+from replicator.engine.lineage import (
+    PREDECESSORS_MAX,
+    CopyWriter,
+    Deletion,
+    NewestStore,
+    OwnTopic,
+    StoreLine,
+)
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.store_tables import HEAD, TOPIC_KEY
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic import Topic
 from replicator.engine.topics.loaded_topics import LoadedTopics
@@ -198,6 +206,24 @@ class OriginStores:
         return found
 
     # What happens.
+
+    async def take_place(self, of: Sequence[str]) -> None:
+        """Give this store a new id, by which other clusters know that it took the place of the stores ``of``.
+
+        An operator went back to this store, and it has what those had.
+        """
+        head = self._store.head
+        before = [head["store_id"], *head.get("predecessors", ())]
+        replaced = [*of, *(each for each in head.get("replaced", ()) if each not in of)]
+        changed = {
+            **head,
+            "store_id": uuid.uuid4().hex,
+            "predecessors": before[:PREDECESSORS_MAX],
+            "replaced": replaced[:PREDECESSORS_MAX],
+        }
+        await self._writer.put("meta", HEAD.encode(), json.dumps(changed).encode())
+        self._store.head = changed
+        self.line = StoreLine.of_head(changed)
 
     async def save(self) -> None:
         """Delete the rows of deletions that were forgotten. Raises the errors of the store if that fails."""
