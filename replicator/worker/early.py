@@ -60,7 +60,7 @@ class Opening:
     """``opening``, ``asking``, ``waiting`` or ``reclaiming``."""
     reason: str = "the worker is opening its store"
     peers: dict[str, str] = field(default_factory=dict)
-    """What each peer did: ``answered``, or why it did not."""
+    """State of each peer: ``answered``, or the reason why there is no answer."""
     progress: dict[str, Any] = field(default_factory=dict)
     """Progress of taking back messages."""
     engine: Engine | None = None

@@ -25,17 +25,6 @@ from postgres_support import databases_of
 class Losing(Mesh):
     """Clusters A, B and C, whose disks are lost."""
 
-    def launch(self, *names: str, options: tuple[str, ...] = ()) -> None:
-        """Start workers, and do not wait until they are ready."""
-        for name in names:
-            log = self.path / f"{name}.log"
-            arguments = ("worker", "--cluster", name, "-f", "topology.yaml", *options)
-            self._processes[name] = forked_commands.start(arguments, cwd=self.path, stdout=log, stderr=log)
-
-    def start_with(self, name: str, *options: str) -> None:
-        self.launch(name, options=options)
-        self.wait_ready(name)
-
     def readiness(self, name: str) -> tuple[int, Any]:
         """Return status and answer of ``/readyz``; 0 while nobody answers."""
         try:
@@ -242,7 +231,7 @@ def test_a_worker_waits_for_a_peer_if_postgres_has_rows_of_an_earlier_store(mesh
     mesh.launch("A")
     mesh.until(lambda: mesh.readiness("A")[1].get("start", {}).get("state") == "waiting", "it waits")
     mesh.stop()  # SIGTERM ends the wait
-    mesh.start_with("A", "--on-empty-store", "start")
+    mesh.start_empty("A")
     assert mesh.started("A")["how"] == "empty"
 
 
@@ -257,7 +246,7 @@ def test_a_worker_that_is_to_refuse_names_the_command_and_changes_nothing(mesh: 
     assert "replicator backup reclaim -f FILE --cluster A" in done.stderr
     assert not (mesh.data("A") / "log").exists()
     mesh.reclaim("A")
-    mesh.start_with("A", "--on-empty-store", "refuse")
+    mesh.start("A", options=("--on-empty-store", "refuse"))
     assert mesh.messages("A") == 20
 
 
