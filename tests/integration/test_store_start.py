@@ -86,6 +86,8 @@ class Peer:
         async def watched(request: web.Request, handler: Any) -> web.StreamResponse:
             if request.path.endswith("/blocks"):
                 self.reading(request)
+                for _ in range(5):  # whoever was told something by it has a turn before the answer goes
+                    await asyncio.sleep(0)
             response: web.StreamResponse = await handler(request)
             return response
 
