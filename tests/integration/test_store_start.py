@@ -534,6 +534,9 @@ async def test_a_starting_worker_answers_a_few_questions_and_no_others(tmp_path:
         assert status == 503
         assert "&lt;from B&gt;" in page
         assert await asked(url, "/replication/v1/topics") == (503, f"Starting: {opening.reason}\n")
+        status, text = await asked(url, "/admin/v2/clusters")
+        assert status == 503
+        assert '"error": "Starting"' in text
         assert (await asked(url, f"{STORE_OF_ROUTE}?cluster=B"))[0] == 503, "its store is not open"
         opening.has_store = False
         status, text = await asked(url, f"{STORE_OF_ROUTE}?cluster=B&messages=true")
