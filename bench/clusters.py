@@ -22,7 +22,7 @@ from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Cluster, Link, Topology, default_topology, dump
 from replicator.topology.apache import PULSAR_KIND, ApacheSettings
-from replicator.topology.fields import PipelineSettings
+from replicator.topology.fields import START, PipelineSettings, StoreSettings
 from replicator.topology.scalars import EMBEDDED
 from replicator.topology.traces import TracesSettings
 
@@ -37,7 +37,7 @@ class Clusters:
     """
 
     def __init__(self, directory: Path, topology: Topology) -> None:
-        self._topology = topology
+        self._topology = replace(topology, store=StoreSettings(on_empty_store=START))  # runs begin on emptied logs
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {

@@ -22,6 +22,7 @@ from aiohttp.typedefs import Handler, Middleware
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
+from replicator.peering.known_stores import STORE_OF_ROUTE
 from replicator.peering.lineage import LINEAGE_ROUTE
 from replicator.peering.runs import RUNS_ROUTE
 from replicator.running.asking import ASKED_BY
@@ -69,6 +70,8 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", RUNS_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
+    ("GET", STORE_OF_ROUTE): READING,
+    ("POST", STORE_OF_ROUTE): (Action.REPLICATE,),
 }
 """For roles that may do one of these with something."""
 OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {

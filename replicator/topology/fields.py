@@ -69,6 +69,11 @@ SPARK: Final = "spark"
 CLOSED: Final = "closed"
 OPEN: Final = "open"
 ENGINES: Final = (SPARK, EMBEDDED)
+RECLAIM: Final = "reclaim"
+REFUSE: Final = "refuse"
+START: Final = "start"
+ON_EMPTY_STORE: Final = (RECLAIM, REFUSE, START)
+ASK_PEERS_SECONDS_MAX: Final = 600
 DRIVERS: Final = ("worker", "external")
 
 
@@ -431,6 +436,11 @@ class StoreSettings(Section):
     """Bytes of each file that large bodies are written to; 0 keeps them in the store's table."""
     segments_kept: int = Field(default=FREE_KEPT, ge=0, le=1000)
     """Files that nothing lives in any more and that are kept to be used again."""
+    on_empty_store: Annotated[str, choice(ON_EMPTY_STORE)] = RECLAIM
+    """Action of a worker whose store is new while other clusters have messages of its cluster: it takes them back, does
+    not start, or starts empty."""
+    ask_peers_seconds: int = Field(default=5, ge=0, le=ASK_PEERS_SECONDS_MAX)
+    """Seconds for which a starting worker asks other clusters that do not answer; with 0 it asks nobody."""
 
     def written(self) -> dict[str, str | int]:
         """Return the fields in the form of the topology file; some are left out while they have their defaults."""
@@ -441,6 +451,9 @@ class StoreSettings(Section):
             sizes["segment"] = format_size(self.segment)
         if self.segments_kept != FREE_KEPT:
             sizes["segments_kept"] = self.segments_kept
+        for name in ("on_empty_store", "ask_peers_seconds"):  # the previous release does not know them
+            if getattr(self, name) != StoreSettings.model_fields[name].default:
+                sizes[name] = getattr(self, name)
         return sizes
 
     def segments(self) -> SegmentSettings:

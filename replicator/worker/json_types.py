@@ -159,6 +159,26 @@ class RunStatus(TypedDict):
     twins: Annotated[list[TwinStatus], "other live copies of its store; empty if all is well"]
 
 
+class StartStatus(TypedDict):
+    """Start of a worker on its store."""
+
+    state: Annotated[str, "`serving`; `replaced` if another store took the place of its store, so that it ends"]
+    how: Annotated[str, "`usual`; with a new store `first`, `empty` (an operator said so) or `reclaimed`"]
+    database: Annotated[str, "rows of an earlier store in Postgres: `none`, `earlier`, or `away`"]
+    first_at_ms: Annotated[int | None, "when a worker first served on this store; null: before it was noted"]
+    lost: Annotated[list[str], "what the first start found to be lost, in words"]
+    unasked: Annotated[dict[str, str], "clusters that have not answered since the start, each with the reason"]
+    nobody_asked: Annotated[bool, "whether no cluster has answered since the start"]
+
+
+class SeenStore(TypedDict):
+    """Newest store of another cluster that links announced."""
+
+    store: Annotated[str, "its id"]
+    since_ms: Annotated[int | None, "when it was first heard of; null: before it was noted"]
+    earlier: Annotated[list[str], "stores that were the newest before, the last one first"]
+
+
 class WorkerStatus(TypedDict):
     """All that a worker says of itself."""
 
@@ -171,6 +191,8 @@ class WorkerStatus(TypedDict):
     store: Annotated[StoreStatus, "its store"]
     clients: Annotated[ClientsStatus, "connections of clients"]
     run: NotRequired[Annotated[RunStatus, "this start of it; missing from a worker of an earlier version"]]
+    start: NotRequired[Annotated[StartStatus, "how it began; missing from a worker of an earlier version"]]
+    stores: NotRequired[Annotated[dict[str, SeenStore], "by cluster; missing from a worker of an earlier version"]]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]

@@ -23,6 +23,7 @@ from replicator.topology import Topology
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
+from replicator.worker.store_watch import StoreWatch
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
 
@@ -45,6 +46,7 @@ class Parts:
     mending: Mending
     use_elsewhere: UseElsewhere
     watchdog: Watchdog
+    stores: StoreWatch
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

@@ -108,5 +108,6 @@ class Worker:
         if parts.traces is not None:
             parts.traces.change(topology.traces)
         parts.watchdog.use(topology.watchdog)
+        parts.stores.change(topology)
         parts.mending.change(other_workers(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))
