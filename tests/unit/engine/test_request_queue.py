@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,6 +16,7 @@ from replicator.engine.errors import StoreFailed
 from replicator.engine.log.commit import request_queue
 from replicator.engine.log.commit.request_queue import (
     PASSES_MAX,
+    SLOW_COMMIT_SECONDS,
     WAITING_BYTES_MAX,
     WAITING_REQUESTS_MIN,
     Patience,
@@ -121,6 +123,7 @@ def test_a_group_of_many_small_requests_has_what_comes_while_it_waits_a_moment()
             requests._hand_over()
 
         requests = RequestQueue(lambda: None, sleep)
+        requests._taken_at = time.monotonic() + 60  # no slow commit came before
         first, second = [publish() for _ in range(WAITING_REQUESTS_MIN)], later[0]
         for each in first:
             requests.put(each)
@@ -141,6 +144,7 @@ def test_a_message_that_is_sent_alone_or_is_large_waits_for_no_others(requests_a
 
     async def main() -> None:
         requests = RequestQueue(lambda: None, sleep)
+        requests._taken_at = time.monotonic() + 60
         put = [publish(size_bytes) for _ in range(count)]
         for each in put:
             requests.put(each)
@@ -154,10 +158,11 @@ def test_a_message_that_is_sent_alone_or_is_large_waits_for_no_others(requests_a
 def test_groups_wait_for_more_only_while_that_pays(groups: list[tuple[int, int]]) -> None:
     """Each group has a number of requests, and a number that would come while it waits."""
     patience = Patience()
+    assert not patience.waits(100, 100, commit_seconds=SLOW_COMMIT_SECONDS * 2)
     useless = passed = 0
     for requests, more in groups:
         large = requests >= WAITING_REQUESTS_MIN
-        waits = patience.waits(requests, requests)
+        waits = patience.waits(requests, requests, SLOW_COMMIT_SECONDS)
         assert large or not waits
         if waits:
             assert useless == 0 or passed == min(2 ** (useless - 1), PASSES_MAX), "it waits again when it is time"

@@ -43,6 +43,8 @@ WAITING_REQUESTS_MIN: Final = 4
 """Smaller groups do not wait: their clients would wait longer than they do for a commit."""
 WAITING_BYTES_MAX: Final = 256 * 1024
 """Larger groups do not wait: the price of a commit is small beside that of their bytes."""
+SLOW_COMMIT_SECONDS: Final = 0.002
+"""After a commit that took longer, no group waits: more than a wait would bring has come meanwhile."""
 PASSES_MAX: Final = 64
 """Groups that pass without a wait at most, before a wait is tried again: it costs one in a hundred then."""
 
@@ -51,7 +53,7 @@ class Patience:
     """Decision whether a group waits a moment for more requests, by what such waits brought before. Pure.
 
     1. Only a group of many small requests waits: then many clients are at work. A message that is sent alone never
-       waits.
+       waits. Nor does a group after a slow commit.
     2. A wait paid if the group grew by half. If it did not, the next groups do not wait: one after the first such
        wait, and twice as many after each further one, up to a limit.
     """
@@ -63,9 +65,10 @@ class Patience:
         """Number of groups that are still to pass without a wait."""
         self._pause = 1
 
-    def waits(self, requests: int, size_bytes: int) -> bool:
-        """Return whether a group of so many requests and bytes is to wait."""
-        if requests < WAITING_REQUESTS_MIN or size_bytes > WAITING_BYTES_MAX:
+    def waits(self, requests: int, size_bytes: int, commit_seconds: float) -> bool:
+        """Return whether a group of so many requests and bytes is to wait. ``commit_seconds`` is the time that the
+        commit before took."""
+        if requests < WAITING_REQUESTS_MIN or size_bytes > WAITING_BYTES_MAX or commit_seconds > SLOW_COMMIT_SECONDS:
             return False
         if self._passes:
             self._passes -= 1
@@ -107,6 +110,8 @@ class RequestQueue:
         self._ended = False
         self._handed_over_count = 0
         self._taken_count = 0
+        self._taken_at = 0.0
+        """When the thread took the last group: until it comes for the next one, it commits."""
 
     def __len__(self) -> int:
         """Return the number of requests that the event loop handed over and that are in no group yet."""
@@ -180,6 +185,7 @@ class RequestQueue:
         rows_only = True
         rows_wait_until: float | None = None
         waited_with: int | None = None
+        commit_seconds = time.monotonic() - self._taken_at
         full = False
         while not full:
             while self._arrived and not full:
@@ -206,13 +212,14 @@ class RequestQueue:
                     rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
                     self._fetch(max(0, rows_wait_until - now))
             except queue.Empty:
-                if rows_only or waited_with is not None or not self._patience.waits(len(group), size):
+                if rows_only or waited_with is not None or not self._patience.waits(len(group), size, commit_seconds):
                     break
                 waited_with = len(group)
                 self._sleep(MORE_WAIT_SECONDS)
         if waited_with is not None:
             self._patience.waited(waited_with, len(group))
         self._taken_count += len(group)
+        self._taken_at = time.monotonic()
         return group, self._ended and not full
 
     def _fetch(self, wait_seconds: float | None) -> None:
