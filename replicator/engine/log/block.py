@@ -122,6 +122,8 @@ class BlockHeader(NamedTuple):
 
     @property
     def origin_last(self) -> Position:
+        if self.entries == 1:  # a message that was sent alone
+            return self.origin_first
         return Position(self.origin_first.ledger, self.origin_first.entry + self.entries - 1)
 
 

@@ -42,7 +42,8 @@ class AppendedBlock(NamedTuple):
 
     @property
     def last(self) -> Position:
-        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+        entries = self.header.entries
+        return self.position if entries == 1 else Position(self.position.ledger, self.position.entry + entries - 1)
 
 
 class CopiedBlock(NamedTuple):
