@@ -110,11 +110,12 @@ class EngineProducer:
 
         def ended(task: asyncio.Task[list[Position]]) -> None:
             self._not_begun.discard(turn)  # it may be cancelled before it runs
+            error = None if task.cancelled() else task.exception()  # else asyncio logs that nobody asked for it
             if answer.done():
                 return
             if task.cancelled():
                 answer.cancel()
-            elif (error := task.exception()) is not None:
+            elif error is not None:
                 answer.set_exception(error)
             else:
                 answer.set_result(task.result())
