@@ -190,12 +190,12 @@ class Writer:
         if self._requests.full:
             return None
         size = sum(len(copied.block) for copied in blocks)
-        request = CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks, numbered=numbered)
+        future: asyncio.Future[list[Extent]] = self._loop.create_future()
         try:
-            self._requests.put(request)
+            self._requests.put(CopyRequest(future, size, tail=tail, blocks=blocks, numbered=numbered))
         except StoreFailed:  # also if the writer's thread failed a moment ago
             return None
-        return request.future
+        return future
 
     async def publish_staged(
         self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]

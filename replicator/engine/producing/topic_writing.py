@@ -6,6 +6,7 @@ pass the fence of a failover and the gate of the backlog's quota: links and work
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
