@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from replicator.engine.errors import BacklogQuotaHolds, EngineError, TopicTerminated
@@ -43,15 +44,57 @@ CLOSE_SECONDS_MAX: Final = 2.0
 
 
 class _Call:
-    """Entries that go to the engine together. ``result`` is None while they wait for earlier entries of the
-    producer."""
+    """Entries that go to the engine together. The engine gives it their positions, or an error.
 
-    __slots__ = ("result", "sends", "size_bytes")
+    It is an :class:`~replicator.engine.log.requests.Answer`, and not a future: so the receipts of all publishes of a
+    commit are written in one turn of the event loop. ``answered`` is called at once when the outcome is known.
+    """
 
-    def __init__(self, sends: Sends, size_bytes: int, result: asyncio.Future[list[Position]] | None) -> None:
+    __slots__ = ("_answered", "_known", "begun", "error", "positions", "sends", "size_bytes", "task")
+
+    def __init__(self, sends: Sends, size_bytes: int, answered: Callable[[], None]) -> None:
         self.sends = sends
         self.size_bytes = size_bytes
-        self.result = result
+        self.begun = False
+        """Whether the engine has the entries. Not so while they wait for earlier entries of the producer."""
+        self.task: asyncio.Task[list[Position]] | None = None
+        """The task that publishes, if there must be one."""
+        self.positions: list[Position] | None = None
+        self.error: BaseException | None = None
+        self._answered = answered
+        self._known: asyncio.Event | None = None
+
+    def done(self) -> bool:
+        return self.positions is not None or self.error is not None
+
+    def set_result(self, positions: list[Position], /) -> None:
+        self.positions = positions
+        self._tell()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.error = exception
+        self._tell()
+
+    def cancel(self) -> bool:
+        """Give the entries up. What the writer has already is stored."""
+        if self.done():
+            return False
+        self.error = asyncio.CancelledError()
+        if self.task is not None:
+            self.task.cancel()
+        self._tell()
+        return True
+
+    async def known(self) -> None:
+        """Wait until the outcome is known."""
+        if not self.done():
+            self._known = asyncio.Event()
+            await self._known.wait()
+
+    def _tell(self) -> None:
+        if self._known is not None:
+            self._known.set()
+        self._answered()
 
 
 class ProducerSession:
@@ -139,32 +182,31 @@ class ProducerSession:
         if sends is None:
             return
         self._gathered, self._gathered_bytes = None, 0
-        result = None if self._refused else self._begun(sends)
-        self._calls.append(_Call(sends, size_bytes, result))
+        call = _Call(sends, size_bytes, self._confirm)
+        self._calls.append(call)
         self._wire.unanswered.add(self)
-        if result is None:
+        if self._refused:
             self._answer_apart()
         else:
-            result.add_done_callback(self._confirm)
+            self._begin(call)
 
-    def _begun(self, sends: Sends) -> asyncio.Future[list[Position]]:
-        return self.producer.begin_publish(sends.entries, self._order.turn())
+    def _begin(self, call: _Call) -> None:
+        call.begun = True
+        call.task = self.producer.begin_publish(call.sends.entries, self._order.turn(), call)
 
-    def _confirm(self, _: asyncio.Future[list[Position]]) -> None:
+    def _confirm(self) -> None:
         """Answer confirmed calls in their order. If a call was refused, start a task that answers it and all later
         calls."""
         if self._answering:
             return
         while self._calls:
             call = self._calls[0]
-            result = call.result
-            if result is not None and not result.done():
-                return
-            if result is None or result.cancelled() or result.exception() is not None:
-                self._answer_apart()
+            if call.positions is None:
+                if call.error is not None or not call.begun:
+                    self._answer_apart()
                 return
             self._calls.popleft()
-            self._wire.write(self._receipts.write(call.sends, result.result()))
+            self._wire.write(self._receipts.write(call.sends, call.positions))
             self._wire.held(-call.size_bytes)
         self._all_answered()
 
@@ -177,14 +219,14 @@ class ProducerSession:
     async def _answer(self) -> None:
         while self._calls:
             call = self._calls[0]
-            if call.result is None and not self._given_up:
+            if not call.begun and not self._given_up:
                 self._go_on()
                 continue
             try:
-                if call.result is not None:
-                    await asyncio.wait([call.result])
-                    if not call.result.cancelled():
-                        self._wire.write(await self._answers(call.sends, call.result))
+                if call.begun:
+                    await call.known()
+                    if not isinstance(call.error, asyncio.CancelledError):
+                        self._wire.write(await self._answers(call))
             except asyncio.CancelledError:
                 if not self._given_up:
                     raise
@@ -217,15 +259,18 @@ class ProducerSession:
         """All that was refused with an earlier call is settled: what waits behind it goes to the engine."""
         self._refused, self._order = False, PublishOrder()
         for call in self._calls:
-            call.result = self._begun(call.sends)
+            self._begin(call)
 
-    async def _answers(self, sends: Sends, result: asyncio.Future[list[Position]]) -> bytes:
-        try:
-            return self._receipts.write(sends, result.result())
-        except EngineError as error:
-            first, self._refused = not self._refused, True
-            if self._to_be_told(error) or (first and len(sends.entries) == 1):
-                return self._refused_with(sends, error)
+    async def _answers(self, call: _Call) -> bytes:
+        sends, error = call.sends, call.error
+        if call.positions is not None:
+            return self._receipts.write(sends, call.positions)
+        assert error is not None
+        if not isinstance(error, EngineError):
+            raise error
+        first, self._refused = not self._refused, True
+        if self._to_be_told(error) or (first and len(sends.entries) == 1):
+            return self._refused_with(sends, error)
         pieces = sends.halves() if first else (sends,)
         return b"".join([await self._settled(piece) for piece in pieces])
 
@@ -299,6 +344,6 @@ class ProducerSession:
         self._given_up = True
         if self._settling is not None:
             self._settling.cancel()
-        for call in self._calls:
-            if call.result is not None:
-                call.result.cancel()
+        for call in tuple(self._calls):
+            if call.begun:
+                call.cancel()

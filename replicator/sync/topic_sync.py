@@ -38,6 +38,7 @@ class TopicSync:
     """Keeps one topic's replicated subscriptions in step."""
 
     __slots__ = (
+        "_alone",
         "_announcing_since",
         "_applier",
         "_changed_at",
@@ -83,6 +84,8 @@ class TopicSync:
             on_resumed=self._settle,
             on_written=self._on_written,
         )
+        self._alone = not self._peers()
+        """Whether no other cluster gets markers of this topic."""
         self._off: dict[str, None] = {}
         """Subscriptions that are not replicated, so that what was announced of them was ignored."""
         self._changed_at: float | None = None
@@ -180,7 +183,9 @@ class TopicSync:
 
     def on_topology(self) -> None:
         """Links have come or gone, or the namespace's clusters have changed."""
-        self.controller.on_topology(self._peers(), self._shared.routes.origins(self._topic.name), monotonic_ms())
+        peers = self._peers()
+        self._alone = not peers
+        self.controller.on_topology(peers, self._shared.routes.origins(self._topic.name), monotonic_ms())
         self._settle()
 
     def announce_all(self) -> None:
@@ -188,6 +193,11 @@ class TopicSync:
         self._settle()
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
+        """Tell the cores that ``blocks`` are in the log, and act on what they bring."""
+        if self._alone and self._concern_nobody(blocks):
+            last, messages = blocks[-1], sum([block.header.messages for block in blocks])
+            self.controller.on_append(last.last, origin=last.header.origin, messages=messages, now_ms=monotonic_ms())
+            return
         cluster, now_ms = self._shared.engine.cluster, monotonic_ms()
         marker_blocks: list[AppendedBlock] = []
         for block in blocks:
@@ -209,6 +219,18 @@ class TopicSync:
             for name in self._state.exact.waiting_for({block.header.origin for block in blocks}):
                 self._messages_came(name)
         self._settle()
+
+    def _concern_nobody(self, blocks: Sequence[AppendedBlock]) -> bool:
+        """Return whether ``blocks`` hold only messages of this cluster, and the topic has no replicated subscription.
+
+        In a topic without peers such blocks change no deadline, and nothing waits for them.
+        """
+        cluster = self._shared.engine.cluster
+        for block in blocks:
+            header = block.header
+            if header.kind is not BlockKind.MESSAGES or header.origin != cluster:
+                return False
+        return not (self._state.is_loaded or self._topic.subscriptions.any_replicated)
 
     def on_subscription(self, subscription: Subscription) -> None:
         name, cursor = subscription.name, subscription.cursor

@@ -15,6 +15,7 @@ from engine_support import message
 from gateway_support import DEADLINE_SECONDS, BareClient, ServedEngine
 
 from replicator.engine.gate import Closed, Gate
+from replicator.engine.log.requests import Answer
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
@@ -203,13 +204,15 @@ def test_a_receipt_that_comes_late_is_there_before_the_consumer_hears_that_it_is
         (producer,) = gateway.ask(lambda: topic_of(gateway, topic).producers.publishers())
         begin_now = producer.begin_publish
 
-        def begin_late(entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
-            begun = begin_now(entries, turn)
+        def begin_late(entries: Sequence[bytes], turn: Turn, answer: Answer) -> asyncio.Task[list[Position]]:
+            begun: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
+            begin_now(entries, turn, begun)
 
             async def confirmed_late() -> list[Position]:
                 positions = await begun
                 stored.set()
                 await receipt.wait()
+                answer.set_result(positions)
                 return positions
 
             return asyncio.ensure_future(confirmed_late())

@@ -38,7 +38,7 @@ class TrafficMeter:
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
-        messages = sum(block.header.messages for block in blocks)
+        messages = blocks[0].header.messages if len(blocks) == 1 else sum(block.header.messages for block in blocks)
         if not messages:
             return
         slots = self._slots.get(topic.name)

@@ -122,6 +122,8 @@ class BlockHeader(NamedTuple):
 
     @property
     def origin_last(self) -> Position:
+        if self.entries == 1:  # a message that was sent alone
+            return self.origin_first
         return Position(self.origin_first.ledger, self.origin_first.entry + self.entries - 1)
 
 
@@ -157,7 +159,7 @@ def build_block(
     count = len(entries)
     assert 0 < count == len(batch_sizes)
     if count == 1 and not absent and len(entries[0]) < PIECE_BYTES_MIN:
-        return _small_block(
+        return build_small_block(
             kind, origin, incarnation, origin_first, publish_time_ms, entries[0], batch_sizes[0], only, before
         )
     if count <= FEW_ENTRIES_MAX:
@@ -187,7 +189,7 @@ def build_block(
     )
 
 
-def _small_block(
+def build_small_block(
     kind: BlockKind,
     origin: str,
     incarnation: int,
@@ -198,7 +200,7 @@ def _small_block(
     only: frozenset[str] | None,
     before: bytes,
 ) -> bytes:
-    """Encode a block of one small entry, a message that was sent alone.
+    """Encode a block of one entry below :data:`PIECE_BYTES_MIN`, such as a message that was sent alone.
 
     The result equals that of :func:`build_block`, in a third of the time.
     """

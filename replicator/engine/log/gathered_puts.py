@@ -124,7 +124,9 @@ def _begin(owners: Sequence[RowOwner]) -> tuple[list[_Begun], int]:
             _tell(owner, StoreFailed("the rows were not written"))
         else:
             begun.append((owner, rows, prefixes))
-            size_bytes += sum(len(value or b"") for _, _, value in rows)
+            for _, _, value in rows:
+                if value is not None:
+                    size_bytes += len(value)
     return begun, len(owners)
 
 

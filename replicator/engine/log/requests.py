@@ -5,10 +5,9 @@ Values only; what is done with them is in :mod:`replicator.engine.log.commit.gro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.left_out import Hole, LeftOutNote
@@ -43,7 +42,8 @@ class AppendedBlock(NamedTuple):
 
     @property
     def last(self) -> Position:
-        return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
+        entries = self.header.entries
+        return self.position if entries == 1 else Position(self.position.ledger, self.position.entry + entries - 1)
 
 
 class CopiedBlock(NamedTuple):
@@ -119,9 +119,27 @@ class Tail:
     """The topic was terminated: markers and what links bring are appended, but nothing of producers."""
 
 
+class Answer(Protocol):
+    """Receiver of the outcome of one request. An :class:`asyncio.Future` is one.
+
+    The writer calls it on the event loop, once, after the commit. A receiver that is not a future can act at once: the
+    event loop need not run a callback for each request.
+    """
+
+    def done(self) -> bool:
+        """Return whether nobody waits for the outcome any more, such as after a cancellation."""
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def cancel(self) -> bool:
+        """Note that there will be no outcome. Return False if there was one before."""
+
+
 @dataclass(slots=True)
 class Request:
-    future: asyncio.Future[Any]
+    answer: Answer
     bytes: int = 0
     submitted: float = 0.0
     """When it was handed to the writer, by ``time.perf_counter``."""
@@ -365,7 +383,7 @@ class CompactSegmentsRequest(Request):
 class Committed:
     """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
 
-    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+    results: list[tuple[Answer, Any]] = field(default_factory=list)
     appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
     left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
     """By topic, what links noted that they left it out."""

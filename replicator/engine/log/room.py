@@ -73,14 +73,15 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
     total = GROUP_BYTES
     for request in group:
         total += ROW_BYTES
+        if isinstance(request, PublishRequest):  # the usual case
+            total += _row_bytes(request.bytes, elsewhere)
+            continue
         if isinstance(request, CopyRequest):
             for copied in request.blocks:
                 total += 2 * ROW_BYTES + _row_bytes(len(copied.block), elsewhere)
             total += ROW_BYTES * len(request.writes)
         else:
             total += _row_bytes(request.bytes, elsewhere)
-        if isinstance(request, PublishRequest):  # the usual case
-            continue
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
         elif isinstance(request, DeleteTopicsRequest):

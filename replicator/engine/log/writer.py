@@ -26,6 +26,7 @@ from replicator.engine.log.commit.request_queue import RequestQueue
 from replicator.engine.log.gathered_puts import GatheredPuts
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.requests import (
+    Answer,
     AppendedBlock,
     BeginLifeRequest,
     Committed,
@@ -72,7 +73,7 @@ larger block it is longer."""
 class Writer:
     """Queues requests from the event loop and commits them on a thread of its own.
 
-    ``on_committed`` is called on the event loop after each group, before the requests' futures are done.
+    ``on_committed`` is called on the event loop after each group, before the requests are answered.
     """
 
     def __init__(
@@ -189,12 +190,12 @@ class Writer:
         if self._requests.full:
             return None
         size = sum(len(copied.block) for copied in blocks)
-        request = CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks, numbered=numbered)
+        future: asyncio.Future[list[Extent]] = self._loop.create_future()
         try:
-            self._requests.put(request)
+            self._requests.put(CopyRequest(future, size, tail=tail, blocks=blocks, numbered=numbered))
         except StoreFailed:  # also if the writer's thread failed a moment ago
             return None
-        return request.future
+        return future
 
     async def publish_staged(
         self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]
@@ -217,7 +218,7 @@ class Writer:
         self, writes: Sequence[tuple[str, bytes, bytes | None]], *, cleared: Sequence[tuple[str, bytes]] = ()
     ) -> None:
         """In one transaction delete every row under the ``cleared`` prefixes, then set or (with None) delete rows."""
-        size = sum(len(value or b"") for _, _, value in writes)
+        size = sum([len(value or b"") for _, _, value in writes])
         await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
 
     async def open_producer(self, tail: Tail, name: str, *, epoch: int | None, numbered: bool) -> int:
@@ -408,32 +409,31 @@ class Writer:
         size_bytes: int,
         numbered: Sequence[Numbered] | None,
         turn: Turn,
-    ) -> asyncio.Future[list[Position]] | None:
-        """Begin :meth:`publish` of messages for all clusters, and return the future of its result. Return None if the
-        caller would have to wait for room in the queue, or if the writer has failed."""
+        answer: Answer,
+    ) -> bool:
+        """Begin :meth:`publish` of messages for all clusters; ``answer`` receives the positions.
+
+        Return False if nothing was begun: the caller would have to wait for room in the queue, or the writer has
+        failed.
+        """
         if self._requests.full:
-            return None
+            return False
         request = PublishRequest(
-            self._loop.create_future(),
-            size_bytes,
-            tail=tail,
-            entries=entries,
-            batch_sizes=batch_sizes,
-            numbered=numbered,
-            turn=turn,
+            answer, size_bytes, tail=tail, entries=entries, batch_sizes=batch_sizes, numbered=numbered, turn=turn
         )
         try:
             self._requests.put(request)
         except StoreFailed:  # also if the writer's thread failed a moment ago
-            return None
-        return request.future
+            return False
+        return True
 
     async def _submit(self, request: Request) -> Any:
         if self._requests.full:
             await self._requests.enter(request)
         else:
             self._requests.put(request)
-        return await request.future
+        assert isinstance(request.answer, asyncio.Future)
+        return await request.answer
 
     def _check(self) -> None:
         """Raise :class:`StoreFailed` if no request is taken any more."""
@@ -465,10 +465,14 @@ class Writer:
         try:
             self._on_committed(committed)
         finally:  # a listener that fails is a bug; it must not leave those waiting whose writes are durable
-            for future, result in committed.results:
-                if future.done():
+            for answer, result in committed.results:
+                if answer.done():
                     continue
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+                try:
+                    if isinstance(result, Exception):
+                        answer.set_exception(result)
+                    else:
+                        answer.set_result(result)
+                except Exception as error:  # noqa: BLE001 - a bug of this receiver, of which the others must not hear
+                    context = {"message": "a receiver failed to take the outcome of its request", "exception": error}
+                    self._loop.call_exception_handler(context)

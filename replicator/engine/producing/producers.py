@@ -20,6 +20,7 @@ from replicator.engine.errors import EngineError, NotAllowedError, ProducerFence
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.requests import Answer
 from replicator.engine.log.writer import Writer
 from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
 from replicator.engine.producing.publish_order import Turn
@@ -94,16 +95,32 @@ class EngineProducer:
         self.check_open()
         return await self._writing.publish(entries, self, turn)
 
-    def begin_publish(self, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
-        """Begin :meth:`publish`, and return the future of its result. No task is made if neither the call nor an
-        earlier one need wait."""
-        if self._out is None and not self._not_begun:
-            begun = self._writing.begin_publish(entries, self, turn)
-            if begun is not None:
-                return begun
+    def begin_publish(
+        self, entries: Sequence[bytes], turn: Turn, answer: Answer
+    ) -> asyncio.Task[list[Position]] | None:
+        """Begin :meth:`publish`; ``answer`` receives its result later, never within this call.
+
+        Return None if neither the call nor an earlier one need wait. Otherwise return the task that publishes. Whoever
+        cancels it gives the call up.
+        """
+        if self._out is None and not self._not_begun and self._writing.begin_publish(entries, self, turn, answer):
+            return None
         self._not_begun.add(turn)
         task = awaited(self._publish_by_task(entries, turn))
-        task.add_done_callback(lambda _: self._not_begun.discard(turn))  # it may be cancelled before it runs
+
+        def ended(task: asyncio.Task[list[Position]]) -> None:
+            self._not_begun.discard(turn)  # it may be cancelled before it runs
+            error = None if task.cancelled() else task.exception()  # else asyncio logs that nobody asked for it
+            if answer.done():
+                return
+            if task.cancelled():
+                answer.cancel()
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(task.result())
+
+        task.add_done_callback(ended)
         return task
 
     async def _publish_by_task(self, entries: Sequence[bytes], turn: Turn) -> list[Position]:

@@ -40,6 +40,9 @@ _BATCHED_BYTES_MIN: Final = 6
 """The smallest message of a batch: the size of its metadata, and the one field that it must have."""
 
 
+_ONE_MESSAGE: Final = (1,)
+
+
 class CheckedEntries(NamedTuple):
     """Entries that may be published: their size, their batch sizes, and what deduplication looks at, if it is on."""
 
@@ -58,15 +61,16 @@ def check_entries(
     Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first that is wrong, and
     where they are for different clusters: they would have to lie in one block.
     """
+    bytes_max, deduplication = policies.max_message_bytes, policies.deduplication
+    if len(entries) == 1 and not deduplication:
+        size_bytes = len(entries[0])
+        if (bytes_max is None or size_bytes <= bytes_max) and is_plain(entries[0]):  # the usual message sent alone
+            return CheckedEntries(size_bytes, _ONE_MESSAGE, None)
     if not 0 < len(entries) <= PUBLISH_ENTRIES_MAX:
         raise NotAllowedError(f"1 to {PUBLISH_ENTRIES_MAX} entries can be published at once, not {len(entries)}")
     size_bytes = sum(map(len, entries))
     if size_bytes > PUBLISH_BYTES_MAX:
         raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
-    bytes_max, deduplication = policies.max_message_bytes, policies.deduplication
-    within = bytes_max is None or size_bytes <= bytes_max
-    if len(entries) == 1 and not deduplication and within and is_plain(entries[0]):  # the usual message sent alone
-        return CheckedEntries(size_bytes, [1], None)
     batch_sizes: list[int] = []
     numbered: list[Numbered] | None = [] if deduplication else None
     only: set[frozenset[str] | None] = set()
@@ -160,8 +164,9 @@ class PublishGate:
     @property
     def open(self) -> bool:
         """Whether a publish may pass without :meth:`enter`: nothing is held, and nothing to be held."""
-        within = self._policy in (None, QuotaPolicy.CONSUMER_BACKLOG_EVICTION) and self._refusing_holder is None
-        return within and not self._held
+        policy = self._policy
+        within = policy is None or policy is QuotaPolicy.CONSUMER_BACKLOG_EVICTION
+        return within and self._refusing_holder is None and not self._held
 
     def set_refusing_holder(self, name: str | None) -> None:
         """Refuse publishes because that link holds back more of the log than it may; None when none does."""

@@ -16,6 +16,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit.publishing import topic_terminated
+from replicator.engine.log.requests import Answer
 from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy
 from replicator.engine.producing.publish_order import Turn
@@ -81,27 +82,24 @@ class TopicWriting:
             turn.refused(error)
             raise
 
-    def begin_publish(
-        self, entries: Sequence[bytes], producer: PublishingProducer, turn: Turn
-    ) -> asyncio.Future[list[Position]] | None:
-        """Begin :meth:`publish`, and return the future of its result. Return None if the caller must use
-        :meth:`publish`.
+    def begin_publish(self, entries: Sequence[bytes], producer: PublishingProducer, turn: Turn, answer: Answer) -> bool:
+        """Begin :meth:`publish`; ``answer`` receives its result. Return False if the caller must use :meth:`publish`.
 
         That is the case if the call would have to wait or is refused, or if publishes are traced.
         """
         if turn.refusal is not None or not self.gate.open or self._tracing is not None:
-            return None
+            return False
         try:
             checked = check_entries(entries, self._policies.effective, producer.name)
             self._admission.check_producer()
         except EngineError:
-            return None
+            return False
         if checked.only is not None or checked.size_bytes > self._admission.entry_bytes_max:
-            return None
+            return False
         begun = self._writer.begin_publish(
-            self.tail, entries, checked.batch_sizes, checked.size_bytes, checked.numbered, turn
+            self.tail, entries, checked.batch_sizes, checked.size_bytes, checked.numbered, turn, answer
         )
-        if begun is not None:
+        if begun:
             producer.figures.messages += sum(checked.batch_sizes)
             producer.figures.bytes += checked.size_bytes
         return begun

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def appender(store: Store, *, last_id: int = 0, now_ms: int = NOW_MS, salt: int = 5) -> LogAppender:
-    return LogAppender(store.tables, last_id, now_ms, salt, Committed(), GroupBodies(store, 0))
+    return LogAppender(store.tables, last_id, now_ms, lambda: salt, Committed(), GroupBodies(store, 0))
 
 
 def tail() -> Tail:

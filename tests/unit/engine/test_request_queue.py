@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from replicator.engine.errors import StoreFailed
 from replicator.engine.log.commit import request_queue
-from replicator.engine.log.commit.request_queue import RequestQueue
+from replicator.engine.log.commit.request_queue import (
+    PASSES_MAX,
+    SLOW_COMMIT_SECONDS,
+    WAITING_BYTES_MAX,
+    WAITING_REQUESTS_MIN,
+    Patience,
+    RequestQueue,
+)
 from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
 
 
@@ -102,6 +110,67 @@ def test_a_group_of_rows_waits_a_moment_for_the_appends_that_they_cause(monkeypa
         assert await taken == ([first, second, third], False)
 
     with_queue(act)
+
+
+def test_a_group_of_many_small_requests_has_what_comes_while_it_waits_a_moment() -> None:
+    async def main() -> None:
+        later: list[list[Request]] = [[publish() for _ in range(9)], [rows()]]
+
+        def sleep(seconds: float) -> None:
+            assert seconds == request_queue.MORE_WAIT_SECONDS
+            for each in later.pop(0):
+                requests.put(each)
+            requests._hand_over()
+
+        requests = RequestQueue(lambda: None, sleep)
+        requests._taken_at = time.monotonic() + 60  # no slow commit came before
+        first, second = [publish() for _ in range(WAITING_REQUESTS_MIN)], later[0]
+        for each in first:
+            requests.put(each)
+        await asyncio.sleep(0)
+        assert requests.take_group() == ([*first, *second], False), "it waits once"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "requests_and_bytes", [(WAITING_REQUESTS_MIN - 1, 1), (WAITING_REQUESTS_MIN, WAITING_BYTES_MAX)]
+)
+def test_a_message_that_is_sent_alone_or_is_large_waits_for_no_others(requests_and_bytes: tuple[int, int]) -> None:
+    count, size_bytes = requests_and_bytes
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    async def main() -> None:
+        requests = RequestQueue(lambda: None, sleep)
+        requests._taken_at = time.monotonic() + 60
+        put = [publish(size_bytes) for _ in range(count)]
+        for each in put:
+            requests.put(each)
+        await asyncio.sleep(0)
+        assert requests.take_group() == (put, False)
+
+    asyncio.run(main())
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 300)), max_size=300))
+def test_groups_wait_for_more_only_while_that_pays(groups: list[tuple[int, int]]) -> None:
+    """Each group has a number of requests, and a number that would come while it waits."""
+    patience = Patience()
+    assert not patience.waits(100, 100, commit_seconds=SLOW_COMMIT_SECONDS * 2)
+    useless = passed = 0
+    for requests, more in groups:
+        large = requests >= WAITING_REQUESTS_MIN
+        waits = patience.waits(requests, requests, SLOW_COMMIT_SECONDS)
+        assert large or not waits
+        if waits:
+            assert useless == 0 or passed == min(2 ** (useless - 1), PASSES_MAX), "it waits again when it is time"
+            patience.waited(requests, requests + more)
+            useless, passed = (0 if 2 * more >= requests else useless + 1), 0
+        elif large:
+            assert useless > 0, "while waits pay, every large group waits"
+            passed += 1
 
 
 def test_a_group_of_rows_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

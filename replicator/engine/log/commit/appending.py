@@ -15,7 +15,7 @@ old backup does not hand out an id again, and no block is written over another.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -49,9 +49,15 @@ class LogAppender:
     __slots__ = ("_before", "_bodies", "_committed", "_dbs", "_ends", "_first_id", "_now_ms", "_salt", "last_id")
 
     def __init__(
-        self, dbs: dict[str, Any], last_id: int, now_ms: int, salt: int, committed: Committed, bodies: GroupBodies
+        self,
+        dbs: dict[str, Any],
+        last_id: int,
+        now_ms: int,
+        salt: Callable[[], int],
+        committed: Committed,
+        bodies: GroupBodies,
     ) -> None:
-        """``salt`` is random, 0 to :data:`ID_SALTS` - 1."""
+        """``salt`` returns a random number, 0 to :data:`ID_SALTS` - 1. It is asked only for a new id."""
         self._dbs = dbs
         self._bodies = bodies
         self._now_ms = now_ms
@@ -67,7 +73,7 @@ class LogAppender:
     def new_id(self) -> int:
         """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
         tells apart two lives of a store that was put back together with its clock."""
-        self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt)
+        self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt())
         return self.last_id
 
     def remember(self, tail: Tail) -> None:
@@ -133,9 +139,12 @@ class LogAppender:
         ``prefixed`` begins with the :meth:`prefix`, and the block follows.
         """
         first = header.origin_first
-        key = tables.BLOCK_KEY.pack(tail.topic_id, *first)
-        self._put(txn, tail, key, header, self._row(txn, tail, key, header, prefixed, prefixed=True))
+        key = tables.BLOCK_KEY.pack(tail.topic_id, first[0], first[1])
         size = len(prefixed) - tables.LOCAL_PREFIX.size
+        row: Buffer = prefixed
+        if self._bodies.takes(size):
+            row = self._row(txn, tail, key, header, prefixed, prefixed=True)
+        self._put(txn, tail, key, header, row)
         kept = memoryview(prefixed)[tables.LOCAL_PREFIX.size :] if size <= KEPT_BYTES_MAX else None
         self._note(tail, AppendedBlock(first, header, size, block=kept))
 

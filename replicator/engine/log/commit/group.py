@@ -15,7 +15,7 @@ The group runs on the thread of :mod:`replicator.engine.log.writer`. It only pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import lmdb
@@ -91,12 +91,18 @@ class CommitGroup:
     )
 
     def __init__(
-        self, store: Store, last_id: int, now_ms: int, salt: int, appended_bytes: int, contents: Contents
+        self,
+        store: Store,
+        last_id: int,
+        now_ms: int,
+        salt: Callable[[], int],
+        appended_bytes: int,
+        contents: Contents,
     ) -> None:
         """Prepare a transaction.
 
-        ``salt`` is random, 0 to :data:`~replicator.engine.log.commit.appending.ID_SALTS` - 1. ``appended_bytes`` is
-        about how much the group appends. ``contents`` is the cache of decompressed entries.
+        ``salt`` returns a random number, see :class:`~replicator.engine.log.commit.appending.LogAppender`.
+        ``appended_bytes`` is about how much the group appends. ``contents`` is the cache of decompressed entries.
         """
         self._store = store
         self._cluster = cluster = store.cluster
@@ -130,7 +136,7 @@ class CommitGroup:
                 result = self._write_one(txn, request)
             except EngineError as error:
                 result = error
-            self.committed.results.append((request.future, result))
+            self.committed.results.append((request.answer, result))
         publishes.end(txn)
         if self._deduplication.comparing.wants:
             raise ContentsNeeded

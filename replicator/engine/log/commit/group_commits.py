@@ -87,18 +87,17 @@ class GroupCommits:
         if self.broken is not None:
             return refused(group, StoreFailed(self.broken))
         appends = [request for request in group if isinstance(request, APPENDS)]
-        append_bytes = sum(request.bytes for request in appends)
-        if append_bytes and not self._store.has_room(append_bytes):
+        append_bytes = sum([request.bytes for request in appends])
+        table_bytes = self._store.table_bytes()
+        if append_bytes and not self._store.has_room(append_bytes, table_bytes):
             return self._commit_in_halves(group)
         if self._beyond_limit is not None and append_bytes >= self._beyond_limit:
             self._beyond_limit = None
         in_segments = self._store.segments.settings.sizes(append_bytes)
-        if (full := self._take_room(group, in_segments, appends=bool(appends))) is not None:
+        if (full := self._take_room(group, in_segments, table_bytes, appends=bool(appends))) is not None:
             return self._commit_what_fits(group, appends, in_segments, full)
         contents = self._contents
-        batch = CommitGroup(
-            self._store, self._last_id, self._wall_clock_ms(), secrets.randbelow(ID_SALTS), append_bytes, contents
-        )
+        batch = CommitGroup(self._store, self._last_id, self._wall_clock_ms(), _salt, append_bytes, contents)
         try:
             with self._store.commit_lock, self._store.env.begin(write=True) as txn:
                 batch.write(txn, group)
@@ -125,7 +124,7 @@ class GroupCommits:
         contents.settle()
         self._last_id = batch.last_id
         self.count += 1
-        batch.committed.bytes = sum(request.bytes for request in group)
+        batch.committed.bytes = sum([request.bytes for request in group])
         published = [
             each.submitted for each in group if isinstance(each, PublishRequest) and each.kind is BlockKind.MESSAGES
         ]
@@ -133,9 +132,12 @@ class GroupCommits:
             batch.committed.publishes, batch.committed.oldest_publish = len(published), published[0]
         return batch.committed
 
-    def _take_room(self, group: Sequence[Request], in_segments: range, *, appends: bool) -> str | None:
-        """Reserve disk space for ``group``. Return the reason if the disk has too little, or None."""
-        return self.disk_room.take(self._store.table_bytes(), most_bytes(group, in_segments), appends=appends)
+    def _take_room(
+        self, group: Sequence[Request], in_segments: range, table_bytes: int, *, appends: bool
+    ) -> str | None:
+        """Reserve disk space for ``group`` behind the table's last page. Return the reason if the disk has too little,
+        or None."""
+        return self.disk_room.take(table_bytes, most_bytes(group, in_segments), appends=appends)
 
     def _commit_what_fits(
         self, group: list[Request], appends: Sequence[Request], in_segments: range, full: str
@@ -146,7 +148,8 @@ class GroupCommits:
         """
         asking = appends or group
         smallest = min(asking, key=lambda request: request.bytes)
-        if len(group) > 1 and self._take_room([smallest], in_segments, appends=bool(appends)) is None:
+        table_bytes = self._store.table_bytes()
+        if len(group) > 1 and self._take_room([smallest], in_segments, table_bytes, appends=bool(appends)) is None:
             return self._commit_in_halves(group, full)
         self.disk_room.refused(most_bytes([smallest], in_segments), appends=bool(appends))
         committed = refused(asking, StoreFull(full))
@@ -170,9 +173,13 @@ class GroupCommits:
         return committed
 
 
+def _salt() -> int:
+    return secrets.randbelow(ID_SALTS)
+
+
 def refused(group: Sequence[Request], error: EngineError) -> Committed:
     """Refuse every request of ``group`` with ``error``, and return the results."""
     for request in group:
         if isinstance(request, PublishRequest) and request.turn is not None:
             request.turn.refused(error)
-    return Committed([(request.future, error) for request in group], bytes=sum(r.bytes for r in group))
+    return Committed([(request.answer, error) for request in group], bytes=sum(r.bytes for r in group))

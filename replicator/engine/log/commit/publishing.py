@@ -21,7 +21,16 @@ from typing import Final
 import lmdb
 
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TopicNotFound, TopicTerminated
-from replicator.engine.log.block import BLOCK_ENTRIES_MAX, BlockHeader, BlockKind, Buffer, build_block, columns_begin
+from replicator.engine.log.block import (
+    BLOCK_ENTRIES_MAX,
+    PIECE_BYTES_MIN,
+    BlockHeader,
+    BlockKind,
+    Buffer,
+    build_block,
+    build_small_block,
+    columns_begin,
+)
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.requests import Committed, PublishRequest, PublishStagedRequest, StagedPart, Tail
@@ -120,7 +129,7 @@ class PublishRuns:
     def _refuse(self, request: PublishRequest, error: EngineError) -> None:
         if request.turn is not None and not self._deduplication.comparing.wants:  # otherwise the group is written again
             request.turn.refused(error)
-        self._committed.results.append((request.future, error))
+        self._committed.results.append((request.answer, error))
 
     def end(self, txn: lmdb.Transaction) -> None:
         """End the runs of all topics: append the gathered publishes of each topic as one block."""
@@ -143,39 +152,40 @@ class PublishRuns:
         count = len(entries)
         assert count <= BLOCK_ENTRIES_MAX
         if not count:
-            self._committed.results += [(request.future, [DUPLICATE] * len(request.entries)) for request in run]
+            self._committed.results += [(request.answer, [DUPLICATE] * len(request.entries)) for request in run]
             return
-        first = self._appender.next_own_position(tail, self._cluster)
-        block = build_block(
-            kind=kind,
-            origin=self._cluster,
-            incarnation=tail.incarnation,
-            origin_first=first,
-            publish_time_ms=self._now_ms,
-            entries=entries,
-            batch_sizes=sizes,
-            only=only,
-            before=self._appender.prefix(tail),
-        )
-        header = BlockHeader(
-            kind,
-            self._cluster,
-            tail.incarnation,
-            first,
-            count,
-            sum(sizes),
-            self._now_ms,
-            self._columns_at if only is None else columns_begin(self._cluster, only),
-            0,
-            only,
-        )
-        self._appender.append_own(txn, tail, header, block)
+        cluster, appender, incarnation, now_ms = self._cluster, self._appender, tail.incarnation, self._now_ms
+        first = appender.next_own_position(tail, cluster)
+        if count == 1 and len(entries[0]) < PIECE_BYTES_MIN:  # the usual message sent alone
+            messages, last = sizes[0], first
+            block = build_small_block(
+                kind, cluster, incarnation, first, now_ms, entries[0], messages, only, appender.prefix(tail)
+            )
+        else:
+            messages, last = sum(sizes), Position(first.ledger, first.entry + count - 1)
+            block = build_block(
+                kind=kind,
+                origin=cluster,
+                incarnation=incarnation,
+                origin_first=first,
+                publish_time_ms=now_ms,
+                entries=entries,
+                batch_sizes=sizes,
+                only=only,
+                before=appender.prefix(tail),
+            )
+        columns_at = self._columns_at if only is None else columns_begin(cluster, only)
+        header = BlockHeader(kind, cluster, incarnation, first, count, messages, now_ms, columns_at, 0, only)
+        appender.append_own(txn, tail, header, block)
         if kind is BlockKind.MESSAGES and request.numbered is not None:
             numbered = [each for request in run for each in _numbered_stored(request)]
             self._deduplication.record(txn, tail, first, numbered)
         if kind is not BlockKind.LOCAL_MARKERS:  # no link carries them, so no other cluster can come up to them
-            self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, header.origin_last))
-        self._answer(run, first)
+            appender.put_high_water(txn, tail, cluster, HighWater(incarnation, last))
+        if len(run) == 1 and request.stored is None and count == 1 and request.noted is None:
+            self._committed.results.append((request.answer, [first]))
+        else:
+            self._answer(run, first)
 
     def _answer(self, run: list[PublishRequest], first: Position) -> None:
         """Each request's positions, of a block that begins at ``first``."""
@@ -191,7 +201,7 @@ class PublishRuns:
                 for stored in request.stored:
                     positions.append(Position(ledger, at) if stored else DUPLICATE)
                     at += stored
-            results.append((request.future, positions))
+            results.append((request.answer, positions))
             if request.noted is not None:
                 self._committed.noted.append((request.noted, positions))
 
@@ -211,7 +221,7 @@ class PublishRuns:
                 self.join(
                     txn,
                     PublishRequest(
-                        request.future,
+                        request.answer,
                         sum(map(len, piece.entries)),
                         tail=part.tail,
                         entries=piece.entries,

@@ -8,6 +8,8 @@ for room; 11, the queue is bounded in bytes.
 2. While the queue is full, callers wait, and whoever comes later waits behind them.
 3. The thread takes a group: what was handed over, up to a limit. If all of it writes rows only, the thread waits a
    moment: these rows often cause appends, which follow at once.
+4. A group of many small requests waits a moment, too, while that pays (:class:`Patience`). Each commit has a price,
+   whatever it holds, so clients of many topics are served faster by fewer commits.
 """
 
 from __future__ import annotations
@@ -35,16 +37,62 @@ TURN_BYTES_MAX: Final = 256 * 1024
 on."""
 ROWS_WAIT_SECONDS: Final = 0.0005
 """What tells other clusters of an acknowledgement follows the save of its cursor by less."""
+MORE_WAIT_SECONDS: Final = 0.0005
+"""Time that a group waits for more requests: about as long as a commit takes."""
+WAITING_REQUESTS_MIN: Final = 4
+"""Smaller groups do not wait: their clients would wait longer than they do for a commit."""
+WAITING_BYTES_MAX: Final = 256 * 1024
+"""Larger groups do not wait: the price of a commit is small beside that of their bytes."""
+SLOW_COMMIT_SECONDS: Final = 0.002
+"""After a commit that took longer, no group waits: more than a wait would bring has come meanwhile."""
+PASSES_MAX: Final = 64
+"""Groups that pass without a wait at most, before a wait is tried again: it costs one in a hundred then."""
+
+
+class Patience:
+    """Decision whether a group waits a moment for more requests, by what such waits brought before. Pure.
+
+    1. Only a group of many small requests waits: then many clients are at work. A message that is sent alone never
+       waits. Nor does a group after a slow commit.
+    2. A wait paid if the group grew by half. If it did not, the next groups do not wait: one after the first such
+       wait, and twice as many after each further one, up to a limit.
+    """
+
+    __slots__ = ("_passes", "_pause")
+
+    def __init__(self) -> None:
+        self._passes = 0
+        """Number of groups that are still to pass without a wait."""
+        self._pause = 1
+
+    def waits(self, requests: int, size_bytes: int, commit_seconds: float) -> bool:
+        """Return whether a group of so many requests and bytes is to wait. ``commit_seconds`` is the time that the
+        commit before took."""
+        if requests < WAITING_REQUESTS_MIN or size_bytes > WAITING_BYTES_MAX or commit_seconds > SLOW_COMMIT_SECONDS:
+            return False
+        if self._passes:
+            self._passes -= 1
+            return False
+        return True
+
+    def waited(self, before: int, after: int) -> None:
+        """Note by how many requests a group grew while it waited."""
+        if 2 * after >= 3 * before:
+            self._pause = 1
+        else:
+            self._passes = self._pause
+            self._pause = min(2 * self._pause, PASSES_MAX)
 
 
 class RequestQueue:
     """Queue that takes requests on the event loop and gives them in groups to the writer's thread.
 
-    ``check`` raises an error if no more requests are accepted.
+    ``check`` raises an error if no more requests are accepted. ``sleep`` stops the writer's thread for some seconds.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
         self._check = check
+        self._sleep = sleep
         self._loop = asyncio.get_running_loop()
         self._turn: list[Request] = []
         """Requests of this turn of the event loop that are not handed over yet."""
@@ -56,11 +104,14 @@ class RequestQueue:
         self._entrance = asyncio.Lock()
         self._entering = 0
         """How many callers wait for room: whoever comes later must wait behind them."""
+        self._patience = Patience()
         self._arrived: deque[Request] = deque()
         """Requests that the thread has fetched and not taken into a group yet."""
         self._ended = False
         self._handed_over_count = 0
         self._taken_count = 0
+        self._taken_at = 0.0
+        """When the thread took the last group: until it comes for the next one, it commits."""
 
     def __len__(self) -> int:
         """Return the number of requests that the event loop handed over and that are in no group yet."""
@@ -133,8 +184,11 @@ class RequestQueue:
         size = published = 0
         rows_only = True
         rows_wait_until: float | None = None
-        while True:
-            while self._arrived:
+        waited_with: int | None = None
+        commit_seconds = time.monotonic() - self._taken_at
+        full = False
+        while not full:
+            while self._arrived and not full:
                 request = self._arrived.popleft()
                 group.append(request)
                 size += request.bytes
@@ -143,10 +197,11 @@ class RequestQueue:
                     rows_only = False
                 elif rows_only:
                     rows_only = isinstance(request, PutManyRequest)
-                if size >= GROUP_BYTES_MAX or published >= GROUP_PUBLISH_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX:
-                    return self._taken(group), False
-            if self._ended:
-                return self._taken(group), True
+                full = (
+                    size >= GROUP_BYTES_MAX or published >= GROUP_PUBLISH_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX
+                )
+            if full or self._ended:
+                break
             try:
                 if not group:
                     self._fetch(None)
@@ -157,11 +212,15 @@ class RequestQueue:
                     rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
                     self._fetch(max(0, rows_wait_until - now))
             except queue.Empty:
-                return self._taken(group), False
-
-    def _taken(self, group: list[Request]) -> list[Request]:
+                if rows_only or waited_with is not None or not self._patience.waits(len(group), size, commit_seconds):
+                    break
+                waited_with = len(group)
+                self._sleep(MORE_WAIT_SECONDS)
+        if waited_with is not None:
+            self._patience.waited(waited_with, len(group))
         self._taken_count += len(group)
-        return group
+        self._taken_at = time.monotonic()
+        return group, self._ended and not full
 
     def _fetch(self, wait_seconds: float | None) -> None:
         """Fetch the requests that were handed over next. Wait at most ``wait_seconds``; None waits without a limit.
