@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import failures_at_once
+import files_read
 import pytest
 from commands_built_once import build_commands_once
 from hypothesis import settings
@@ -35,6 +36,8 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     build_commands_once()
+    if files_read.WANTED:
+        config.pluginmanager.register(files_read.FilesRead(Path(files_read.WANTED)))
     if not hasattr(config, "workerinput") and config.option.basetemp is None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
         # that all its runs share to others at the start of each run: so each run has one of its own.
