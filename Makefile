@@ -86,6 +86,8 @@ lock: venv  ## resolve the lock file again (needs uv)
 	.ci/image-locks
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" .ci/site/requirements.in -o .ci/site/requirements.lock
+	echo uv | uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" - -o .ci/uv.lock
 
 metrics-page: venv  ## write docs/metrics.md from the metrics that the code declares
 	$(BIN)/python -m replicator.api.metrics.reference > docs/metrics.md

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import failures_at_once
 import files_read
+import longest_first
 import pytest
 from commands_built_once import build_commands_once
 from hypothesis import settings
@@ -95,7 +96,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     to: each test went to whichever process was free, and both had Spark, Postgres and every module's fixtures."""
     from xdist.scheduler import LoadScopeScheduling
 
+    config.pluginmanager.register(longest_first.GroupsTimed(group_of, longest_first.STORE))
+
     class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def __init__(self, config: pytest.Config, log: Any) -> None:
+            super().__init__(config, log)
+            self.workqueue = longest_first.LongestFirst(longest_first.load(longest_first.STORE))
+
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 

@@ -87,8 +87,13 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     keyed = {"helm chart", "helm chart-and-program", "helm pods", "packages packages", "docs site", "browser browser"}
     assert set(ran[4:-1]) == keyed | {"monitoring"}
     assert ran[-1] == "pythons"
-    times = said.partition("== what each part took\n")[2]
-    assert [line.split(" s  ")[1] for line in times.splitlines()][:3] == ["make venv", "make test", "make e2e"]
+    times = said.partition("== what each part took, and of one core\n")[2]
+    assert [line.split(" %  ")[1] for line in times.splitlines()][:4] == [
+        "make venv",
+        "make test",
+        "make e2e",
+        ".ci/peers",
+    ]
 
     status, said = project.run()
     assert status == 0
@@ -104,9 +109,9 @@ def test_a_failed_step_is_shown_last_and_the_others_of_its_lane_run_all_the_same
     ran = project.done()
     assert {"helm chart", "helm chart-and-program", "helm pods", "packages packages"} <= set(ran)
     assert "pythons" not in ran
-    shown, _, times = said.partition("== what each part took\n")
+    shown, _, times = said.partition("== what each part took, and of one core\n")
     assert shown.endswith("== chart failed\nbroken\n")
-    assert "  chart\n" in times
+    assert " %  chart\n" in times
 
 
 def test_an_interrupted_run_ends_the_steps_that_it_started(project: Project) -> None:
