@@ -116,7 +116,7 @@ def uv_that(project: Path, behaves: str) -> None:
         archive.writestr("uv-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: uv\nVersion: 1\n")
         archive.writestr("uv-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         program = zipfile.ZipInfo("uv-1.data/scripts/uv")
-        program.external_attr = 0o755 << 16
+        program.external_attr = 0o100755 << 16  # a regular file that may be run
         archive.writestr(program, f"#!/bin/sh\n{behaves}\n")
         archive.writestr("uv-1.dist-info/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
