@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ MAKEFILE = """
 venv:
 \t@mkdir -p .venv/bin && ln -sf "$(PYTHON)" .venv/bin/python && echo venv >>done
 test e2e:
-\t@echo $@ >>done
+\t@echo $@ >>done; echo "addopts of $@:$$PYTEST_ADDOPTS"
 """
 PYTHONS = f"""#!/bin/sh
 if [ "${{1:-}}" = oldest ]; then echo {sys.executable}; else echo pythons >>done; fi
@@ -56,7 +57,8 @@ class Project:
     def start(self) -> subprocess.Popen[str]:
         """Begin a run."""
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.cache)}
-        environment.pop("REPLICATOR_CI_ALL", None)
+        for name in ("REPLICATOR_CI_ALL", "PYTEST_ADDOPTS"):
+            environment.pop(name, None)
         out = subprocess.PIPE
         return subprocess.Popen([self.path / ".ci" / "run"], env=environment, stdout=out, stderr=out, text=True)
 
@@ -87,6 +89,10 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     keyed = {"helm chart", "helm chart-and-program", "helm pods", "packages packages", "docs site", "browser browser"}
     assert set(ran[4:-1]) == keyed | {"monitoring"}
     assert ran[-1] == "pythons"
+    (twice,) = re.findall(r"addopts of e2e: --deselect=(\S+)\n", said)
+    file, _, name = twice.partition("::")
+    assert f"def {name}(" in (CI.parent / file).read_text()
+    assert "addopts of test: --ignore=tests/helm/static\n" in said
     times = said.partition("== what each part took, and of one core\n")[2]
     assert [line.split(" %  ")[1] for line in times.splitlines()][:4] == [
         "make venv",
