@@ -57,7 +57,7 @@ class Project:
     def start(self) -> subprocess.Popen[str]:
         """Begin a run."""
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.cache)}
-        for name in ("REPLICATOR_CI_ALL", "PYTEST_ADDOPTS"):
+        for name in ("REPLICATOR_CI_ALL", "PYTEST_ADDOPTS", "PYTHON"):
             environment.pop(name, None)
         out = subprocess.PIPE
         return subprocess.Popen([self.path / ".ci" / "run"], env=environment, stdout=out, stderr=out, text=True)
