@@ -17,8 +17,12 @@ SCRIPTS = ("peers", "helm", "packages", "docs", "monitoring", "browser")
 STEPS = ("chart", "chart-and-program", "pods", "packages", "site", "browser")
 
 MAKEFILE = """
+.PHONY: venv lint test e2e
 venv:
 \t@mkdir -p .venv/bin && ln -sf "$(PYTHON)" .venv/bin/python && echo venv >>done
+lint:
+\t@[ ! -e unclean ] || { echo unclean && exit 1; }
+test: lint
 test e2e:
 \t@echo $@ >>done; echo "addopts of $@:$$PYTEST_ADDOPTS"
 """
@@ -94,12 +98,9 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     assert f"def {name}(" in (CI.parent / file).read_text()
     assert "addopts of test: --ignore=tests/helm/static\n" in said
     times = said.partition("== what each part took, and of one core\n")[2]
-    assert [line.split(" %  ")[1] for line in times.splitlines()][:4] == [
-        "make venv",
-        "make test",
-        "make e2e",
-        ".ci/peers",
-    ]
+    named = [line.split(" %  ")[1] for line in times.splitlines()]
+    assert [each for each in named if each != "lint"][:4] == ["make venv", "make test", "make e2e", ".ci/peers"]
+    assert named.count("lint") == 1
 
     status, said = project.run()
     assert status == 0
@@ -118,6 +119,14 @@ def test_a_failed_step_is_shown_last_and_the_others_of_its_lane_run_all_the_same
     shown, _, times = said.partition("== what each part took, and of one core\n")
     assert shown.endswith("== chart failed\nbroken\n")
     assert " %  chart\n" in times
+
+
+def test_lint_runs_beside_the_tests_and_what_it_finds_ends_the_run(project: Project) -> None:
+    (project.path / "unclean").touch()
+    status, said = project.run()
+    assert status != 0
+    assert project.done() == ["venv", "test"]
+    assert "== lint failed\nunclean\n" in said
 
 
 def test_an_interrupted_run_ends_the_steps_that_it_started(project: Project) -> None:
