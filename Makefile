@@ -55,6 +55,7 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_drill_topics.py tests/e2e/test_soak.py tests/integration/test_verify_large.py \
 		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
+	.ci/pythons between
 
 fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
@@ -85,6 +86,8 @@ lock: venv  ## resolve the lock file again (needs uv)
 	.ci/image-locks
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" .ci/site/requirements.in -o .ci/site/requirements.lock
+	echo uv | uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" - -o .ci/uv.lock
 
 metrics-page: venv  ## write docs/metrics.md from the metrics that the code declares
 	$(BIN)/python -m replicator.api.metrics.reference > docs/metrics.md

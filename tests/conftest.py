@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import failures_at_once
+import files_read
+import longest_first
 import pytest
 from commands_built_once import build_commands_once
 from hypothesis import settings
@@ -35,6 +37,8 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     build_commands_once()
+    if files_read.WANTED:
+        config.pluginmanager.register(files_read.FilesRead(Path(files_read.WANTED)))
     if not hasattr(config, "workerinput") and config.option.basetemp is None:
         # Postgres runs as another user when the tests are root's, and must reach its files. pytest closes the directory
         # that all its runs share to others at the start of each run: so each run has one of its own.
@@ -92,7 +96,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     to: each test went to whichever process was free, and both had Spark, Postgres and every module's fixtures."""
     from xdist.scheduler import LoadScopeScheduling
 
+    config.pluginmanager.register(longest_first.GroupsTimed(group_of, longest_first.STORE))
+
     class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def __init__(self, config: pytest.Config, log: Any) -> None:
+            super().__init__(config, log)
+            self.workqueue = longest_first.LongestFirst(longest_first.load(longest_first.STORE))
+
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 

@@ -23,7 +23,7 @@ import psutil
 
 from replicator.pipeline.spark.jre import find_java
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0
 STOP_SECONDS_MAX = 15.0
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG4J = """\

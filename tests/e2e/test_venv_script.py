@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,41 @@ def test_an_environment_is_made_once_and_anew_where_it_would_not_run(project: Pa
 
     # The environment is active, and its python the one that is asked for.
     assert set_up(moved, moved / ".venv" / "bin" / "python") == (0, "")
+
+
+def uv_that(project: Path, behaves: str) -> None:
+    """Write a lock that brings a program ``uv``, some lines of shell, from a wheel beside it."""
+    wheel = project / "uv-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("uv-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: uv\nVersion: 1\n")
+        archive.writestr("uv-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        program = zipfile.ZipInfo("uv-1.data/scripts/uv")
+        program.external_attr = 0o100755 << 16  # a regular file that may be run
+        archive.writestr(program, f"#!/bin/sh\n{behaves}\n")
+        archive.writestr("uv-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (project / ".ci" / "uv.lock").write_text(f"uv @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+
+
+def test_uv_installs_what_the_lock_names_into_the_environment(project: Path) -> None:
+    uv_that(project, f'echo "$@" >"{project}/asked"')
+    status, said = set_up(project, BASE)
+    assert (status, "pip does" in said) == (0, False)
+    asked = (project / "asked").read_text().split()
+    assert asked[asked.index("--python") + 1] == ".venv/bin/python"
+    assert asked[-3:] == ["--require-hashes", "-r", "requirements.lock"]
+
+
+def test_pip_installs_where_uv_fails_or_cannot_be_had(project: Path) -> None:
+    uv_that(project, "exit 1")
+    status, said = set_up(project, BASE)
+    assert status == 0
+    assert "uv could not install the packages: pip does\n" in said
+    (project / "requirements.lock").write_text("# something else\n")
+    (project / ".ci" / "uv.lock").write_text(f"uv==0 --hash=sha256:{'0' * 64}\n")
+    status, said = set_up(project, BASE, environment={"PIP_NO_INDEX": "1"})
+    assert (status, said) == (0, "installing the pinned packages in .venv: a minute or two\n")
+    assert set_up(project, BASE) == (0, "")
 
 
 def test_it_is_made_anew_for_another_interpreter_and_where_its_own_is_gone(project: Path, tmp_path: Path) -> None:

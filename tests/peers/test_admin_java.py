@@ -13,7 +13,7 @@ from replicator.drills.peers.jvm import find_java, jars_of
 from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 PROGRAM: Final = Path(__file__).parent / "java" / "AdminCalls.java"
-SECONDS_MAX: Final = 120
+SECONDS_MAX: Final = 240
 
 DIFFERENCES: Final = {
     "precise stats": "a backlog is counted in messages, where a broker counts entries",

@@ -1,0 +1,145 @@
+"""``.ci/run`` on a project of its own whose steps do nothing but say so: order, skipped steps, failures, interrupts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).parents[2] / ".ci"
+SCRIPTS = ("peers", "helm", "packages", "docs", "monitoring", "browser")
+STEPS = ("chart", "chart-and-program", "pods", "packages", "site", "browser")
+
+MAKEFILE = """
+.PHONY: venv lint test e2e
+venv:
+\t@mkdir -p .venv/bin && ln -sf "$(PYTHON)" .venv/bin/python && echo venv >>done
+lint:
+\t@[ ! -e unclean ] || { echo unclean && exit 1; }
+test: lint
+test e2e:
+\t@echo $@ >>done; echo "addopts of $@:$$PYTEST_ADDOPTS"
+"""
+PYTHONS = f"""#!/bin/sh
+if [ "${{1:-}}" = oldest ]; then echo {sys.executable}; else echo pythons >>done; fi
+"""
+
+
+class Project:
+    """A clone with the script, whose steps are small shell scripts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "clone"
+        self.cache = path / "cache"
+        (self.path / ".ci").mkdir(parents=True)
+        for name in ("run", "keyed.py"):
+            shutil.copy(CI / name, self.path / ".ci")
+        (self.path / "Makefile").write_text(MAKEFILE)
+        (self.path / ".gitignore").write_text("done\n.venv\n")
+        self.script("pythons", PYTHONS)
+        for name in SCRIPTS:
+            self.script(name, f'#!/bin/sh\necho "{name} $*" >>done\necho output of {name}\n')
+        lists = ""
+        for step in STEPS:
+            script = {"site": "docs", "packages": "packages", "browser": "browser"}.get(step, "helm")
+            lists += f'[{step}]\ncommand = [".ci/{script}", "{step}"]\ninputs = [".ci/{script}"]\n'
+        (self.path / ".ci" / "inputs.toml").write_text(lists)
+        subprocess.run(["git", "init", "--quiet", self.path], check=True)
+
+    def script(self, name: str, text: str) -> None:
+        """Write a step's script."""
+        place = self.path / ".ci" / name
+        place.write_text(text)
+        place.chmod(0o755)
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin a run."""
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.cache)}
+        for name in ("REPLICATOR_CI_ALL", "PYTEST_ADDOPTS", "PYTHON"):
+            environment.pop(name, None)
+        out = subprocess.PIPE
+        return subprocess.Popen([self.path / ".ci" / "run"], env=environment, stdout=out, stderr=out, text=True)
+
+    def run(self) -> tuple[int, str]:
+        """Run all of it; return its status and its output."""
+        running = self.start()
+        said, _ = running.communicate(timeout=60)
+        return running.returncode, said
+
+    def done(self) -> list[str]:
+        """Return the steps that ran since the last call, in their order."""
+        file = self.path / "done"
+        ran = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return [line.strip() for line in ran]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(project: Project) -> None:
+    status, said = project.run()
+    assert status == 0, said
+    ran = project.done()
+    assert ran[:4] == ["venv", "test", "e2e", "peers"]
+    keyed = {"helm chart", "helm chart-and-program", "helm pods", "packages packages", "docs site", "browser browser"}
+    assert set(ran[4:-1]) == keyed | {"monitoring"}
+    assert ran[-1] == "pythons"
+    (twice,) = re.findall(r"addopts of e2e: --deselect=(\S+)\n", said)
+    file, _, name = twice.partition("::")
+    assert f"def {name}(" in (CI.parent / file).read_text()
+    assert "addopts of test: --ignore=tests/helm/static\n" in said
+    times = said.partition("== what each part took, and of one core\n")[2]
+    named = [line.split(" %  ")[1] for line in times.splitlines()]
+    assert [each for each in named if each != "lint"][:4] == ["make venv", "make test", "make e2e", ".ci/peers"]
+    assert named.count("lint") == 1
+
+    status, said = project.run()
+    assert status == 0
+    assert project.done() == ["venv", "test", "e2e", "peers", "monitoring", "pythons"]
+    for step in STEPS:
+        assert f"== {step}\n{step}: skipped" in said
+
+
+def test_a_failed_step_is_shown_last_and_the_others_of_its_lane_run_all_the_same(project: Project) -> None:
+    project.script("helm", '#!/bin/sh\necho "helm $*" >>done\n[ "$1" != chart ] || { echo broken && exit 5; }\n')
+    status, said = project.run()
+    assert status == 1
+    ran = project.done()
+    assert {"helm chart", "helm chart-and-program", "helm pods", "packages packages"} <= set(ran)
+    assert "pythons" not in ran
+    shown, _, times = said.partition("== what each part took, and of one core\n")
+    assert shown.endswith("== chart failed\nbroken\n")
+    assert " %  chart\n" in times
+
+
+def test_lint_runs_beside_the_tests_and_what_it_finds_ends_the_run(project: Project) -> None:
+    (project.path / "unclean").touch()
+    status, said = project.run()
+    assert status != 0
+    assert project.done() == ["venv", "test"]
+    assert "== lint failed\nunclean\n" in said
+
+
+def test_an_interrupted_run_ends_the_steps_that_it_started(project: Project) -> None:
+    fifo = project.path / "alive"
+    os.mkfifo(fifo)
+    project.script("peers", f'#!/bin/sh\nexec 3>"{fifo}"\necho up >&3\nsleep 600 &\nwait\n')
+    running = project.start()
+    with fifo.open() as alive:
+        assert alive.readline() == "up\n"
+        running.send_signal(signal.SIGTERM)
+        assert alive.read() == "", "until all that held it are gone"
+    assert running.wait(30) == 1
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    running.stderr.close()
