@@ -152,6 +152,45 @@ class RunStatus(TypedDict):
     twins: Annotated[list[TwinStatus], "other live copies of its store; empty if all is well"]
 
 
+class ToldStatus(TypedDict):
+    """What one other worker keeps of this cluster's policies and permissions."""
+
+    kept: Annotated[bool, "whether it has the newest version"]
+    reason: Annotated[str, "why it was not told; empty if nothing is wrong"]
+
+
+class NewerSettings(TypedDict):
+    """Newer policies and permissions than those that were taken back, which a cluster named too late."""
+
+    peer: Annotated[str, "the cluster that keeps them"]
+    store: Annotated[str, "the store that they are of"]
+    version: Annotated[int, "their version"]
+
+
+class TakenBackStatus(TypedDict):
+    """Policies and permissions that a new store took back from other clusters."""
+
+    at_ms: Annotated[int, "when"]
+    peer: Annotated[str, "the cluster that kept them; empty if none did"]
+    store: Annotated[str, "the earlier store that they are of"]
+    version: Annotated[int, "their version"]
+    permissions: Annotated[list[str], "tenants, namespaces and topics with permissions, while a cluster is silent"]
+    silent: Annotated[list[str], "clusters that did not answer yet, and may keep a newer version"]
+    damaged: Annotated[list[str], "clusters whose newest version was not whole, so that it was not used"]
+    missing: Annotated[list[str], "namespaces that were taken back, and of which nobody kept policies or permissions"]
+    refused: Annotated[list[str], "rows that this version cannot read"]
+    newer: NotRequired[Annotated[list[NewerSettings], "what was named too late: settings were changed here before"]]
+
+
+class SettingsStatus(TypedDict):
+    """Policies and permissions of this cluster, and those that it keeps for others."""
+
+    version: Annotated[int, "of this cluster's own; 0: nothing was ever set"]
+    told: Annotated[dict[str, ToldStatus], "by other cluster, what it keeps of them"]
+    kept_of: Annotated[dict[str, int], "by other cluster, the newest version that is kept here"]
+    taken_back: Annotated[TakenBackStatus | None, "what was taken back after a lost disk; null: nothing was"]
+
+
 class WorkerStatus(TypedDict):
     """All that a worker says of itself."""
 
@@ -164,6 +203,9 @@ class WorkerStatus(TypedDict):
     store: Annotated[StoreStatus, "its store"]
     clients: Annotated[ClientsStatus, "connections of clients"]
     run: NotRequired[Annotated[RunStatus, "this start of it; missing from a worker of an earlier version"]]
+    settings: NotRequired[
+        Annotated[SettingsStatus, "policies and permissions that are told to others; missing from an earlier version"]
+    ]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]

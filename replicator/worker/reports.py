@@ -65,6 +65,7 @@ class Reports:
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
             "run": self._parts.links.run_status(),
             "restored": None if restored is None else restored.as_json(),
+            "settings": parts.settings.status(),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),

@@ -77,12 +77,13 @@ from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
-from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
+from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
+from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
@@ -328,11 +329,13 @@ def _make_parts(
         Mending(engine, supervisor, partial(_go_on, links)),
         UseElsewhere(engine, sync.peers),
         watchdog,
+        SettingsTeller(engine, run.id),
         bridge,
         traces,
     )
     for end in (
         parts.mending.stop,
+        parts.settings.stop,
         parts.use_elsewhere.stop,
         index.stop,
         parts.rebuild.stop,
@@ -375,6 +378,8 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.staging.start()
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()
+    await parts.settings.change(other_addresses(topology, parts.cluster))
+    await parts.settings.start()
     parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
     parts.engine.admission.use_elsewhere = parts.use_elsewhere
 

@@ -15,7 +15,7 @@ from replicator.api.link_streams import end_streams
 from replicator.gateway.server_tls import ServerTls
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest
-from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
+from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
 from replicator.worker.security import WorkerSecurity
@@ -109,4 +109,5 @@ class Worker:
             parts.traces.change(topology.traces)
         parts.watchdog.use(topology.watchdog)
         parts.mending.change(other_workers(topology, parts.cluster))
+        await parts.settings.change(other_addresses(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))
