@@ -62,6 +62,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("traces", "sample"),
         ("traces", "per_second"),
         ("watchdog", "end_after"),
+        ("store", "wait_for_states_seconds"),
     }
 )
 """Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""

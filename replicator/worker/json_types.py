@@ -191,6 +191,22 @@ class SettingsStatus(TypedDict):
     taken_back: Annotated[TakenBackStatus | None, "what was taken back after a lost disk; null: nothing was"]
 
 
+class UntoldSubscription(TypedDict):
+    """A subscription that no other cluster told."""
+
+    topic: Annotated[str, "its topic"]
+    subscription: Annotated[str, "its name"]
+
+
+class StatesStatus(TypedDict):
+    """States of subscriptions that other clusters have to tell, after the store was new or restored."""
+
+    since_ms: Annotated[int, "when the wait began"]
+    kept: Annotated[str, "`everything`: nothing is trimmed or expired; `untold`: nothing is trimmed"]
+    clusters: Annotated[dict[str, str], "clusters that have not told theirs, each with the reason"]
+    subscriptions: Annotated[list[UntoldSubscription], "subscriptions here that nobody told, the first 1,000"]
+
+
 class WorkerStatus(TypedDict):
     """All that a worker says of itself."""
 
@@ -206,6 +222,7 @@ class WorkerStatus(TypedDict):
     settings: NotRequired[
         Annotated[SettingsStatus, "policies and permissions that are told to others; missing from an earlier version"]
     ]
+    states: NotRequired[Annotated[StatesStatus, "states of subscriptions that others have to tell; missing if none"]]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]

@@ -24,6 +24,7 @@ from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
 from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
 
@@ -47,6 +48,7 @@ class Parts:
     use_elsewhere: UseElsewhere
     watchdog: Watchdog
     settings: SettingsTeller
+    states: TakingStates
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

@@ -66,6 +66,7 @@ class Reports:
             "run": self._parts.links.run_status(),
             "restored": None if restored is None else restored.as_json(),
             "settings": parts.settings.status(),
+            **({} if (states := parts.states.status()) is None else {"states": states}),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),

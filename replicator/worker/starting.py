@@ -84,6 +84,7 @@ from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
 from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
@@ -205,6 +206,7 @@ async def start_worker(
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
+        await parts.states.first_try()
         await parts.failover.start()  # the others may be starting too, and ask us
         await asyncio.gather(*(port.settled() for port in ports))
         stack.push_async_callback(reloader.close)
@@ -330,12 +332,14 @@ def _make_parts(
         UseElsewhere(engine, sync.peers),
         watchdog,
         SettingsTeller(engine, run.id),
+        TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
         bridge,
         traces,
     )
     for end in (
         parts.mending.stop,
         parts.settings.stop,
+        parts.states.stop,
         parts.use_elsewhere.stop,
         index.stop,
         parts.rebuild.stop,
@@ -372,6 +376,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     await parts.links.change(topology)
     if parts.bridge is not None:
         parts.bridge.start()
+    parts.states.begin()
     parts.engine.maintenance.start()  # not before links and bridge hold back what they have not passed on
     parts.sources.replace(incoming(topology, parts.cluster))
     parts.failover.close_gate()

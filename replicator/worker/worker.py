@@ -109,5 +109,6 @@ class Worker:
             parts.traces.change(topology.traces)
         parts.watchdog.use(topology.watchdog)
         parts.mending.change(other_workers(topology, parts.cluster))
+        parts.states.change(other_addresses(topology, parts.cluster), topology.store.wait_for_states_seconds)
         await parts.settings.change(other_addresses(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))
