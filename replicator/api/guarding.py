@@ -23,6 +23,7 @@ from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
 from replicator.peering.cluster_settings import SETTINGS_ROUTE
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
+from replicator.peering.known_stores import STORE_OF_ROUTE
 from replicator.peering.lineage import LINEAGE_ROUTE
 from replicator.peering.runs import RUNS_ROUTE
 from replicator.running.asking import ASKED_BY
@@ -72,6 +73,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", SETTINGS_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
+    ("GET", STORE_OF_ROUTE): READING,
 }
 """For roles that may do one of these with something."""
 OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {

@@ -12,11 +12,13 @@ from typing import Any, Final
 from replicator.backup.errors import BackupError, WorkerNotAsked
 from replicator.backup.reclaim_plan import PeerCopy
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import NewestStore
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.failover.epochs import from_json
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify.plane import VerifyPlane
+from replicator.pipeline.verify.plane import NO_ROUTE, VerifyPlane
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.topology import Topology
@@ -51,6 +53,8 @@ class Peer:
     them."""
     engine: Engine | None = None
     """The opened store. Only another copy of this cluster's store has it."""
+    newest: NewestStore | None = None
+    """Newest store of this cluster that the peer heard of; None if it heard of none."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:
@@ -95,6 +99,7 @@ def _ask(name: str, url: str, restored: str) -> Peer:
             topic: [PeerCopy(int(mark["incarnation"]), Position.parse(mark["position"]), store=mark.get("store"))]
             for topic, mark in epochs.items()
         }
+        newest = _newest_store(plane, restored)
     except (PeerUnavailable, UnexpectedAnswer) as error:
         plane.close()
         raise WorkerNotAsked(
@@ -107,7 +112,17 @@ def _ask(name: str, url: str, restored: str) -> Peer:
     except BaseException:
         plane.close()
         raise
-    return Peer(name, plane, copies, record, deletions)
+    return Peer(name, plane, copies, record, deletions, newest=newest)
+
+
+def _newest_store(plane: VerifyPlane, cluster: str) -> NewestStore | None:
+    """Return the newest store of ``cluster`` that a peer heard of. A worker of an earlier version knows of none."""
+    try:
+        return StoreOf.of_json(plane.call("GET", STORE_OF_ROUTE, cluster=cluster)).newest
+    except UnexpectedAnswer as error:
+        if error.status in NO_ROUTE:
+            return None
+        raise
 
 
 def copies_of(row: Mapping[str, Any], origin: str) -> list[PeerCopy]:

@@ -16,7 +16,9 @@ store before the first reclaim, and after a reclaim that was begun and not finis
    recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), so that a reclaim that is started
    again knows of it. Messages that cannot be written at their old positions any more, because the log went on, are
    reported as lost. The reclaim then continues with all other messages.
-5. Settle the store's mark: write into it that the reclaim is finished, so that the worker may start. Messages of other
+5. If a peer knows a newer store of this cluster, an operator goes back to this store: give it a new id, by which it
+   takes the place of the newer one (:mod:`.going_back`).
+6. Settle the store's mark: write into it that the reclaim is finished, so that the worker may start. Messages of other
    clusters come by links once the worker runs.
 """
 
@@ -35,6 +37,7 @@ from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
+from replicator.backup.going_back import lacking_before, newer_stores
 from replicator.backup.putting_back import finish_put_back, states_told
 from replicator.backup.reclaim_mark import (
     MET_DAMAGE,
@@ -156,7 +159,30 @@ async def reclaim(
     cluster stops answering later, what came back so far stays. Raises :class:`ReclaimPaused` if ``pace`` is paused.
     """
     check_known(topology, without)
-    async with _opened(topology, name) as engine, _asked(topology, name, without, from_directory) as peers:
+    async with _opened(topology, name) as engine:
+        return await reclaim_opened(
+            engine, topology, without=without, from_directory=from_directory, pace=pace, on_progress=on_progress
+        )
+
+
+async def reclaim_opened(
+    engine: Engine,
+    topology: Topology,
+    *,
+    without: frozenset[str] = frozenset(),
+    nothing: frozenset[str] = frozenset(),
+    from_directory: Path | None = None,
+    pace: Pace | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> Reclaimed:
+    """Do the work of :func:`reclaim` in a store that is open already, and that serves nobody yet. Raises the same
+    errors.
+
+    Clusters in ``nothing`` said that they have nothing of this cluster, and are not asked again. Open the store anew
+    afterwards: what is in memory of its topics is not brought up to date.
+    """
+    name = engine.cluster
+    async with _asked(topology, name, without | nothing, from_directory) as peers:
         try:
             async with held_back(engine.supervisor, name, peers):
                 run = _Run(engine, topology, peers, without, pace or Pace(), on_progress)
@@ -310,6 +336,8 @@ class _Run:
             await self._finish(topic)
         done.loses(*not_asked(engine.cluster, self._without))
         await count_topics(engine, self._came_back)
+        if newer := newer_stores(engine.origin_stores.line, peers):
+            await self._engine.origin_stores.take_place(newer)
         await settle(engine, done.lost)
         return done
 
@@ -382,6 +410,8 @@ class _Run:
             done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
         if plan.between and given is not None:
             done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
+        if not plan.below and newer_stores(self._engine.origin_stores.line, list(self._peers.values())):
+            done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         return ReclaimedTopic(
             plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
         )

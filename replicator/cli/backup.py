@@ -47,6 +47,12 @@ GONE: Final = (
     "back. See docs/backup.md."
 )
 
+TAKES_PLACE: Final = (
+    "Warning: a worker that is started on this store with the topology of {cluster} takes the place of a worker of "
+    "{cluster} that still runs elsewhere. The other clusters then take this store for the newest, and that worker ends "
+    "with status 2."
+)
+
 At = Annotated[
     str,
     typer.Option(
@@ -218,6 +224,7 @@ def restore(
     if aside is not None:
         lines.append(f"the store that was there is in {aside}: delete it when you do not need it any more")
     lines.append(GONE)
+    lines.append(TAKES_PLACE.format(cluster=cluster))
     value: RestoreAnswer = {
         "cluster": cluster,
         "into": str(data),

@@ -109,20 +109,41 @@ def worker(
             "watchdog.end_after of the topology takes precedence.",
         ),
     ] = None,
+    on_empty_store: Annotated[
+        str | None,
+        typer.Option(
+            "--on-empty-store",
+            metavar="ACTION",
+            help="With a new store, take back messages from other clusters (reclaim), do not start if they have any "
+            "(refuse), or start empty (start). Replaces store.on_empty_store of the topology for this start.",
+        ),
+    ] = None,
 ) -> None:
     """Run the worker of one cluster until SIGTERM or SIGINT.
 
-    The exit status is 70 if the worker ended itself because its event loop stood still.
+    The exit status is 70 if the worker ended itself because its event loop stood still. It is 2 if another store of the
+    cluster took the place of the worker's store.
     """
     with made_to_stay():
         import uvloop
 
         from replicator.topology import load_topology
+        from replicator.topology.fields import ON_EMPTY_STORE
         from replicator.worker.starting import run_worker
 
     _set_up_log()
     stuck = None if end_when_stuck is None else _end_after(end_when_stuck)
-    uvloop.run(run_worker(load_topology(file), cluster, reload_on_change=reload_on_change, end_when_stuck=stuck))
+    if on_empty_store not in (None, *ON_EMPTY_STORE):
+        raise typer.BadParameter(f"--on-empty-store: {on_empty_store!r} is not one of {', '.join(ON_EMPTY_STORE)}")
+    uvloop.run(
+        run_worker(
+            load_topology(file),
+            cluster,
+            reload_on_change=reload_on_change,
+            end_when_stuck=stuck,
+            on_empty_store=on_empty_store,
+        )
+    )
 
 
 @app.command()

@@ -116,7 +116,7 @@ class Engine:
         )
         self._by_id = self.loaded.by_id
         grants = GrantTable(store, self.writer, changes, changed)
-        self.origin_stores = OriginStores(store, self.writer, self.loaded)
+        self.origin_stores = OriginStores(store, self.writer, self.loaded, settings.wall_clock_ms)
         self.deleting = TopicDeleting(
             store, self.writer, index, changes, self.loaded, self.supervisor, grants, self.origin_stores
         )

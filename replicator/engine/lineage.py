@@ -48,24 +48,69 @@ class StoreLine:
 
     store: str
     predecessors: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    """Ids of stores that were newer, and whose place this store took: an operator went back to an older store. It is
+    not a line of descent, so it proves nothing about topics."""
+
+    @classmethod
+    def of_head(cls, head: Mapping[str, Any]) -> Self:
+        """Return the line in the row of a store that has its id."""
+        return cls(head["store_id"], tuple(head.get("predecessors", ())), tuple(head.get("replaced", ())))
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
         """Return the line that a JSON object encodes. Raises KeyError, TypeError or ValueError if the object is
         malformed."""
-        store, predecessors = row["store"], row.get("predecessors", [])
-        ids = [store, *predecessors]
-        if not all(isinstance(each, str) and 0 < len(each) <= STORE_ID_CHARS_MAX for each in ids):
-            raise ValueError("an id of a store is not a short text")
-        return cls(store, tuple(predecessors[:PREDECESSORS_MAX]))
+        store, predecessors, replaced = row["store"], row.get("predecessors", []), row.get("replaced", [])
+        check_store_ids([store, *predecessors, *replaced])
+        return cls(store, tuple(predecessors[:PREDECESSORS_MAX]), tuple(replaced[:PREDECESSORS_MAX]))
 
     def as_json(self) -> dict[str, Any]:
-        return {"store": self.store, "predecessors": list(self.predecessors)}
+        replaced = {"replaced": list(self.replaced)} if self.replaced else {}
+        return {"store": self.store, "predecessors": list(self.predecessors), **replaced}
 
     def is_later(self, store: str, than: str) -> bool:
         """Return whether this line shows that the store ``store`` came after the store ``than``."""
         ids = (self.store, *self.predecessors)
-        return store in ids and than in ids[ids.index(store) + 1 :]
+        return (store in ids and than in ids[ids.index(store) + 1 :]) or (store == self.store and than in self.replaced)
+
+
+def check_store_ids(ids: Collection[Any]) -> None:
+    """Raise ValueError if one of ``ids``, which another cluster sent, is not a short text."""
+    if not all(isinstance(each, str) and 0 < len(each) <= STORE_ID_CHARS_MAX for each in ids):
+        raise ValueError("an id of a store is not a short text")
+
+
+@dataclass(frozen=True, slots=True)
+class NewestStore:
+    """Newest store of a cluster that another cluster heard of.
+
+    ``since_ms`` is the time at which that cluster first heard of it; None if an older version noted it. ``earlier`` are
+    the stores that were the newest before it, the last one first.
+    """
+
+    line: StoreLine
+    since_ms: int | None = None
+    earlier: tuple[str, ...] = ()
+
+    def replaces(self, own: StoreLine) -> bool:
+        """Return whether this store took the place of the store ``own``: ``own`` was the newest before, or this store
+        descends from it.
+
+        A store that took the place of this one in turn is not replaced. An unknown store is not, either: nobody knows
+        that it is older.
+        """
+        newest = self.line.store
+        if newest == own.store or own.is_later(own.store, newest):
+            return False
+        return own.store in self.earlier or self.line.is_later(newest, own.store)
+
+    def followed_by(self, line: StoreLine, now_ms: int) -> NewestStore:
+        """Return the newest store after ``line`` was announced as a newer one."""
+        if line.store == self.line.store:
+            return NewestStore(line, self.since_ms, self.earlier)
+        before = (self.line.store, *(each for each in self.earlier if each not in (line.store, self.line.store)))
+        return NewestStore(line, now_ms, before[:PREDECESSORS_MAX])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_head, check_unused, check_usable, is_in_use, read_meta
 from replicator.engine.log.store_tables import HEAD
-from replicator.engine.restored import BESIDE, MARK, check_settled, mark_of
+from replicator.engine.restored import BESIDE, MARK, RestoredMark, check_settled, mark_of
 from replicator.index.database import Database, DatabaseError, DatabaseUnavailable, Examined
 from replicator.operating.binding import WorkerError, bind, check_exposed
 from replicator.running.extras import ExtraMissing
@@ -31,6 +31,8 @@ from replicator.topology.made_security import make_security
 
 DATABASE_REACHED: Final = "database_reached"
 """The row of a store's ``meta`` with the fingerprint of the database that the worker has reached."""
+RUNS: Final = "runs"
+"""Key of the row in the table ``meta`` that has the runs of this store, the newest first."""
 REFUSALS: Final = (WorkerError, StoreUnusable, DatabaseError, ExtraMissing, SecurityError, TopologyError)
 """Errors that a check may raise. The worker does not start after any of them."""
 
@@ -120,10 +122,22 @@ async def _store(setup: Setup) -> None:
     cluster = setup.cluster
     if is_in_use(cluster.data):
         return  # the worker that has the store open has made these checks
-    rows = read_meta(cluster.data, (HEAD, MARK, BESIDE))
+    rows = read_meta(cluster.data, (HEAD, MARK, BESIDE, RUNS, DATABASE_REACHED))
     if HEAD in rows:
         check_head(cluster.data, cluster.name, rows[HEAD])
-    check_settled(cluster.data, cluster.name, mark_of(rows.get(MARK)), rows.get(BESIDE))
+    mark = mark_of(rows.get(MARK))
+    if not never_served(rows.get, mark):  # else the start goes on with what an earlier start began
+        check_settled(cluster.data, cluster.name, mark, rows.get(BESIDE))
+
+
+def never_served(meta: Callable[[str], object], mark: RestoredMark | None) -> bool:
+    """Return whether no worker ever served on a store, so that its start must ask other clusters for messages.
+
+    ``meta`` returns a row of the store's table ``meta``, or None. A store that was restored, or for which a reclaim
+    came to its end, does not count as new: the other clusters were asked then.
+    """
+    settled = mark is not None and (bool(mark.backup) or mark.settled_at_ms is not None)
+    return not settled and meta(RUNS) is None and meta(DATABASE_REACHED) is None
 
 
 async def _database(setup: Setup) -> None:

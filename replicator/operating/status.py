@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from replicator.engine.lineage import SHOWN_CHARS
 from replicator.engine.topic_name import SCHEME
 from replicator.peering.topic_summary import LIMIT, SUMMARY_ROUTE, Backlog, TopicSummary
 from replicator.running.connecting import why_no_answer
@@ -187,7 +188,7 @@ def render(
     unanswered = [answer for answer in answers.values() if "error" in answer]
     if len(unanswered) < len(answers):
         parts += [_links(answers), _wrong(answers, None if summaries is None else WRONG_SHOWN_MAX)]
-        parts += [f"{cluster}: {remark}" for cluster, answer in answers.items() if (remark := _remark(answer))]
+        parts += [f"{cluster}: {remark}" for cluster, answer in answers.items() for remark in _remarks(answer)]
         if summaries is None:
             parts.append(_topics(answers, top))
         else:
@@ -273,6 +274,8 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
+    if start := answer.get("start"):  # older workers do not report it
+        yield from _troubles_of_start(start)
     if failing := (answer.get("tasks") or {}).get("failing"):  # older workers do not report it
         named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
         yield Text(f"ready; failing: {named}", style="yellow")
@@ -310,13 +313,34 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     return troubles if more <= 0 else [*troubles[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
-def _remark(answer: Mapping[str, Any]) -> str:
-    """Return a remark about a worker that is no fault: messages came back, and no backup was restored. Else return an
-    empty text."""
+def _remarks(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield remarks about a worker that are no faults: messages came back and no backup was restored, or the store of
+    another cluster is a new one."""
     mark = answer.get("restored")
-    if not mark or mark["backup"] or mark["lost"] or not mark["reclaimed_messages"]:
-        return ""
-    return _restored(mark)
+    if mark and not mark["backup"] and not mark["lost"] and mark["reclaimed_messages"]:
+        yield _restored(mark)
+    for origin, seen in (answer.get("stores") or {}).items():  # older workers do not report it
+        if seen["earlier"] and seen["since_ms"] is not None:
+            yield (
+                f"{origin}'s store is a new one since {_moment(seen['since_ms'])} "
+                f"(id {seen['store'][:SHOWN_CHARS]}…, before that {seen['earlier'][0][:SHOWN_CHARS]}…)"
+            )
+
+
+def _troubles_of_start(start: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield lines about a worker's start on a new store: what was lost, and which clusters were not asked."""
+    if start["state"] == "replaced":
+        yield Text("another store took the place of its store: the worker ends", style="red")
+    for each in start["lost"]:
+        yield Text(f"its store is new; lost: {each}", style="yellow")
+    unasked = "; ".join(f"{name} ({why})" for name, why in start["unasked"].items())
+    if start["how"] == "usual" or not unasked:
+        return
+    away = ", and Postgres did not answer" if start["database"] == "away" else ""
+    if start["nobody_asked"]:
+        yield Text(f"its store is new, and no other cluster was asked what it has: {unasked}{away}", style="yellow")
+    else:
+        yield Text(f"its store is new, and some clusters were not asked what they have: {unasked}", style="yellow")
 
 
 def _restored(mark: Mapping[str, Any]) -> str:

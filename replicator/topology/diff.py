@@ -63,6 +63,8 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("traces", "per_second"),
         ("watchdog", "end_after"),
         ("store", "wait_for_states_seconds"),
+        ("store", "on_empty_store"),  # these two are for the next start
+        ("store", "ask_peers_seconds"),
     }
 )
 """Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""

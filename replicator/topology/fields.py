@@ -70,6 +70,11 @@ CLOSED: Final = "closed"
 OPEN: Final = "open"
 ENGINES: Final = (SPARK, EMBEDDED)
 WAIT_FOR_STATES_SECONDS_MAX: Final = 24 * 3600
+RECLAIM: Final = "reclaim"
+REFUSE: Final = "refuse"
+START: Final = "start"
+ON_EMPTY_STORE: Final = (RECLAIM, REFUSE, START)
+ASK_PEERS_SECONDS_MAX: Final = 600
 DRIVERS: Final = ("worker", "external")
 
 
@@ -435,6 +440,11 @@ class StoreSettings(Section):
     wait_for_states_seconds: int = Field(default=600, ge=0, le=WAIT_FOR_STATES_SECONDS_MAX)
     """Seconds for which a worker on a new or restored store trims and expires nothing, until other clusters have told
     the states of its subscriptions."""
+    on_empty_store: Annotated[str, choice(ON_EMPTY_STORE)] = RECLAIM
+    """Action of a worker whose store is new while other clusters have messages of its cluster: it takes them back, does
+    not start, or starts empty."""
+    ask_peers_seconds: int = Field(default=5, ge=0, le=ASK_PEERS_SECONDS_MAX)
+    """Seconds for which a starting worker asks other clusters that do not answer; with 0 it asks nobody."""
 
     def written(self) -> dict[str, str | int]:
         """Return the fields in the form of the topology file; some are left out while they have their defaults."""
@@ -447,6 +457,9 @@ class StoreSettings(Section):
             sizes["segments_kept"] = self.segments_kept
         if self.wait_for_states_seconds != StoreSettings.model_fields["wait_for_states_seconds"].default:
             sizes["wait_for_states_seconds"] = self.wait_for_states_seconds  # the previous release does not know it
+        for name in ("on_empty_store", "ask_peers_seconds"):  # the previous release does not know them
+            if getattr(self, name) != StoreSettings.model_fields[name].default:
+                sizes[name] = getattr(self, name)
         return sizes
 
     def segments(self) -> SegmentSettings:

@@ -24,6 +24,7 @@ from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
 from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.store_watch import StoreWatch
 from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
@@ -49,6 +50,7 @@ class Parts:
     watchdog: Watchdog
     settings: SettingsTeller
     states: TakingStates
+    stores: StoreWatch
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

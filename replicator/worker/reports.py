@@ -64,6 +64,8 @@ class Reports:
             "deduplication": engine.conflicts.status(),
             "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
             "run": self._parts.links.run_status(),
+            "start": parts.stores.status(),
+            "stores": engine.origin_stores.newest_stores(),
             "restored": None if restored is None else restored.as_json(),
             "settings": parts.settings.status(),
             **({} if (states := parts.states.status()) is None else {"states": states}),

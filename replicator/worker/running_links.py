@@ -20,12 +20,11 @@ from replicator.links.link import Link
 from replicator.links.link_topics import LinkIndex
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
+from replicator.operating.start_checks import RUNS
 from replicator.peering.runs import EARLIER_MAX, Run, Standing
 from replicator.topology import SPARK, Topology
 from replicator.topology.paths import passed_on_by
 
-RUNS: Final = "runs"
-"""Key of the row in the table ``meta`` that has the runs of this store, the newest first."""
 _REFUSED: Final = (Standing.TWIN, Standing.DISMISSED)
 
 

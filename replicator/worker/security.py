@@ -6,8 +6,11 @@ are fetched by a task of their own (:mod:`replicator.security.key_sets`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from replicator.api.guarding import Guarding
-from replicator.engine.topics.grants import GrantTable
+from replicator.engine.topics.grants import Grants
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.security.guard import EVERYBODY, Guard, PermissionGuard
@@ -17,10 +20,18 @@ from replicator.topology.auth import AuthSettings
 from replicator.topology.made_security import MadeSecurity, make_security
 
 
+class GrantsSource(Protocol):
+    """Interface of what was granted in the store: see :class:`~replicator.engine.topics.grants.GrantTable`."""
+
+    def of(self, name: str) -> Grants: ...
+
+    def all(self) -> Mapping[str, Grants]: ...
+
+
 class WorkerSecurity:
     """Of one worker, whether it asks who somebody is or not; a running one does not change between the two."""
 
-    def __init__(self, made: MadeSecurity, grants: GrantTable, supervisor: Supervisor) -> None:
+    def __init__(self, made: MadeSecurity, grants: GrantsSource, supervisor: Supervisor) -> None:
         settings = made.settings
         self._grants = grants
         self._supervisor = supervisor

@@ -1,8 +1,10 @@
 """Start and stop of a worker: puts engine, links, sync, database and HTTP API together.
 
 A start first makes the checks of :mod:`replicator.operating.start_checks`, before anything is changed; ``replicator
-doctor`` makes the same checks. Then it binds the address and opens the store. Only after that does it migrate the
-database. After a first successful start, the worker also starts while its database does not answer (invariant 9).
+doctor`` makes the same checks. Then it binds the address, where it answers a few questions from then on
+(:mod:`replicator.worker.early`). It opens the store, migrates the database, and asks other clusters what they know of
+the store (:mod:`replicator.worker.store_start`); it may have to take back messages before it serves. After a first
+successful start, the worker also starts while its database does not answer (invariant 9).
 
 Each part puts its end on a stack when it has started. A worker that stops, and a start that fails half-way, end the
 parts in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,
@@ -37,14 +39,13 @@ from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
 from replicator.api.rules import add_rules
 from replicator.api.staging import add_staging
+from replicator.api.store_of import add_store_of, store_known
 from replicator.api.subscription_use import add_subscription_use
 from replicator.api.verifying import add_mending
 from replicator.dashboard.routes import add_dashboard
-from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.gate import Gate
-from replicator.engine.log.store_files import LOG, is_there
-from replicator.engine.restored import BESIDE, check_settled, restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
 from replicator.failover.epochs import from_json
@@ -53,7 +54,7 @@ from replicator.gateway.connection import Addresses
 from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server import Gateway
 from replicator.gateway.server_tls import ServerTls
-from replicator.index.database import Database, DatabaseUnavailable
+from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
@@ -63,6 +64,7 @@ from replicator.peering.runs import Run
 from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
 from replicator.running.extras import ExtraMissing
+from replicator.running.short_tasks import awaited
 from replicator.running.supervisor import Supervisor
 from replicator.security.access import use_in_context
 from replicator.security.client_limits import ClientLimits, limits_of_process
@@ -75,8 +77,10 @@ from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
+from replicator.worker.early import EarlyListener, GrantsOfStore, Opening
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
+from replicator.worker.open_store import open_database_and_store
 from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
@@ -84,6 +88,8 @@ from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
 from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.store_start import StoppedEarly, StoreReplaced
+from replicator.worker.store_watch import StoreWatch
 from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
@@ -105,10 +111,17 @@ log = structlog.get_logger(__name__)
 
 
 async def run_worker(
-    topology: Topology, cluster: str, *, reload_on_change: bool = False, end_when_stuck: int | None = None
+    topology: Topology,
+    cluster: str,
+    *,
+    reload_on_change: bool = False,
+    end_when_stuck: int | None = None,
+    on_empty_store: str | None = None,
 ) -> None:
     """Start a worker, serve until SIGTERM or SIGINT, and stop the worker. Raises the same errors as
-    :func:`start_worker`.
+    :func:`start_worker`, and :class:`StoreReplaced` if another store takes the place of the worker's store.
+
+    ``on_empty_store``, if given, replaces the topology's setting ``store.on_empty_store`` for this start.
 
     On SIGHUP the worker reads its topology file again; a SIGHUP during the start takes effect after it. With
     ``reload_on_change`` the worker also reads the file when it has changed, or when a file that it names for this
@@ -126,27 +139,46 @@ async def run_worker(
     watcher = FileWatcher(cluster, hung_up) if reload_on_change else None
     if watcher is not None:
         await watcher.look(topology)
-    with made_to_stay():
-        worker = await start_worker(topology, cluster, watchdog=watchdog)
+    try:
+        with made_to_stay():
+            worker = await start_worker(
+                topology, cluster, watchdog=watchdog, on_empty_store=on_empty_store, stopping=stopping
+            )
+    except StoppedEarly:
+        watchdog.stop()
+        return
+    watch = worker.parts.stores
     watchdog.arm(True)
     try:
         worker.reload_on(hung_up)
         if watcher is not None:
             worker.watch_files(watcher)
-        await stopping.wait()
+        waits = [awaited(stopping.wait()), awaited(watch.replaced.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
     finally:
         watchdog.arm(False)
         await worker.stop()
         watchdog.stop()
+    if watch.reason and not stopping.is_set():
+        raise StoreReplaced(watch.reason)
 
 
 async def start_worker(
-    topology: Topology, name: str, supervisor: Supervisor | None = None, watchdog: Watchdog | None = None
+    topology: Topology,
+    name: str,
+    supervisor: Supervisor | None = None,
+    watchdog: Watchdog | None = None,
+    *,
+    on_empty_store: str | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> Worker:
-    """The worker of cluster ``name``, running, with all its parts.
+    """The worker of cluster ``name``, running, with all its parts. A store that lost messages has them back then.
 
-    Raises :class:`WorkerError`, :class:`StoreUnusable`, :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was
-    changed.
+    ``stopping`` is set to end a start that waits. Raises :class:`WorkerError`, :class:`StoreUnusable`,
+    :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was changed. Raises :class:`StoppedEarly` after
+    ``stopping`` was set.
     """
     cluster = topology.cluster(name)
     await check_start(Setup(topology, cluster))
@@ -173,26 +205,40 @@ async def start_worker(
         traces = make_traces(topology.traces, name, supervisor)
         if traces is not None:
             stack.push_async_callback(traces.export.stop)  # after all that makes spans
-        setting = database_of(cluster)
-        database, engine = await _open(cluster, setting, topology, supervisor, stack, traces)
+        opening, grants, limits = Opening(name), GrantsOfStore(), ClientLimits(limits_of_process())
+        security = WorkerSecurity(made, grants, supervisor)
+        await security.start()
+        stack.push_async_callback(security.stop)
+        early = await EarlyListener.start(
+            bound.address, opening, security.guarding(), limits, tls, tls_alone=cluster.tls_required
+        )
+        stack.push_async_callback(early.stop)
+        database, engine, started = await open_database_and_store(
+            topology,
+            cluster,
+            supervisor,
+            stack,
+            traces,
+            opening,
+            grants,
+            on_empty_store=on_empty_store,
+            stopping=stopping,
+        )
         if database.state == "up":
-            await engine.remember(DATABASE_REACHED, Database.fingerprint_of(setting))
+            await engine.remember(DATABASE_REACHED, Database.fingerprint_of(database_of(cluster)))
         if not engine.catalog.tenants():
             # Where clients and tools go that name no namespace: it is there in a new Pulsar cluster too.
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
-        security = WorkerSecurity(made, engine.catalog.grants, supervisor)
-        await security.start()
-        stack.push_async_callback(security.stop)
         engine.writer.latencies.event_loop = watchdog.lag.histogram
         run = await begin_run(engine)
-        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces, run)
+        stores = StoreWatch(engine, topology, started, supervisor)
+        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces, run, stores)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
         reloader = TopologyReloader(
             name, topology, lambda changed: worker.carry_out(changed), partial(_problems_here, name, tls, security)
         )
-        limits = ClientLimits(limits_of_process())
         gateway = Gateway(
             engine,
             Addresses(cluster.pulsar_url, cluster.pulsar_tls_url),
@@ -202,6 +248,7 @@ async def start_worker(
             limits=limits,
         )
         app = _make_app(parts, Reports(parts, reloader, gateway, bound.exposed), security, limits)
+        await early.stop()
         ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
@@ -209,6 +256,7 @@ async def start_worker(
         await parts.states.first_try()
         await parts.failover.start()  # the others may be starting too, and ask us
         await asyncio.gather(*(port.settled() for port in ports))
+        stores.start()
         stack.push_async_callback(reloader.close)
         if ender is not None:
             stack.push_async_callback(ender.start(supervisor).stop)
@@ -218,59 +266,6 @@ async def start_worker(
             log.warning("whoever reaches this worker can read and delete everything", at=bound.exposed)
         log.info("worker ready", cluster=name, address=cluster.address, pid=os.getpid())
         return worker
-
-
-async def _open(
-    cluster: Cluster,
-    setting: str,
-    topology: Topology,
-    supervisor: Supervisor,
-    stack: AsyncExitStack,
-    traces: WorkerTraces | None,
-) -> tuple[Database, Engine]:
-    """The database that ``setting`` says, and the store. A store that exists is opened first, to see whether the
-    database was reached before; a new one is made last."""
-    engine, known_good = None, False
-    if is_there(cluster.data / LOG):
-        engine = await _open_store(cluster, topology, supervisor, traces)
-        known_good = engine.store.meta(DATABASE_REACHED) == Database.fingerprint_of(setting)
-    database = Database(setting, cluster.data, cluster=cluster.name, known_good=known_good)
-    stack.push_async_callback(database.stop)
-    if engine is not None:
-        stack.push_async_callback(engine.close)
-    try:
-        await database.start()
-    except DatabaseUnavailable as error:
-        log.warning("started without the database", cluster=cluster.name, reason=str(error))
-    if engine is None:
-        engine = await _open_store(cluster, topology, supervisor, traces)
-        stack.push_async_callback(engine.close)
-    return database, engine
-
-
-async def _open_store(
-    cluster: Cluster, topology: Topology, supervisor: Supervisor, traces: WorkerTraces | None
-) -> Engine:
-    settings = EngineSettings(
-        store_bytes_max=topology.store.size_max,
-        message_bytes_max=topology.store.message_size_max,
-        segments=topology.store.segments(),
-        namespaces_by_use=cluster.namespaces_by_use,
-        policies=cluster.policies.topic_policies(),
-        maintained=False,
-        tracing=None if traces is None else traces.tracing,
-    )
-    engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)
-    mark = restored_mark(engine.store)
-    try:
-        check_settled(cluster.data, cluster.name, mark, engine.store.meta(BESIDE))
-    except BaseException:
-        await engine.close()
-        raise
-    if mark is not None and (text := mark.in_words()):
-        told = log.warning if mark.backup or mark.lost else log.info
-        told(text, cluster=cluster.name, **mark.as_json())
-    return engine
 
 
 def _make_parts(
@@ -283,6 +278,7 @@ def _make_parts(
     stack: AsyncExitStack,
     traces: WorkerTraces | None,
     run: Run,
+    stores: StoreWatch,
 ) -> Parts:
     """All parts, none of them started; their ends are on the stack."""
     name = cluster.name
@@ -333,10 +329,12 @@ def _make_parts(
         watchdog,
         SettingsTeller(engine, run.id),
         TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
+        stores,
         bridge,
         traces,
     )
     for end in (
+        parts.stores.stop,
         parts.mending.stop,
         parts.settings.stop,
         parts.states.stop,
@@ -415,6 +413,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_drills(app, parts.index)
     add_backup(app, parts.engine, parts.index.changes.audit)
     add_mending(app, parts.mending)
+    add_store_of(app, partial(store_known, parts.engine))
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)

@@ -108,6 +108,7 @@ class Worker:
         if parts.traces is not None:
             parts.traces.change(topology.traces)
         parts.watchdog.use(topology.watchdog)
+        parts.stores.change(topology)
         parts.mending.change(other_workers(topology, parts.cluster))
         parts.states.change(other_addresses(topology, parts.cluster), topology.store.wait_for_states_seconds)
         await parts.settings.change(other_addresses(topology, parts.cluster))

@@ -6,7 +6,8 @@ store of its origin wrote stays known as such.
 
 1. A link announces which store of an origin wrote a life of a topic that is here. The first announcement is recorded. A
    later store replaces the recorded one in two cases: the origin's own link announces it, or the later store lists the
-   recorded one as its predecessor.
+   recorded one as its predecessor. A store of an origin that was replaced by another one does not become the newest
+   again, whoever announces it (:class:`~replicator.engine.lineage.NewestStore`).
 2. A deletion is recorded in the transaction that deletes the topic. Links announce it to their destinations, which
    record it and announce it to their own destinations. A deletion that is known already is not announced again, so none
    goes round in a ring for ever.
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,9 +31,16 @@ from itertools import islice
 from typing import Any, Final
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.lineage import CopyWriter, Deletion, OwnTopic, StoreLine
+from replicator.engine.lineage import (
+    PREDECESSORS_MAX,
+    CopyWriter,
+    Deletion,
+    NewestStore,
+    OwnTopic,
+    StoreLine,
+)
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.store_tables import HEAD, TOPIC_KEY
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic import Topic
 from replicator.engine.topics.loaded_topics import LoadedTopics
@@ -43,6 +53,9 @@ LIVES_MAX: Final = 100
 """Limit of lives of one origin that are recorded for a topic. The oldest ones are forgotten."""
 STORES: Final = "origin stores"
 """Name of a row in the table ``meta``: by origin, its newest store that a link announced."""
+SEEN: Final = "origin stores seen"
+"""Name of a row in the table ``meta``: by origin, since when its newest store is known, and the stores before it. Older
+versions ignore the row."""
 
 _Writes = list[tuple[str, bytes, bytes | None]]
 
@@ -78,13 +91,21 @@ class _CopyRow:
 class OriginStores:
     """Records of one engine about stores and deletions. All methods run on the engine's event loop."""
 
-    def __init__(self, store: Store, writer: Writer, loaded: LoadedTopics) -> None:
-        self.line = StoreLine(store.head["store_id"], tuple(store.head.get("predecessors", ())))
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        loaded: LoadedTopics,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.line = StoreLine.of_head(store.head)
         """Id of this store, and of those it was restored from."""
+        self._wall_clock_ms = wall_clock_ms
         self.lines: dict[str, StoreLine] = {
             origin: StoreLine.of_json(row) for origin, row in (store.meta(STORES) or {}).items()
         }
         """By origin, its newest store that a link told of."""
+        self._seen: dict[str, NewestStore] = _seen_of(store.meta(SEEN) or {}, self.lines)
         self.deletions: dict[tuple[str, str, int], Deletion] = {}
         """Deletions by topic, origin and incarnation, the oldest first."""
         self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
@@ -122,6 +143,18 @@ class OriginStores:
     def store(self) -> str:
         """Id of this store."""
         return self.line.store
+
+    def newest_store(self, origin: str) -> NewestStore | None:
+        """Return the newest store of another cluster that links announced; None if no link did."""
+        return self._seen.get(origin)
+
+    def newest_stores(self) -> dict[str, Any]:
+        """Return, by origin, the id of its newest store, since when it is known, and the stores before it."""
+        return {
+            origin: {"store": seen.line.store, "since_ms": seen.since_ms, "earlier": list(seen.earlier)}
+            for origin, seen in sorted(self._seen.items())
+            if origin != self._cluster
+        }
 
     def store_of(self, topic: Topic, origin: str, incarnation: int) -> str | None:
         """Return the id of the store of ``origin`` that wrote the life ``incarnation`` of ``topic``; None if it is not
@@ -174,6 +207,24 @@ class OriginStores:
 
     # What happens.
 
+    async def take_place(self, of: Sequence[str]) -> None:
+        """Give this store a new id, by which other clusters know that it took the place of the stores ``of``.
+
+        An operator went back to this store, and it has what those had.
+        """
+        head = self._store.head
+        before = [head["store_id"], *head.get("predecessors", ())]
+        replaced = [*of, *(each for each in head.get("replaced", ()) if each not in of)]
+        changed = {
+            **head,
+            "store_id": uuid.uuid4().hex,
+            "predecessors": before[:PREDECESSORS_MAX],
+            "replaced": replaced[:PREDECESSORS_MAX],
+        }
+        await self._writer.put("meta", HEAD.encode(), json.dumps(changed).encode())
+        self._store.head = changed
+        self.line = StoreLine.of_head(changed)
+
     async def save(self) -> None:
         """Delete the rows of deletions that were forgotten. Raises the errors of the store if that fails."""
         async with self._writing:
@@ -203,9 +254,11 @@ class OriginStores:
             writes: _Writes = []
             newer = {origin: line for origin, line in lines.items() if self._is_newer(source, origin, line)}
             told = {**self.lines, **newer}
+            seen = {**self._seen, **{origin: self._seen_after(origin, line) for origin, line in newer.items()}}
             if told != self.lines:
                 value = json.dumps({origin: line.as_json() for origin, line in told.items()}).encode()
                 writes.append(("meta", STORES.encode(), value))
+                writes.append(("meta", SEEN.encode(), json.dumps(_seen_as_json(seen)).encode()))
             rows: dict[tuple[int, str], _CopyRow] = {}
             changed = [
                 writer
@@ -220,7 +273,7 @@ class OriginStores:
             writes += [("deletions", *each.row()) for each in new]
             if writes:
                 await self._writer.put_many(writes)
-            self.lines = told
+            self.lines, self._seen = told, seen
             for (topic_id, origin), row in rows.items():
                 if topic_id in self._loaded.by_id:
                     self._rows.setdefault(topic_id, {})[origin] = row
@@ -235,10 +288,16 @@ class OriginStores:
         return told.origin != self._cluster and (known is None or known.position < told.position)
 
     def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
-        """Return whether ``line`` replaces the recorded line of ``origin``. A line from the origin itself always
-        does."""
-        before = self.lines.get(origin)
-        return before is None or (source == origin and before != line) or line.is_later(line.store, before.store)
+        """Return whether ``line`` replaces the recorded line of ``origin``. A line from the origin itself does, unless
+        it is of a store that was replaced."""
+        before, seen = self.lines.get(origin), self._seen.get(origin)
+        if before is None or line.is_later(line.store, before.store):
+            return True
+        return source == origin and before != line and (seen is None or not seen.replaces(line))
+
+    def _seen_after(self, origin: str, line: StoreLine) -> NewestStore:
+        before, now_ms = self._seen.get(origin), self._wall_clock_ms()
+        return NewestStore(line, now_ms) if before is None else before.followed_by(line, now_ms)
 
     def _note_writer(
         self, rows: dict[tuple[int, str], _CopyRow], source: str, told: CopyWriter, line: StoreLine | None
@@ -307,3 +366,29 @@ def _has(topic: Topic, cluster: str) -> Callable[[Position], bool]:
         return lost or topic.log.had(position)
 
     return has
+
+
+def _seen_of(rows: Mapping[str, Any], lines: Mapping[str, StoreLine]) -> dict[str, NewestStore]:
+    """Return the newest stores of origins: ``lines``, with what the row :data:`SEEN` has about them.
+
+    An older version may have changed the lines without the row.
+    """
+    found: dict[str, NewestStore] = {}
+    for origin, line in lines.items():
+        row = rows.get(origin)
+        if row is None:
+            found[origin] = NewestStore(line)
+            continue
+        noted = NewestStore(StoreLine(row["store"]), row["since_ms"], tuple(row["earlier"]))
+        found[origin] = NewestStore(line, noted.since_ms, noted.earlier)
+        if noted.line.store != line.store:
+            earlier = (noted.line.store, *(each for each in noted.earlier if each != line.store))
+            found[origin] = NewestStore(line, None, earlier)
+    return found
+
+
+def _seen_as_json(seen: Mapping[str, NewestStore]) -> dict[str, Any]:
+    return {
+        origin: {"store": each.line.store, "since_ms": each.since_ms, "earlier": list(each.earlier)}
+        for origin, each in seen.items()
+    }

@@ -1,0 +1,57 @@
+"""HTTP route by which a starting worker of another cluster asks what is known of its cluster's store and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from replicator.api.errors import BadRequest
+from replicator.api.guarding import READING, may
+from replicator.api.slices import topics_in_slices
+from replicator.engine.engine import Engine
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.topic import Topic
+from replicator.failover.epochs import FIRST, as_json
+from replicator.failover.service import RECORD
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
+
+Answering = Callable[[web.Request, str, bool], Awaitable[StoreOf]]
+"""Returns the answer to a request about a cluster; the flag says whether topics are counted."""
+
+
+def add_store_of(app: web.Application, answering: Answering) -> None:
+    """Add the route to ``app``."""
+
+    async def store_of(request: web.Request) -> web.Response:
+        cluster = request.query.get("cluster", "")
+        if not cluster:
+            raise BadRequest("parameter cluster is missing")
+        told = await answering(request, cluster, request.query.get("messages") == "true")
+        return web.json_response(told.as_json())
+
+    app.router.add_get(STORE_OF_ROUTE, store_of)
+
+
+async def store_known(engine: Engine, request: web.Request, cluster: str, counted: bool) -> StoreOf:
+    """Return what this cluster knows of the store of ``cluster``, and what it has of its messages.
+
+    Topics are counted only if ``counted``, and only those that the role of ``request`` may read.
+    """
+    record = engine.store.meta(RECORD) or as_json(FIRST)
+    newest = engine.origin_stores.newest_store(cluster)
+    topics = messages = 0
+    if counted:
+        async for topic in topics_in_slices(engine):
+            mark = topic.origins.high_water(cluster)
+            if mark is None or not may(request, READING, topic.name):
+                continue
+            topics += 1
+            messages += cluster in topic.origins.message_vector() and not _is_deleted(engine, topic, cluster, mark)
+    return StoreOf(engine.cluster, record, newest, topics, messages)
+
+
+def _is_deleted(engine: Engine, topic: Topic, cluster: str, mark: HighWater) -> bool:
+    """Return whether ``cluster`` deleted the topic on purpose, and no earlier life of it is kept here."""
+    kept = (each.partition("/")[0] for each in topic.origins.earlier_lives())
+    return cluster not in kept and engine.origin_stores.is_deleted(topic, cluster, mark.incarnation, mark.position)

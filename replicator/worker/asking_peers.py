@@ -1,0 +1,136 @@
+"""Questions of a worker to the workers of other clusters: what do they know of its store, and of its messages?
+
+Only the worker at the address that the topology names is asked, with the credentials and certificates that links use.
+
+1. A peer is asked until it answers or its time is over. A refused connection is no answer yet: its worker may be
+   starting, too. Where nothing was lost, such as for a store that was used before, one refusal is enough.
+2. A peer that is opening its store says so. A worker with a new store waits longer for such a peer.
+3. A worker of an earlier version has no route for this question. Its failover epoch and its high-water marks answer
+   most of it: it knows no newer store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import aiohttp
+
+from replicator.failover.epochs import from_json
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
+from replicator.running.connecting import why_no_answer
+from replicator.running.timeouts import timeout_at
+from replicator.security.asking import worker_session, worker_url
+from snapshots.position import BEFORE_ALL
+
+RETRY_SECONDS: Final = 0.1
+"""Pause before a peer is asked again within its time."""
+OPENING_SECONDS_MAX: Final = 60.0
+"""A worker with a new store waits so long for a peer that says that it is opening its own."""
+REASON_CHARS_MAX: Final = 300
+_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+class NoAnswer(Exception):
+    """Error for a peer that did not answer. ``final`` says that asking again at once does not help; ``alive`` that its
+    worker is opening its store."""
+
+    def __init__(self, reason: str, *, final: bool = False, alive: bool = False) -> None:
+        super().__init__(reason[:REASON_CHARS_MAX])
+        self.final = final
+        self.alive = alive
+
+
+async def ask_all(
+    peers: Mapping[str, str], own: str, *, seconds: float, new: bool, counted: bool
+) -> tuple[dict[str, StoreOf], dict[str, str]]:
+    """Ask all ``peers``, which are addresses by cluster, at once about the cluster ``own``.
+
+    Return their answers, and for each peer without an answer the reason. ``new`` says that the store is new.
+    """
+    answers: dict[str, StoreOf] = {}
+    silent: dict[str, str] = {}
+
+    async def ask_one(session: aiohttp.ClientSession, name: str) -> None:
+        try:
+            answers[name] = await _ask_until(session, name, peers[name], own, seconds, new=new, counted=counted)
+        except NoAnswer as error:
+            silent[name] = str(error)
+
+    async with worker_session() as session:
+        await asyncio.gather(*(ask_one(session, name) for name in peers))
+    return answers, silent
+
+
+async def _ask_until(
+    session: aiohttp.ClientSession, name: str, address: str, own: str, seconds: float, *, new: bool, counted: bool
+) -> StoreOf:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    until = began + seconds
+    while True:
+        try:
+            return await _ask(session, name, address, own, until, counted=counted)
+        except NoAnswer as error:
+            if error.alive and new:
+                until = began + max(seconds, OPENING_SECONDS_MAX)
+            if error.final or (not new and not error.alive) or clock() + RETRY_SECONDS >= until:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _ask(
+    session: aiohttp.ClientSession, name: str, address: str, own: str, until: float, *, counted: bool
+) -> StoreOf:
+    """Ask one peer once. Raises :class:`NoAnswer`."""
+    query = {"cluster": own, **({"messages": "true"} if counted else {})}
+    try:
+        async with timeout_at(until):
+            status, body = await _get(session, address, STORE_OF_ROUTE, query)
+            if status == HTTPStatus.NOT_FOUND:
+                told = await _ask_earlier_version(session, address, own, counted=counted)
+            elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+                raise NoAnswer(f"{address}: {_message(body)}", alive=True)
+            elif status != HTTPStatus.OK:
+                raise NoAnswer(f"{address}: status {status}: {_message(body)}", final=status in _REFUSED)
+            else:
+                told = StoreOf.of_json(body)
+                from_json(dict(told.record))
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise NoAnswer(f"{address}: {why_no_answer(error)}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NoAnswer(f"{address}: its answer cannot be read: {error!r:.100}") from None
+    if told.cluster != name:
+        raise NoAnswer(f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}", final=True)
+    return told
+
+
+async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own: str, *, counted: bool) -> StoreOf:
+    status, state = await _get(session, address, "/failover/v1/state", {})
+    if status != HTTPStatus.OK:
+        raise NoAnswer(f"{address}: status {status}: {_message(state)}")
+    from_json(state["record"])
+    topics: list[Mapping[str, Any]] = []
+    if counted:
+        status, marks = await _get(session, address, "/replication/v1/high-water", {"origin": own})
+        if status != HTTPStatus.OK:
+            raise NoAnswer(f"{address}: status {status}: {_message(marks)}")
+        topics = [row for row in marks["topics"].values() if not row.get("deleted")]
+    messages = sum(row.get("messages") != str(BEFORE_ALL) for row in topics)
+    return StoreOf(str(state["cluster"]), dict(state["record"]), None, len(topics), messages)
+
+
+async def _get(session: aiohttp.ClientSession, address: str, path: str, query: Mapping[str, str]) -> tuple[int, Any]:
+    async with session.get(f"{worker_url(address)}{path}", params=query) as response:
+        if response.status == HTTPStatus.OK:
+            return response.status, await response.json()
+        try:
+            return response.status, await response.json()
+        except (aiohttp.ClientError, ValueError):
+            return response.status, {}
+
+
+def _message(body: Any) -> str:
+    return str(body.get("message") or "it gives no reason") if isinstance(body, dict) else "it gives no reason"

@@ -1,0 +1,204 @@
+"""Listener of a worker that is starting: it answers a few requests before the rest of the worker is there.
+
+A starting worker may have to ask other workers, wait for them, or take back messages, which can take hours. Meanwhile
+it answers on its own address:
+
+- the question of another starting worker (:mod:`replicator.peering.known_stores`), so that a whole mesh can start at
+  once;
+- ``/healthz`` with 200, and ``/readyz`` with 503, the state of the start, and its progress;
+- ``/replication/v1/status`` and pages of the dashboard with 503 and the same;
+- everything else with 503 in plain text, which links and readers take for a worker that is away.
+
+Clients of the binary protocol are let go of. The listener uses a duplicate of the bound socket. When it stops, new
+connections wait in the socket's queue until the worker serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from replicator.api.errors import report_errors
+from replicator.api.guarding import Guarding, canonical, guard_requests
+from replicator.api.store_of import add_store_of, store_known
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.topics.grants import NONE, Grants
+from replicator.failover.epochs import FIRST, as_json
+from replicator.gateway.mixed_port import MixedPort
+from replicator.gateway.server import FirstByte
+from replicator.gateway.server_tls import ServerTls
+from replicator.operating.binding import BACKLOG
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
+from replicator.security.client_limits import ClientLimits
+
+REFRESH_SECONDS: Final = 2
+"""Time after which the page of a starting worker asks again."""
+STOP_SECONDS_MAX: Final = 1.0
+"""Time that requests under way have when the listener stops. All answers are small."""
+
+
+class Starting(EngineError):
+    """Error for a request that a starting worker cannot answer yet."""
+
+    status = 503
+
+
+@dataclass(slots=True)
+class Opening:
+    """State of a start, as others see it."""
+
+    cluster: str
+    state: str = "opening"
+    """``opening``, ``asking``, ``waiting`` or ``reclaiming``."""
+    reason: str = "the worker is opening its store"
+    peers: dict[str, str] = field(default_factory=dict)
+    """What each peer did: ``answered``, or why it did not."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """Progress of taking back messages."""
+    engine: Engine | None = None
+    """The opened store; None if it is not open, or if there is none yet."""
+    has_store: bool = True
+    """Whether there is a store. Without one, this cluster knows nothing about any other."""
+
+    def enter(self, state: str, reason: str) -> None:
+        self.state, self.reason = state, reason
+
+    def as_json(self) -> dict[str, Any]:
+        return {"state": self.state, "peers": dict(self.peers), "progress": dict(self.progress)}
+
+    async def store_of(self, request: web.Request, cluster: str, counted: bool) -> StoreOf:
+        """Return what is known of another cluster's store. Raises :class:`Starting` while the store is not open."""
+        if self.engine is not None:
+            return await store_known(self.engine, request, cluster, counted)
+        if self.has_store:
+            raise Starting(f"the worker of {self.cluster} is opening its store")
+        return StoreOf(self.cluster, as_json(FIRST), None)
+
+
+class GrantsOfStore:
+    """Grants of the store that is open; none while no store is open."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+
+    def of(self, name: str) -> Grants:
+        return NONE if self.engine is None else self.engine.catalog.grants.of(name)
+
+    def all(self) -> Mapping[str, Grants]:
+        return {} if self.engine is None else self.engine.catalog.grants.all()
+
+
+class EarlyListener:
+    """Server of one starting worker. Make it with :meth:`start`, and stop it before the worker serves."""
+
+    def __init__(self, runner: web.AppRunner, server: asyncio.Server | MixedPort) -> None:
+        self._runner = runner
+        self._server: asyncio.Server | MixedPort | None = server
+
+    @classmethod
+    async def start(
+        cls,
+        bound: socket.socket,
+        opening: Opening,
+        guarding: Guarding | None,
+        limits: ClientLimits,
+        tls: ServerTls | None,
+        *,
+        tls_alone: bool,
+    ) -> EarlyListener:
+        """Serve on ``bound``, a socket that listens already and stays open. ``guarding`` identifies who asks."""
+        runner = web.AppRunner(make_early_app(opening, guarding), access_log=None, shutdown_timeout=STOP_SECONDS_MAX)
+        await runner.setup()
+        assert runner.server is not None
+        http = cast("Callable[[], asyncio.Protocol]", runner.server)
+        own = bound.dup()
+        try:
+            own.setblocking(False)
+
+            def made() -> FirstByte:
+                return FirstByte(http, _TurnedAway, limits)
+
+            if tls is not None:
+                return cls(runner, MixedPort(own, BACKLOG, tls, made, limits, tls_alone=tls_alone))
+            loop = asyncio.get_running_loop()
+            return cls(runner, await loop.create_server(made, sock=own, backlog=BACKLOG))
+        except BaseException:
+            own.close()
+            await runner.cleanup()
+            raise
+
+    async def stop(self) -> None:
+        """Accept nobody any more, and end the connections. May be called again."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            await self._runner.cleanup()
+
+
+class _TurnedAway(asyncio.Protocol):
+    """Connection of a client of the binary protocol, which ends at once: the client tries again."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Application:
+    """Return the application of a starting worker. Only the question of other workers needs a role that may read."""
+    app = web.Application(middlewares=[report_errors])
+    if guarding is not None:
+        guard = guard_requests(guarding)
+
+        @web.middleware
+        async def guard_question(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await (guard(request, handler) if canonical(request) == STORE_OF_ROUTE else handler(request))
+
+        app.middlewares.append(guard_question)
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        answer = {"status": "not ready", "reason": opening.reason, "start": opening.as_json()}
+        return web.json_response(answer, status=503)
+
+    async def status(_: web.Request) -> web.Response:
+        answer = {"error": "Starting", "message": opening.reason, "start": opening.as_json()}
+        return web.json_response(answer, status=503)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=_page(opening), content_type="text/html", status=503)
+
+    async def later(_: web.Request) -> web.Response:
+        return web.Response(text=f"Starting: {opening.reason}\n", status=503)
+
+    add_store_of(app, opening.store_of)
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/replication/v1/status", status),
+            web.get("/", page),
+            web.get("/dashboard{tail:(/.*)?}", page),
+            web.route("*", "/{tail:.*}", later),
+        ]
+    )
+    return app
+
+
+def _page(opening: Opening) -> str:
+    rows = "".join(f"<li>{html.escape(name)}: {html.escape(what)}</li>" for name, what in opening.peers.items())
+    done = "".join(f"<li>{html.escape(name)}: {html.escape(str(each))}</li>" for name, each in opening.progress.items())
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(opening.cluster)} starts'
+        f'</title><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></head><body>'
+        f"<h1>The worker of {html.escape(opening.cluster)} is starting: {html.escape(opening.state)}</h1>"
+        f"<p>{html.escape(opening.reason)}</p><ul>{rows}</ul><ul>{done}</ul></body></html>"
+    )

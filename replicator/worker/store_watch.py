@@ -1,0 +1,97 @@
+"""Watch of a running worker: asks other clusters again and again whether its store is still the newest.
+
+A cluster that did not answer at the start may know a newer store, or a newer store may have been started since, such as
+one that was restored with the same topology. Then this worker must not serve any more, and ends itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.running.supervisor import Supervisor
+from replicator.topology import Topology
+from replicator.worker.asking_peers import ask_all
+from replicator.worker.start_decision import older_store
+from replicator.worker.store_start import START, Started
+
+ASK_SECONDS: Final = 5.0
+"""Pause between two rounds of questions."""
+ANSWER_SECONDS: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class StoreWatch:
+    """The watch of one worker. ``replaced`` is set when another store has taken the place of the worker's store."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology,
+        started: Started,
+        supervisor: Supervisor,
+        *,
+        seconds: float = ASK_SECONDS,
+    ) -> None:
+        self._engine = engine
+        self._started = started
+        self._unasked = dict(started.unasked)
+        """Peers that did not answer since the start, each with the reason."""
+        self._answered = False
+        self._seconds = seconds
+        self.replaced = asyncio.Event()
+        self.reason = ""
+        """Why the worker must end, in words; empty while its store is the newest."""
+        self._peers: dict[str, str] = {}
+        self.change(topology)
+        self._task = supervisor.task("store watch", "asks whether the store is the newest", self._run)
+
+    def change(self, topology: Topology) -> None:
+        """Ask the clusters of ``topology`` from now on."""
+        own = self._engine.cluster
+        self._place = str(topology.cluster(own).data)
+        self._peers = {each.name: each.address for each in topology.clusters if each.name != own}
+        self._unasked = {name: why for name, why in self._unasked.items() if name in self._peers}
+
+    def start(self) -> None:
+        self._task.start()
+
+    async def stop(self) -> None:
+        await self._task.stop()
+
+    def status(self) -> dict[str, Any]:
+        """Return how the worker started, which clusters could not be asked since, and what the first start on the store
+        found to be lost."""
+        row: Mapping[str, Any] = self._engine.store.meta(START) or {}
+        return {
+            "state": "replaced" if self.reason else "serving",
+            "how": self._started.how.value,
+            "database": self._started.index.value,
+            "first_at_ms": row.get("at_ms"),
+            "lost": list(row.get("lost", ())),
+            "unasked": dict(self._unasked),
+            "nobody_asked": self._started.nobody_asked and not self._answered,
+        }
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask all peers once."""
+        answers, silent = await ask_all(
+            self._peers, self._engine.cluster, seconds=ANSWER_SECONDS, new=False, counted=False
+        )
+        self._answered = self._answered or bool(answers)
+        self._unasked = {name: silent.get(name, why) for name, why in self._unasked.items() if name not in answers}
+        reason = older_store(self._engine.cluster, self._place, self._engine.origin_stores.line, answers)
+        if reason is not None and not self.reason:
+            self.reason = reason
+            log.error("another store took the place of this one", cluster=self._engine.cluster, reason=reason)
+            self.replaced.set()
