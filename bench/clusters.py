@@ -21,7 +21,7 @@ from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
 from replicator.topology import Topology, default_topology, dump
 from replicator.topology.apache import PULSAR_KIND, ApacheSettings
-from replicator.topology.fields import PipelineSettings
+from replicator.topology.fields import START, PipelineSettings, StoreSettings
 from replicator.topology.scalars import EMBEDDED
 from replicator.topology.traces import TracesSettings
 
@@ -52,7 +52,13 @@ class TwoClusters:
             for cluster in made.clusters
         )
         pipeline = PipelineSettings(engine=engine, driver="external")
-        self._topology = replace(made, clusters=clusters, pipeline=pipeline, traces=traces or TracesSettings())
+        self._topology = replace(
+            made,
+            clusters=clusters,
+            pipeline=pipeline,
+            traces=traces or TracesSettings(),
+            store=StoreSettings(on_empty_store=START),  # runs begin on emptied logs
+        )
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {

@@ -65,13 +65,21 @@ class Deployment:
     def client_url(self, name: str) -> str:
         return f"pulsar://127.0.0.1:{self.ports[name]}"
 
-    def start(self, *names: str, file: str = "topology.yaml") -> None:
-        for name in names:
-            log = self.path / f"{name}.log"
-            arguments = ("worker", "--cluster", name, "-f", str(self.path / file))
-            self._processes[name] = forked_commands.start(arguments, cwd=self.path, stdout=log, stderr=log)
+    def start(self, *names: str, file: str = "topology.yaml", options: Sequence[str] = ()) -> None:
+        self.launch(*names, file=file, options=options)
         for name in names:
             self.wait_ready(name)
+
+    def launch(self, *names: str, file: str = "topology.yaml", options: Sequence[str] = ()) -> None:
+        """Start workers, and do not wait until they are ready."""
+        for name in names:
+            log = self.path / f"{name}.log"
+            arguments = ("worker", "--cluster", name, "-f", str(self.path / file), *options)
+            self._processes[name] = forked_commands.start(arguments, cwd=self.path, stdout=log, stderr=log)
+
+    def start_empty(self, name: str) -> None:
+        """Start a worker on an empty directory, without asking others what it lost."""
+        self.start(name, options=("--on-empty-store", "start"))
 
     def wait_ready(self, name: str) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX

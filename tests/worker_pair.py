@@ -40,7 +40,10 @@ class Pair:
         clusters = "".join(
             f"  {name}: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {directory / name}}}\n" for name in names
         )
-        self.file.write_text(f"clusters:\n{clusters}links:\n{links}pipeline: {{engine: embedded}}\n")
+        self.file.write_text(
+            f"clusters:\n{clusters}links:\n{links}pipeline: {{engine: embedded}}\n"
+            "store: {on_empty_store: start}\n"  # one starts after the other: the first would wait for the second
+        )
         topology = load_topology(self.file)
         self.topology = topology
         self.workers: dict[str, Worker] = {}

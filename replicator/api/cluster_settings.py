@@ -13,6 +13,7 @@ from replicator.api.errors import BadRequest
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.runs import check_run
 from replicator.engine.cluster_settings.state import Changes, Kind, Rows, Told
+from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.topic_name import SCHEME
 from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, SettingsKept, SettingsTold
@@ -58,7 +59,11 @@ async def list_settings(request: web.Request) -> web.Response:
 
     The role needs ``replicate`` for each tenant, namespace and topic in the answer.
     """
-    engine = request.app[ENGINE]
+    return await settings_kept(request, request.app[ENGINE])
+
+
+async def settings_kept(request: web.Request, engine: Engine) -> web.Response:
+    """Return the answer to :func:`list_settings` from the store of ``engine``."""
     cluster = request.query.get("cluster", "")
     if not cluster:
         raise BadRequest("parameter cluster is missing")

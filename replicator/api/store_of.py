@@ -24,6 +24,7 @@ def add_store_of(app: web.Application, answering: Answering) -> None:
     """Add the route to ``app``."""
 
     async def store_of(request: web.Request) -> web.Response:
+        """Answer what is known here of the store of a cluster, and of how many topics of it there is something."""
         cluster = request.query.get("cluster", "")
         if not cluster:
             raise BadRequest("parameter cluster is missing")

@@ -48,7 +48,7 @@ GONE: Final = (
 )
 
 TAKES_PLACE: Final = (
-    "Warning: a worker that is started on this store with the topology of {cluster} takes the place of a worker of "
+    "Caution: a worker that is started on this store with the topology of {cluster} takes the place of a worker of "
     "{cluster} that still runs elsewhere. The other clusters then take this store for the newest, and that worker ends "
     "with status 2."
 )

@@ -11,7 +11,7 @@ from typing import Final
 
 import aiohttp
 import psutil
-from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception_type, wait_fixed
 
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -32,6 +32,10 @@ class WorkerFailed(Exception):
 
 class _NotOurs(Exception):
     """Another worker answers at the address, so ours cannot start there."""
+
+
+class _TakesBack(Exception):
+    """The worker takes back messages from other clusters, which may take long."""
 
 
 def how_it_ended(status: int) -> str:
@@ -91,14 +95,24 @@ class WorkerProcess:
                 output.close()
 
     async def ready(self) -> None:
-        """Wait until it, and no other at its address, takes traffic.
+        """Wait until it, and no other at its address, takes traffic. While it takes back messages from other clusters,
+        there is no limit.
 
         Raises :class:`WorkerFailed` with what it printed.
         """
+        clock = asyncio.get_running_loop().time
+        until = clock() + START_SECONDS_MAX
+
+        def gives_up(state: RetryCallState) -> bool:
+            nonlocal until
+            if state.outcome is not None and isinstance(state.outcome.exception(), _TakesBack):
+                until = clock() + START_SECONDS_MAX
+            return clock() > until
+
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((aiohttp.ClientError, OSError, _NotOurs)),
+            retry=retry_if_exception_type((aiohttp.ClientError, OSError, _NotOurs, _TakesBack)),
             wait=wait_fixed(0.05),
-            stop=stop_after_delay(START_SECONDS_MAX),
+            stop=gives_up,
         )
         async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             try:
@@ -106,6 +120,8 @@ class WorkerProcess:
                     with attempt:
                         self._check_alive()
                         async with session.get(f"{worker_url(self.address)}/readyz") as response:
+                            if '"state": "reclaiming"' in await response.text():
+                                raise _TakesBack
                             response.raise_for_status()
                         async with session.get(f"{worker_url(self.address)}/replication/v1/status") as response:
                             if (await response.json())["pid"] != self.pid:

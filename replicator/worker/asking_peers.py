@@ -5,8 +5,8 @@ Only the worker at the address that the topology names is asked, with the creden
 1. A peer is asked until it answers or its time is over. A refused connection is no answer yet: its worker may be
    starting, too. Where nothing was lost, such as for a store that was used before, one refusal is enough.
 2. A peer that is opening its store says so. A worker with a new store waits longer for such a peer.
-3. A worker of an earlier version has no route for this question. Its failover epoch and its high-water marks answer
-   most of it: it knows no newer store.
+3. A worker of an earlier version has no route for this question, and may answer that the role may not use it. Its
+   failover epoch and its high-water marks answer most of it: it knows no newer store.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _ask(
     try:
         async with timeout_at(until):
             status, body = await _get(session, address, STORE_OF_ROUTE, query)
-            if status == HTTPStatus.NOT_FOUND:
+            if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
                 told = await _ask_earlier_version(session, address, own, counted=counted)
             elif status == HTTPStatus.SERVICE_UNAVAILABLE:
                 raise NoAnswer(f"{address}: {_message(body)}", alive=True)
@@ -110,7 +110,7 @@ async def _ask(
 async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own: str, *, counted: bool) -> StoreOf:
     status, state = await _get(session, address, "/failover/v1/state", {})
     if status != HTTPStatus.OK:
-        raise NoAnswer(f"{address}: status {status}: {_message(state)}")
+        raise NoAnswer(f"{address}: status {status}: {_message(state)}", final=status in _REFUSED)
     from_json(state["record"])
     topics: list[Mapping[str, Any]] = []
     if counted:

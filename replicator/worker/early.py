@@ -25,6 +25,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from replicator.api.cluster_settings import settings_kept
 from replicator.api.errors import report_errors
 from replicator.api.guarding import Guarding, canonical, guard_requests
 from replicator.api.store_of import add_store_of, store_known
@@ -36,11 +37,14 @@ from replicator.gateway.mixed_port import MixedPort
 from replicator.gateway.server import FirstByte
 from replicator.gateway.server_tls import ServerTls
 from replicator.operating.binding import BACKLOG
+from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.security.client_limits import ClientLimits
 
 REFRESH_SECONDS: Final = 2
 """Time after which the page of a starting worker asks again."""
+ASKED_BY_WORKERS: Final = (STORE_OF_ROUTE, SETTINGS_ROUTE)
+"""Routes of other starting workers' questions; their roles are checked."""
 STOP_SECONDS_MAX: Final = 1.0
 """Time that requests under way have when the listener stops. All answers are small."""
 
@@ -60,7 +64,7 @@ class Opening:
     """``opening``, ``asking``, ``waiting`` or ``reclaiming``."""
     reason: str = "the worker is opening its store"
     peers: dict[str, str] = field(default_factory=dict)
-    """What each peer did: ``answered``, or why it did not."""
+    """State of each peer: ``answered``, or the reason why there is no answer."""
     progress: dict[str, Any] = field(default_factory=dict)
     """Progress of taking back messages."""
     engine: Engine | None = None
@@ -81,6 +85,15 @@ class Opening:
         if self.has_store:
             raise Starting(f"the worker of {self.cluster} is opening its store")
         return StoreOf(self.cluster, as_json(FIRST), None)
+
+    async def settings_kept(self, request: web.Request) -> web.Response:
+        """Answer with the policies and permissions that are kept of another cluster. Raises :class:`Starting` while the
+        store is not open."""
+        if self.engine is not None:
+            return await settings_kept(request, self.engine)
+        if self.has_store:
+            raise Starting(f"the worker of {self.cluster} is opening its store")
+        return web.json_response(SettingsKept(self.cluster, ()).as_json())
 
 
 class GrantsOfStore:
@@ -158,7 +171,7 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
 
         @web.middleware
         async def guard_question(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await (guard(request, handler) if canonical(request) == STORE_OF_ROUTE else handler(request))
+            return await (guard(request, handler) if canonical(request) in ASKED_BY_WORKERS else handler(request))
 
         app.middlewares.append(guard_question)
 
@@ -182,6 +195,7 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
     add_store_of(app, opening.store_of)
     app.add_routes(
         [
+            web.get(SETTINGS_ROUTE, opening.settings_kept),
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/replication/v1/status", status),

@@ -207,6 +207,26 @@ class StatesStatus(TypedDict):
     subscriptions: Annotated[list[UntoldSubscription], "subscriptions here that nobody told, the first 1,000"]
 
 
+class StartStatus(TypedDict):
+    """Start of a worker on its store."""
+
+    state: Annotated[str, "`serving`; `replaced` if another store took the place of its store, so that it ends"]
+    how: Annotated[str, "`usual`; with a new store `first`, `empty` (an operator said so) or `reclaimed`"]
+    database: Annotated[str, "rows of an earlier store in Postgres: `none`, `earlier`, or `away`"]
+    first_at_ms: Annotated[int | None, "when a worker first served on this store; null: before it was noted"]
+    lost: Annotated[list[str], "what the first start found to be lost, in words"]
+    unasked: Annotated[dict[str, str], "clusters that have not answered since the start, each with the reason"]
+    nobody_asked: Annotated[bool, "whether no cluster has answered since the start"]
+
+
+class SeenStore(TypedDict):
+    """Newest store of another cluster that links announced."""
+
+    store: Annotated[str, "its id"]
+    since_ms: Annotated[int | None, "when it was first heard of; null: before it was noted"]
+    earlier: Annotated[list[str], "stores that were the newest before, the last one first"]
+
+
 class WorkerStatus(TypedDict):
     """All that a worker says of itself."""
 
@@ -223,6 +243,8 @@ class WorkerStatus(TypedDict):
         Annotated[SettingsStatus, "policies and permissions that are told to others; missing from an earlier version"]
     ]
     states: NotRequired[Annotated[StatesStatus, "states of subscriptions that others have to tell; missing if none"]]
+    start: NotRequired[Annotated[StartStatus, "how it began; missing from a worker of an earlier version"]]
+    stores: NotRequired[Annotated[dict[str, SeenStore], "by cluster; missing from a worker of an earlier version"]]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]

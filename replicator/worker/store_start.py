@@ -268,7 +268,10 @@ class StoreStart:
         except ReclaimPaused:
             raise StoppedEarly from None
         except WorkerNotAsked as error:
-            await self._wait(f"{error}. The worker waits and tries again")
+            why = str(error).partition(";")[0]
+            await self._wait(
+                f"{', '.join(sources)} told of messages of {self._name}, and one does not give them: {why}"
+            )
             return None
         finally:
             watching.cancel()

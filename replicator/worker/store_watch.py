@@ -1,7 +1,7 @@
 """Watch of a running worker: asks other clusters again and again whether its store is still the newest.
 
-A cluster that did not answer at the start may know a newer store, or a newer store may have been started since, such as
-one that was restored with the same topology. Then this worker must not serve any more, and ends itself.
+A cluster that did not answer at the start may know a newer store. A newer store may also have been started since, such
+as one that was restored with the same topology. Then this worker must not serve any more, and ends itself.
 """
 
 from __future__ import annotations

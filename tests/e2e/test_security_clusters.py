@@ -63,6 +63,7 @@ class Pair:
             "pipeline": {"engine": "embedded"},
             "auth": self.auth,
             "tls": {"required": True, "trust": str(self.authority.file)},
+            "store": {"on_empty_store": "start"},  # one starts after the other: the first would wait for the second
         }
         self.file.write_text(yaml.safe_dump(content))
 

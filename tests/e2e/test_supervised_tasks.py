@@ -100,6 +100,7 @@ def written(path: Path, addresses: dict[str, str]) -> Topology:
     file.write_text(
         f"clusters:\n{clusters}links:\n  - {{from: us-east, to: eu-west}}\n  - {{from: eu-west, to: us-east}}\n"
         "pipeline: {engine: embedded}\n"
+        "store: {on_empty_store: start}\n"  # one starts after the other: the first would wait for the second
     )
     return load_topology(file)
 

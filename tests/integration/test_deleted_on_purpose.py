@@ -224,7 +224,7 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
 ) -> None:
     published(mesh)
     mesh.lose("A")
-    mesh.start("A")
+    mesh.start_empty("A")
     asyncio.run(publish(mesh.client_url("A"), numbered("new", 0, 5)))
     # A refusal halts the topic until the destination has said what it has: the cause is known a moment later.
     mesh.until(
@@ -270,7 +270,7 @@ def test_a_topic_whose_earlier_life_was_put_back_is_deleted_with_both_lives(mesh
     """A was started once on an empty directory, took its messages back below its new ones, and deleted the topic."""
     published(mesh)
     before = head_after(mesh)
-    mesh.start("A")
+    mesh.start_empty("A")
     asyncio.run(publish(mesh.client_url("A"), numbered("new", 0, 5)))
     mesh.until(lambda: mesh.messages("A") == 5, "what is new")
     mesh.kill("A")

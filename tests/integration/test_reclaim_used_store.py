@@ -67,7 +67,7 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     last = mesh.topic("A")["high_water"]["A"]
 
     mesh.lose("A")
-    mesh.start("A")  # on an empty directory
+    mesh.start_empty("A")
     mesh.until(
         lambda: mesh.messages("A") == 100 and mesh.has("sub")["A"], "what others published, and the subscription"
     )
@@ -116,7 +116,7 @@ def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_nam
     asyncio.run(publish(a, numbered("a", 0, 200)))
     mesh.until(lambda: mesh.messages("B") == 200, "the copy at B")
     mesh.lose("A")
-    mesh.start("A")
+    mesh.start_empty("A")
     asyncio.run(publish(a, numbered("n", 0, 10)))
     mesh.until(lambda: mesh.messages("C") == 10, "the new ones at C")
     mesh.until(lambda: "made-anew" in str(gaps(mesh, "B")), "the link to B says why it stands still")
@@ -158,7 +158,7 @@ def test_a_log_that_was_trimmed_since_takes_back_its_earlier_life_and_claims_not
     asyncio.run(earlier())
     mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
     mesh.lose("A")
-    mesh.start("A")
+    mesh.start_empty("A")
     mesh.until(lambda: mesh.messages("A") == 50 and mesh.has("sub")["A"], "what others published")
     left = 50 - sum(each.startswith(b"b") for each in acknowledged)
     acknowledged.extend(asyncio.run(take(a, left)))

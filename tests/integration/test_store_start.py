@@ -86,6 +86,8 @@ class Peer:
         async def watched(request: web.Request, handler: Any) -> web.StreamResponse:
             if request.path.endswith("/blocks"):
                 self.reading(request)
+                for _ in range(5):  # whoever was told something by it has a turn before the answer goes
+                    await asyncio.sleep(0)
             response: web.StreamResponse = await handler(request)
             return response
 
@@ -361,6 +363,27 @@ async def test_a_worker_of_an_earlier_version_is_asked_by_routes_that_it_has(tmp
         started, engine = await found.start()
         assert started.how is How.RECLAIMED
         assert contents(engine) == 2
+
+
+@asynchronous
+async def test_a_worker_of_an_earlier_version_that_refuses_an_unknown_route_is_asked_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Its guard lets nobody but superusers see that there is no such route."""
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B", served=False)
+        b.knows_route = False
+
+        async def refused(_: web.Request) -> web.Response:
+            return web.json_response({"error": "NotPermitted", "message": "not for this role"}, status=403)
+
+        add = b.server.also
+        b.server.also = lambda app: (add(app), app.router.add_get(STORE_OF_ROUTE, refused))[0]
+        await b.has_copy(b"1")
+        await b.server.start()
+        started, engine = await found.start()
+        assert started.how is How.RECLAIMED
+        assert contents(engine) == 1
 
 
 @asynchronous
