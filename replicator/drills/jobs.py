@@ -194,7 +194,7 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     topology = make_topology(setting)
     _check_spark(options, setting, topology)
     if Need.OWN_STORES in setting.scenario.needs and (setting.kind != EMBEDDED_KIND or setting.topology is not None):
-        raise DrillError(
+        raise ScenarioImpossible(
             f"--scenario {setting.scenario.name} removes a data directory, so it needs {Need.OWN_STORES.value} that "
             "the drill makes itself: leave --topology and --kind away"
         )
