@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,7 @@ def test_a_store_that_began_empty_does_not_wipe_out_what_is_kept(tmp_path: Path)
                 async with opened(tmp_path / name, "us") as us, telling(us, addresses) as teller:
                     await grant(us, name, "role", "produce")
                     await teller.settle()
-                    await eventually(lambda teller=teller: has_all(teller), "it is kept")
+                    await eventually(partial(has_all, teller), "it is kept")
             assert len(eu.kept_settings.of("us")) == 2
             (states,) = (await ask_settings(addresses, "us")).values()
             taken = taken_back("us", {"eu": states})

@@ -44,8 +44,7 @@ async def consumed_and_lost(directory: Path) -> AsyncIterator[Pair]:
         for name in ("a", "b"):
             topic = await made.engine(name).topic(TOPIC)
             await topic.publish([message(b"%s %d" % (name.encode(), number)) for number in range(MESSAGES)])
-        for name in ("a", "b"):
-            await eventually(lambda name=name: has_all(made, name), f"all messages at {name}")
+        await eventually(lambda: has_all(made, "a") and has_all(made, "b"), "all messages at both")
         await consume_all(made.topic("a"), 2 * MESSAGES)
         await eventually(lambda: backlog(made, "b") == 0, "b knows what was consumed")
         await made.workers.pop("a").stop()
@@ -131,6 +130,7 @@ async def test_after_the_time_what_is_untold_counts_against_the_quota(
         first = topic.log.first
         states.change(states.addresses, 0)
         monkeypatch.setattr(waiting_states, "SILENT_SECONDS", 0.0)
+        assert states.waiting is not None
         states.waiting.heard("b")  # it answers, and does not tell all of it
         await engine.maintenance.run_once()
         assert waits(made)["kept"] == "untold"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.client import ConsumerType
 from replicator.drills.judge import failures
 from replicator.drills.measures import measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
+from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
 
 
 def drilled(*, received: set[int]) -> Observations:
     """Ten messages that us-east confirmed before it lost its disk; six of them came back."""
-    seen = Observations((DrillSubscription("sub", ConsumerType.Shared, cumulative=False),), 1)
+    seen = Observations((DrillSubscription("sub", SubscriptionType.SHARED, cumulative=False),), 1)
     for number in range(10):
         seen.add_message("key")
         seen.sent(number, 1.0)
