@@ -110,34 +110,37 @@ def _of_traffic(report: Report) -> Iterator[str]:
 
 
 def _of_sync(report: Report) -> Iterator[str]:
-    """Between the pair: copies and updates as before, and the other's share of the mappings as before.
+    """Between the pair: messages are copied and acknowledgements told at the rate of before, and workers go on with
+    updates and mappings.
 
-    Updates go from the primary, where the consumers are, to the secondary. The few that go back tell what is known
-    there already, such as after a link was made anew, and have no rate.
+    How many updates and mappings carry that, a worker decides by how busy it is: so they have no rate to compare.
+    Updates go from the primary, where the consumers are, to the secondary.
     """
     before, during = _phase(report, BEFORE), _phase(report, DURING)
     if before is None or during is None:
         yield "the phases before and during the loss were not recorded"
         return
     yield from _slower("messages copied", before["copied_per_second"], during["copied_per_second"])
+    yield from _slower("acknowledgements told", _told_per_second(before), _told_per_second(during))
     primary, secondary = report["pair"]
     counted = {"updates_sent": [primary], "updates_applied": [secondary], "mappings": [primary, secondary]}
     for counter, clusters in counted.items():
-        # Each peer that answers gives mappings of its own; of the lost one there are none.
-        share = 1 / (len(report["clusters"]) - 1) if counter == "mappings" else 1.0
         for cluster in clusters:
-            was = before["counts_per_second"].get(counter, {}).get(cluster)
             now = during["counts_per_second"].get(counter, {}).get(cluster)
-            if was is None or now is None:
+            if now is None:
                 yield f"{counter} of {cluster} was not counted"
-            else:
-                yield from _slower(f"{counter} at {cluster}", was * share, now)
+            elif now == 0:
+                yield f"{counter} at {cluster} stood still during the loss"
     for lag in ("copy_lag_ms", "sync_lag_ms"):
         was, now = before[lag]["p99"], during[lag]["p99"]
         if was is None or now is None:
             yield f"{lag} was not measured before and during the loss"
         elif now > was * LAG_FACTOR_MAX + LAG_SLACK_MS:
             yield f"{lag} p99 was {was:,.0f} ms before and {now:,.0f} ms during the loss"
+
+
+def _told_per_second(phase: Mapping[str, Any]) -> float:
+    return float(phase["sync_lag_ms"]["samples"] / phase["seconds"]) if phase["seconds"] > 0 else 0.0
 
 
 def _slower(what: str, before: float, during: float) -> Iterator[str]:
