@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 import yaml
@@ -143,6 +146,30 @@ async def test_links_tools_and_switches_go_by_tls_and_tokens(data_dir: Path, tmp
         assert moved.returncode == 0, moved.stderr
         await published(both, "b", 5, "app")
         await eventually(lambda: both.messages("a") == 15, "what is published after the switch is copied back")
+
+
+@asynchronous
+async def test_a_lost_disk_heals_itself_by_tls_and_tokens_while_the_other_worker_starts_too(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    secrets = Secrets.made(tmp_path / "secrets")
+    async with pair(data_dir, secrets, permissions={"public/default": {"app": ["produce", "consume"]}}) as both:
+        await published(both, "a", 10, "app")
+        await eventually(lambda: both.messages("b") == 10, "what was published is copied")
+        for name in both.ports:
+            await both.workers.pop(name).stop()
+        shutil.rmtree(data_dir / "a")
+
+        async def start(name: str) -> None:
+            topology = load_topology(both.file)
+            both.workers[name] = await start_worker(topology, name, on_empty_store="reclaim")
+
+        await asyncio.gather(*(asyncio.create_task(start(name)) for name in both.ports))
+        assert both.messages("a") == 10
+        asked = f"https://127.0.0.1:{both.ports['a']}/replication/v1/store-of?cluster=b"
+        context = ssl.create_default_context(cafile=str(both.authority.file))
+        async with aiohttp.ClientSession() as session, session.get(asked, ssl=context) as response:
+            assert response.status == 401, "whoever shows nothing is told nothing"
 
 
 @asynchronous

@@ -169,8 +169,9 @@ def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(shared: 
     mesh.report("verify", "--settle", "0", "--topic", topic)  # ends with 0
 
 
-def test_a_whole_mesh_starts_at_once_on_new_stores_and_with_one_that_has_everything(shared: Losing) -> None:
-    mesh, topic = shared, f"{ORDERS}-all"
+@SOAK
+def test_a_whole_mesh_starts_at_once_on_new_stores_and_with_one_that_has_everything(mesh: Losing) -> None:
+    topic = f"{ORDERS}-all"
     filled(mesh, 50, topic)
     for name in "ABC":
         mesh.kill(name)

@@ -575,3 +575,19 @@ async def test_workers_that_start_at_once_on_new_stores_answer_each_other(tmp_pa
         async with asyncio.timeout(10):
             (started, _), *_ = await asyncio.gather(found.start(), come("B"), come("C"))
         assert (started.how, started.unasked) == (How.FIRST, {})
+
+
+@asynchronous
+async def test_two_workers_that_lost_their_disks_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """B takes back its own messages at the same time, so it gives nothing but answers about stores."""
+    async with clusters(tmp_path, store="store: {ask_peers_seconds: 30}\n") as found, AsyncExitStack() as stack:
+        await (await found.peer("C")).has_copy(b"1", b"2")
+        bound = take_place(f"127.0.0.1:{found.ports['B']}", listening=True)
+        stack.callback(bound.close)
+        opening = Opening("B", state="reclaiming", has_store=False)
+        listener = await EarlyListener.start(bound, opening, None, ClientLimits(), None, tls_alone=False)
+        stack.push_async_callback(listener.stop)
+        async with asyncio.timeout(10):
+            started, engine = await found.start()
+        assert (started.how, started.unasked) == (How.RECLAIMED, {})
+        assert contents(engine) == 2
