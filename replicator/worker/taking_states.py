@@ -45,6 +45,8 @@ from snapshots.starts import from_data as starts_of
 ROW: Final = "waits for states"
 FIRST_SECONDS: Final = 5.0
 """Longest time for which a start waits for other clusters. They answer in it unless they have thousands of topics."""
+FIRST_PAUSE_SECONDS: Final = 0.1
+"""Pause before a cluster that is starting too is asked again."""
 RETRY_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0
 ASK_SECONDS_MAX: Final = 30.0
@@ -58,6 +60,10 @@ log = structlog.get_logger(__name__)
 
 class NotTaken(Exception):
     """A cluster does not answer, or its answer cannot be read."""
+
+
+class PeerStarts(NotTaken):
+    """A cluster's worker answers that it is starting."""
 
 
 class TakingStates:
@@ -74,6 +80,8 @@ class TakingStates:
         """States that are awaited; None if none are."""
         self._store: list[str] = []
         self._reasons: dict[str, str] = {}
+        self._starting: set[str] = set()
+        """Clusters whose workers answered last that they are starting."""
         self._told: set[tuple[str, str]] = set()
         """Topic and name of each subscription that a cluster told."""
         self._task = engine.supervisor.task("states", "states of subscriptions", self._run, until_done=True)
@@ -99,12 +107,15 @@ class TakingStates:
             topic.holds.positions[HOLDER] = topic.log.trimmed
 
     async def first_try(self) -> None:
-        """Ask each cluster once, for :data:`FIRST_SECONDS` at most."""
+        """Ask each cluster, for :data:`FIRST_SECONDS` at most. A cluster that is starting too is asked again."""
         if self.waiting is None:
             return
         with suppress(TimeoutError):
             async with timeout(FIRST_SECONDS):
                 await asyncio.gather(*map(self._take_from, self.waiting.untold(self._now_ms())))
+                while self._starting:
+                    await asyncio.sleep(FIRST_PAUSE_SECONDS)
+                    await asyncio.gather(*map(self._take_from, list(self._starting)))
         await self._note()
         self._task.start()
 
@@ -197,11 +208,13 @@ class TakingStates:
 
                 await asyncio.gather(*map(take, subscribed))
         except (NotTaken, EngineError) as error:
+            (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
             if self._reasons.get(peer) != str(error):
                 log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=str(error))
             self._reasons[peer] = str(error)
             return
         waiting.told(peer)
+        self._starting.discard(peer)
         self._reasons.pop(peer, None)
 
     async def _take_topic(self, asked: _Asked, name: str) -> None:
@@ -305,12 +318,15 @@ class _Asked:
             raise NotTaken(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
         if or_none and response.status == 404:
             return {}
+        if response.status != 200:
+            kind = PeerStarts if response.status == 503 else NotTaken
+            raise kind(f"{self._peer} at {self._base}: status {response.status}: {read[:200].decode(errors='replace')}")
         try:
             answer = json.loads(read)
         except ValueError as error:
             raise self._unreadable(error) from None
-        if response.status != 200 or not isinstance(answer, dict):
-            raise NotTaken(f"{self._peer} at {self._base}: status {response.status}: {str(answer)[:200]}")
+        if not isinstance(answer, dict):
+            raise NotTaken(f"{self._peer} at {self._base}: its answer is no object")
         return answer
 
 
