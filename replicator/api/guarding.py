@@ -74,6 +74,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
     ("GET", STORE_OF_ROUTE): READING,
+    ("POST", STORE_OF_ROUTE): (Action.REPLICATE,),
 }
 """For roles that may do one of these with something."""
 OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {

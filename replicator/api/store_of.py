@@ -1,15 +1,24 @@
-"""HTTP route by which a starting worker of another cluster asks what is known of its cluster's store and messages."""
+"""HTTP routes of a cluster's store: a worker of another cluster asks what is known of its own store and messages, and
+announces a store that is later than the known one.
+
+A link announces its store, too. But a worker whose place is taken may still run, and then the link of the later store
+is refused as that of a twin.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
+from replicator.api import data_plane
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import READING, may
 from replicator.api.slices import topics_in_slices
 from replicator.engine.engine import Engine
+from replicator.engine.errors import NotAllowedError
+from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from replicator.failover.epochs import FIRST, as_json
@@ -20,8 +29,8 @@ Answering = Callable[[web.Request, str, bool], Awaitable[StoreOf]]
 """Returns the answer to a request about a cluster; the flag says whether topics are counted."""
 
 
-def add_store_of(app: web.Application, answering: Answering) -> None:
-    """Add the route to ``app``."""
+def add_store_of(app: web.Application, answering: Answering, engine: Engine | None = None) -> None:
+    """Add the routes to ``app``. Without ``engine`` no announcement is taken."""
 
     async def store_of(request: web.Request) -> web.Response:
         """Answer what is known here of the store of a cluster, and of how many topics of it there is something."""
@@ -32,6 +41,23 @@ def add_store_of(app: web.Application, answering: Answering) -> None:
         return web.json_response(told.as_json())
 
     app.router.add_get(STORE_OF_ROUTE, store_of)
+    if engine is not None:
+        app.router.add_post(STORE_OF_ROUTE, partial(_take_later, engine))
+
+
+async def _take_later(engine: Engine, request: web.Request) -> web.Response:
+    """Record that a cluster has a later store, if its line names the known one; else change nothing."""
+    cluster = request.query.get("cluster", "")
+    if cluster not in request.app[data_plane.LINKED_SOURCES]:
+        raise NotAllowedError(f"the topology has no link from {cluster[:80]!r}")
+    try:
+        line = StoreLine.of_json(await request.json())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRequest(f"the body is not a store in JSON: {error!r:.100}") from None
+    known = engine.origin_stores.newest_store(cluster)
+    if known is not None and line.is_later(line.store, known.line.store):
+        await engine.origin_stores.take(cluster, {cluster: line}, [], [])
+    return web.json_response((await store_known(engine, request, cluster, False)).as_json())
 
 
 async def store_known(engine: Engine, request: web.Request, cluster: str, counted: bool) -> StoreOf:

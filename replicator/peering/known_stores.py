@@ -3,6 +3,9 @@
 ``GET /replication/v1/store-of?cluster=NAME`` answers with a :class:`StoreOf`. With ``messages=true`` the answer counts
 the topics, which a worker asks for once, at its start. A worker answers before it serves clients, as soon as its own
 store is open; until then the status is 503. A worker of an earlier version has no such route.
+
+``POST /replication/v1/store-of?cluster=NAME`` with a store and its predecessors announces that store, if it is later
+than the one in the answer. Its own link may be refused while a worker runs on the store before it.
 """
 
 from __future__ import annotations

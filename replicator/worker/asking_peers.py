@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
 
+from replicator.engine.lineage import StoreLine
 from replicator.failover.epochs import from_json
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.running.connecting import why_no_answer
-from replicator.running.timeouts import timeout_at
+from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import BEFORE_ALL
 
@@ -29,6 +31,7 @@ RETRY_SECONDS: Final = 0.1
 """Pause before a peer is asked again within its time."""
 OPENING_SECONDS_MAX: Final = 60.0
 """A worker with a new store waits so long for a peer that says that it is opening its own."""
+ANNOUNCE_SECONDS_MAX: Final = 5.0
 REASON_CHARS_MAX: Final = 300
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -134,3 +137,13 @@ async def _get(session: aiohttp.ClientSession, address: str, path: str, query: M
 
 def _message(body: Any) -> str:
     return str(body.get("message") or "it gives no reason") if isinstance(body, dict) else "it gives no reason"
+
+
+async def announce_later(address: str, own: str, line: StoreLine) -> None:
+    """Announce the store ``line`` of the cluster ``own`` to a peer that knows an earlier one. A peer that does not take
+    it is ignored: the caller asks it again later."""
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with timeout(ANNOUNCE_SECONDS_MAX), worker_session() as session:
+            url = f"{worker_url(address)}{STORE_OF_ROUTE}"
+            async with session.post(url, params={"cluster": own}, json=line.as_json()) as response:
+                await response.read()

@@ -7,7 +7,7 @@ it answers on its own address:
   once;
 - ``/healthz`` with 200, and ``/readyz`` with 503, the state of the start, and its progress;
 - ``/replication/v1/status`` and pages of the dashboard with 503 and the same;
-- everything else with 503 in plain text, which links and readers take for a worker that is away.
+- everything else with 503: on paths of links and readers in plain text, which they take for a worker that is away.
 
 Clients of the binary protocol are let go of. The listener uses a duplicate of the bound socket. When it stops, new
 connections wait in the socket's queue until the worker serves.
@@ -26,7 +26,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from replicator.api.cluster_settings import settings_kept
-from replicator.api.errors import report_errors
+from replicator.api.errors import error_response, report_errors
 from replicator.api.guarding import Guarding, canonical, guard_requests
 from replicator.api.store_of import add_store_of, store_known
 from replicator.engine.engine import Engine
@@ -45,6 +45,7 @@ REFRESH_SECONDS: Final = 2
 """Time after which the page of a starting worker asks again."""
 ASKED_BY_WORKERS: Final = (STORE_OF_ROUTE, SETTINGS_ROUTE)
 """Routes of other starting workers' questions; their roles are checked."""
+_DATA_PLANE: Final = ("/replication/v1/", "/pipeline/")
 STOP_SECONDS_MAX: Final = 1.0
 """Time that requests under way have when the listener stops. All answers are small."""
 
@@ -189,8 +190,10 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
     async def page(_: web.Request) -> web.Response:
         return web.Response(text=_page(opening), content_type="text/html", status=503)
 
-    async def later(_: web.Request) -> web.Response:
-        return web.Response(text=f"Starting: {opening.reason}\n", status=503)
+    async def later(request: web.Request) -> web.Response:
+        if request.path.startswith(_DATA_PLANE):
+            return web.Response(text=f"Starting: {opening.reason}\n", status=503)
+        return error_response("Starting", opening.reason, 503)
 
     add_store_of(app, opening.store_of)
     app.add_routes(
@@ -199,6 +202,7 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/replication/v1/status", status),
+            web.get("/replication/v1/topology", status),
             web.get("/", page),
             web.get("/dashboard{tail:(/.*)?}", page),
             web.route("*", "/{tail:.*}", later),

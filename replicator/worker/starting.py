@@ -413,7 +413,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_drills(app, parts.index)
     add_backup(app, parts.engine, parts.index.changes.audit)
     add_mending(app, parts.mending)
-    add_store_of(app, partial(store_known, parts.engine))
+    add_store_of(app, partial(store_known, parts.engine), parts.engine)
     add_rules(app, parts.engine, security.permissions)
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)

@@ -1,7 +1,8 @@
 """Watch of a running worker: asks other clusters again and again whether its store is still the newest.
 
 A cluster that did not answer at the start may know a newer store. A newer store may also have been started since, such
-as one that was restored with the same topology. Then this worker must not serve any more, and ends itself.
+as one that was restored with the same topology. Then this worker must not serve any more, and ends itself. In turn, a
+worker announces its store to clusters that know an earlier one, so that a worker on that one ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from replicator.engine.engine import Engine
 from replicator.running.supervisor import Supervisor
 from replicator.topology import Topology
-from replicator.worker.asking_peers import ask_all
+from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.start_decision import older_store
 from replicator.worker.store_start import START, Started
 
@@ -80,8 +81,8 @@ class StoreWatch:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds)
             await self.look()
+            await asyncio.sleep(self._seconds)
 
     async def look(self) -> None:
         """Ask all peers once."""
@@ -90,7 +91,12 @@ class StoreWatch:
         )
         self._answered = self._answered or bool(answers)
         self._unasked = {name: silent.get(name, why) for name, why in self._unasked.items() if name not in answers}
-        reason = older_store(self._engine.cluster, self._place, self._engine.origin_stores.line, answers)
+        own = self._engine.origin_stores.line
+        for name, answer in answers.items():
+            address, newest = self._peers.get(name), answer.newest
+            if address is not None and newest is not None and own.is_later(own.store, newest.line.store):
+                await announce_later(address, self._engine.cluster, own)
+        reason = older_store(self._engine.cluster, self._place, own, answers)
         if reason is not None and not self.reason:
             self.reason = reason
             log.error("another store took the place of this one", cluster=self._engine.cluster, reason=reason)

@@ -90,6 +90,7 @@ def test_a_restored_cluster_of_a_mesh_takes_back_all_that_others_have_and_no_ack
     mesh.lose("A")
     printed = mesh.restore("A")
     assert "delivered again" in printed
+    assert "takes the place of a worker of A that still runs elsewhere" in " ".join(printed.split())
     assert f"took back {2 * quarter} messages of {ORDERS}, " in printed
     assert f"took back 200 messages of {LATER} (the topic was made again), " in printed
     since = timed("restore", since)

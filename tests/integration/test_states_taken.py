@@ -25,6 +25,7 @@ from replicator.worker.starting import start_worker
 
 BOTH_WAYS = "  - {from: a, to: b}\n  - {from: b, to: a}\n"
 MESSAGES = 20
+LIMITED = PolicyOverrides({"max_producers": 7})
 KEEP_NOTHING = NamespacePolicies(topic_policies=PolicyOverrides({"retention": Retention(0, 0)}))
 
 
@@ -47,12 +48,21 @@ async def consumed_and_lost(directory: Path) -> AsyncIterator[Pair]:
         await eventually(lambda: has_all(made, "a") and has_all(made, "b"), "all messages at both")
         await consume_all(made.topic("a"), 2 * MESSAGES)
         await eventually(lambda: backlog(made, "b") == 0, "b knows what was consumed")
+        await made.topic("a").policies.set(LIMITED)
+        await made.engine("a").catalog.grants.change("public", lambda of: of.with_role("r", ["produce"]), lambda: None)
+        await eventually(lambda: keeps_settings(made), "b keeps policies and permissions")
         await made.workers.pop("a").stop()
         shutil.rmtree(directory / "a")
         yield made
     finally:
         for worker in made.workers.values():
             await worker.stop()
+
+
+def keeps_settings(made: Pair) -> bool:
+    """Whether ``b`` keeps all policies and permissions of ``a``."""
+    kept = made.engine("b").kept_settings.states("a")
+    return bool(kept) and kept[0].rows == made.engine("a").cluster_settings.all_rows()
 
 
 def has_all(made: Pair, name: str) -> bool:
@@ -70,22 +80,26 @@ def waits(made: Pair) -> Any:
     return made.workers["a"].parts.states.status()
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["messages of its own", "a cluster that only consumes"])
+@pytest.mark.parametrize("asked", [True, False], ids=["reclaimed by a command", "by the start alone"])
 @asynchronous
-async def test_a_new_store_repeats_nothing_that_others_know_to_be_consumed(tmp_path: Path, own: bool) -> None:
+async def test_a_new_store_repeats_nothing_that_others_know_to_be_consumed(tmp_path: Path, asked: bool) -> None:
     async with consumed_and_lost(tmp_path / "made") as made:
-        if own:
+        if asked:
             await reclaim(made.topology, "a")
-        made.workers["a"] = await start_worker(made.topology, "a")
+        made.workers["a"] = await start_worker(made.topology, "a", on_empty_store="reclaim")
         topic = made.engine("a").find(TOPIC)
         assert topic is not None, "it is there before clients are"
         _, inbox = await subscribed(topic, "sub")
-        origins = ("a", "b") if own else ("b",)
-        await eventually(lambda: all(len(entries_of(topic, each)) == MESSAGES for each in origins), "the copies")
+        await eventually(lambda: has_all(made, "a"), "all messages")
         await eventually(lambda: backlog(made, "a") == 0, "all is consumed")
         await settled(lambda: len(inbox.deliveries))
         assert inbox.deliveries == []
         await eventually(lambda: waits(made) is None, "nothing is awaited")
+        if not asked:  # the command takes messages back alone
+            assert topic.policies.own == LIMITED
+            assert list(made.engine("a").catalog.grants.of("public").roles) == ["r"]
+            note = made.workers["a"].parts.settings.status()["taken_back"]
+            assert (note["peer"], note["silent"], note["missing"]) == ("b", [], [])
 
 
 @asynchronous

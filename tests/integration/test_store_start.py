@@ -35,7 +35,7 @@ from replicator.peering.known_stores import STORE_OF_ROUTE
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start
-from replicator.worker.asking_peers import ask_all
+from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.early import EarlyListener, Opening, make_early_app
 from replicator.worker.start_decision import How, IndexRows
 from replicator.worker.store_start import (
@@ -76,7 +76,7 @@ class Peer:
     def _add(self, app: web.Application) -> None:
         add_verifying(app)
         if self.knows_route:
-            add_store_of(app, partial(store_known, self.engine))
+            add_store_of(app, partial(store_known, self.engine), self.engine)
 
         async def state(_: web.Request) -> web.Response:
             record = self.engine.store.meta(RECORD) or as_json(FIRST)
@@ -466,6 +466,31 @@ async def test_a_running_worker_learns_from_a_peer_that_was_silent_that_its_stor
 
 
 @asynchronous
+async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one(tmp_path: Path) -> None:
+    """Its link would be refused as that of a twin, while the other worker runs."""
+    async with clusters(tmp_path) as found:
+        running = await found.used_store()
+        b = await found.peer("B")
+        await b.knows(StoreLine(running))
+        started, engine = await found.start()
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        await watch.look()
+        assert not watch.replaced.is_set()
+        async with opened(tmp_path / "restored", "A") as restored:
+            restored.origin_stores.line = StoreLine("restored", (running,))
+            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor)
+            await other.look()
+            assert not other.replaced.is_set()
+        await watch.look()
+        assert watch.replaced.is_set()
+        address = f"127.0.0.1:{found.ports['B']}"
+        await announce_later(address, "A", StoreLine("unrelated"))
+        seen = b.engine.origin_stores.newest_store("A")
+        assert seen is not None
+        assert seen.line.store == "restored", "only a store that names the known one is later"
+
+
+@asynchronous
 async def test_a_used_store_does_not_wait_for_a_peer_that_refuses_the_connection(tmp_path: Path) -> None:
     async with clusters(tmp_path, store="store: {ask_peers_seconds: 600}\n") as found:
         await found.used_store()
@@ -534,6 +559,9 @@ async def test_a_starting_worker_answers_a_few_questions_and_no_others(tmp_path:
         assert status == 503
         assert "&lt;from B&gt;" in page
         assert await asked(url, "/replication/v1/topics") == (503, f"Starting: {opening.reason}\n")
+        status, text = await asked(url, "/admin/v2/clusters")
+        assert status == 503
+        assert '"error": "Starting"' in text
         assert (await asked(url, f"{STORE_OF_ROUTE}?cluster=B"))[0] == 503, "its store is not open"
         opening.has_store = False
         status, text = await asked(url, f"{STORE_OF_ROUTE}?cluster=B&messages=true")

@@ -278,3 +278,18 @@ def test_the_engine_and_how_spark_runs_are_taken_under_way_and_secrets_of_it_are
     assert refusals(changes, "us-east") == []
     assert "hush" not in " ".join(words(changes)) + portable_text(after)
     assert digest(before) != digest(after)
+
+
+def test_settings_of_a_start_hold_at_the_next_one_and_their_defaults_are_not_written() -> None:
+    after = replace(TWO, store=StoreSettings(on_empty_store="refuse", ask_peers_seconds=0))
+    changes = diff(TWO, after)
+    assert sorted(map(str, changes)) == [
+        "store.ask_peers_seconds: 5 → 0",
+        "store.on_empty_store: reclaim → refuse",
+    ]
+    assert refusals(changes, "us-east") == []
+    assert digest(after) != digest(TWO)
+    assert TWO.store.written() == {"size_max": "64GiB"}
+    assert after.store.written() == {"size_max": "64GiB", "on_empty_store": "refuse", "ask_peers_seconds": 0}
+    with pytest.raises(ValueError, match="'wait' is not one of reclaim, refuse, start"):
+        StoreSettings.model_validate({"on_empty_store": "wait"})
