@@ -1,4 +1,4 @@
-"""Of a drill with a lost disk, what nobody had is told from what another cluster had (docs/drills.md)."""
+"""Measures of a drill with a lost disk tell what nobody had from what another cluster had (docs/drills.md)."""
 
 from __future__ import annotations
 
