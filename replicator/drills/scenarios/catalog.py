@@ -124,6 +124,7 @@ def _lost_disk(source: random.Random) -> Iterator[Step]:
     yield CaughtUp(_PRIMARY, behind=_SECONDARY)
     yield Pause(source.uniform(*_SETTLING_SECONDS))
     yield Move(_PRIMARY, FailoverKind.MOVE)
+    yield Confirmed(lost + 2 * _AWAY + 0.01)  # so that few messages are on their way when clients move
     yield Phase(AFTER)
 
 
