@@ -29,6 +29,7 @@ from bench.disk import DiskLimits, measure_disk
 from bench.in_process import measure_commits, measure_engine, measure_large_commits
 from bench.jetstream import PEER, JetStreamPair, find_server
 from bench.lag import measure_lag
+from bench.live import live_markdown, measure_live
 from bench.machine import machine_line, page_cache_line
 from bench.many import markdown, measure_many, measure_many_idle, measure_many_long
 from bench.many_topics_tools import measure_many_topics_tools
@@ -68,6 +69,7 @@ GROUPS: Final = (
     "many",
     "many-long",
     "many-idle",
+    "live",
     "connections",
     "shared-port",
     "security",
@@ -75,8 +77,9 @@ GROUPS: Final = (
     "bridge-state",
     "peers",
 )
-BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle"})
-"""The first takes longer than all others together, the second 20 minutes, and the third opens 10,000 topics."""
+BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live"})
+"""The first takes longer than all others together, the second 20 minutes, the third opens 10,000 topics, and the last
+runs two brokers and five workers for a quarter of an hour."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Where the output goes to a file, whose width rich would guess too low."""
@@ -91,7 +94,7 @@ def main(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of group peers: how often each system is measured.")] = ROUNDS,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="Of groups peers and many: part of the work, for a trial.")
+        float, typer.Option(min=0.001, help="Of groups peers, many and live: part of the work, for a trial.")
     ] = 1.0,
     system: Annotated[
         list[str] | None, typer.Option(help=f"Of group peers: one system, again for each ({', '.join(SYSTEM_NAMES)}).")
@@ -198,6 +201,12 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
         with _directory("ten thousand topics with little to do, beside a Pulsar broker") as directory:
             directory.chmod(0o755)
             measured += await measure_many_idle(directory, err.print, scale)
+    if "live" in groups:
+        with _directory("many topics with replicated subscriptions, beside Pulsar's geo-replication") as directory:
+            directory.chmod(0o755)
+            live = await measure_live(directory, err.print, scale)
+            measured += live
+            typer.echo(live_markdown(live))
     if "connections" in groups:
         with _directory("a thousand connections, beside a Pulsar broker") as directory:
             directory.chmod(0o755)

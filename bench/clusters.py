@@ -1,7 +1,7 @@
-"""Two clusters on this machine for a benchmark: temporary data, free ports, real worker processes.
+"""Clusters on this machine for a benchmark: temporary data, free ports, real worker processes.
 
-``us-east`` is where messages are published, ``eu-west`` where they are copied to. The links go both ways, as in the
-default topology, so that snapshots are taken too.
+Of two, ``us-east`` is where messages are published, ``eu-west`` where they are copied to. The links go both ways, as in
+the default topology, so that snapshots are taken too. :func:`mesh_topology` links any number of clusters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -19,9 +20,9 @@ import aiohttp
 
 from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess, stop_left_postgres
-from replicator.topology import Topology, default_topology, dump
+from replicator.topology import Cluster, Link, Topology, default_topology, dump
 from replicator.topology.apache import PULSAR_KIND, ApacheSettings
-from replicator.topology.fields import START, PipelineSettings, StoreSettings
+from replicator.topology.fields import START, PipelineSettings
 from replicator.topology.scalars import EMBEDDED
 from replicator.topology.traces import TracesSettings
 
@@ -29,36 +30,15 @@ SOURCE: Final = "us-east"
 DESTINATION: Final = "eu-west"
 
 
-class TwoClusters:
-    """An async context manager; on leaving it the workers are stopped. ``directory`` belongs to the caller.
+class Clusters:
+    """The workers of ``topology``. An async context manager; on leaving it the workers are stopped.
 
-    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers. Clusters that
-    are in ``beside`` are Apache Pulsar clusters, beside which their workers run.
+    ``directory`` belongs to the caller.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        engine: str = EMBEDDED,
-        traces: TracesSettings | None = None,
-        beside: Mapping[str, ApacheSettings] = MappingProxyType({}),
-    ) -> None:
-        made = default_topology(directory, free_ports(2))
-        clusters = tuple(
-            cluster.model_copy(update={"kind": PULSAR_KIND, "apache": beside[cluster.name]})
-            if cluster.name in beside
-            else cluster
-            for cluster in made.clusters
-        )
-        pipeline = PipelineSettings(engine=engine, driver="external")
-        self._topology = replace(
-            made,
-            clusters=clusters,
-            pipeline=pipeline,
-            traces=traces or TracesSettings(),
-            store=StoreSettings(on_empty_store=START),  # runs begin on emptied logs
-        )
+    def __init__(self, directory: Path, topology: Topology) -> None:
+        store = topology.store.model_copy(update={"on_empty_store": START})  # runs begin on emptied logs
+        self._topology = replace(topology, store=store)
         file = directory / "topology.yaml"
         file.write_text(dump(self._topology))
         self._workers = {
@@ -97,10 +77,17 @@ class TwoClusters:
     def pids(self) -> list[int]:
         """Of the workers that run, and of their Postgres servers, which are no children of theirs."""
         found = [worker.pid for worker in self._workers.values() if worker.running and worker.pid is not None]
-        for cluster in self._topology.clusters:
-            with suppress(OSError, ValueError, IndexError):
-                found.append(int((cluster.data.absolute() / "postgres" / "postmaster.pid").read_text().split()[0]))
-        return [pid for pid in found if pid > 0]  # a Postgres that makes its database writes a negative number
+        servers = (self.postgres_pid(cluster.name) for cluster in self._topology.clusters)
+        return [*found, *(pid for pid in servers if pid is not None)]
+
+    def postgres_pid(self, cluster: str) -> int | None:
+        """Return the process of a cluster's Postgres server, which is no child of its worker; None if it does not
+        run."""
+        file = self.data(cluster).absolute() / "postgres" / "postmaster.pid"
+        with suppress(OSError, ValueError, IndexError):
+            pid = int(file.read_text().split()[0])
+            return pid if pid > 0 else None  # a Postgres that makes its database writes a negative number
+        return None
 
     async def start(self, *clusters: str) -> None:
         """Start workers that do not run, and wait until they take traffic. Raises :class:`WorkerFailed`."""
@@ -131,3 +118,42 @@ class TwoClusters:
             response.raise_for_status()
             answer = await response.json()
         return next((int(row["messages"]) for row in answer["topics"] if row["name"] == topic), 0)
+
+
+class TwoClusters(Clusters):
+    """Two clusters that are linked both ways.
+
+    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers. Clusters that
+    are in ``beside`` are Apache Pulsar clusters, beside which their workers run.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        engine: str = EMBEDDED,
+        traces: TracesSettings | None = None,
+        beside: Mapping[str, ApacheSettings] = MappingProxyType({}),
+    ) -> None:
+        made = default_topology(directory, free_ports(2))
+        clusters = tuple(
+            cluster.model_copy(update={"kind": PULSAR_KIND, "apache": beside[cluster.name]})
+            if cluster.name in beside
+            else cluster
+            for cluster in made.clusters
+        )
+        pipeline = PipelineSettings(engine=engine, driver="external")
+        super().__init__(
+            directory, replace(made, clusters=clusters, pipeline=pipeline, traces=traces or TracesSettings())
+        )
+
+
+def mesh_topology(directory: Path, count: int) -> Topology:
+    """Return the topology of clusters ``c0``, ``c1`` and so on, of which each two are linked both ways."""
+    names = [f"c{number}" for number in range(count)]
+    clusters = tuple(
+        Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(directory / name)})
+        for name, port in zip(names, free_ports(count), strict=True)
+    )
+    links = tuple(Link(one, other) for one, other in permutations(names, 2))
+    return Topology(clusters, links, pipeline=PipelineSettings(engine=EMBEDDED, driver="external"))

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,27 +94,45 @@ class Program:
         (run,) = await self.runs(broker, **given)
         return run
 
-    async def runs(self, broker: Broker, *, seconds_max: float = SECONDS_MAX, **given: Any) -> list[Run]:
+    async def runs(
+        self,
+        broker: Broker,
+        *,
+        seconds_max: float = SECONDS_MAX,
+        at_line: Callable[[str], Awaitable[None]] | None = None,
+        **given: Any,
+    ) -> list[Run]:
         """Run the program once, and return the measurements that it prints, in order.
 
-        Raise :class:`ProgramFailed` if the program fails or takes longer than ``seconds_max``.
+        ``at_line`` is awaited with each line that the program prints, before the next line is read. Raise
+        :class:`ProgramFailed` if the program fails or takes longer than ``seconds_max``.
         """
         arguments = self.arguments(broker, {name.replace("_", "-"): value for name, value in given.items()})
         process = await asyncio.create_subprocess_exec(
             *arguments, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        failing = asyncio.ensure_future(process.stderr.read())
+        said: list[str] = []
         try:
             async with asyncio.timeout(seconds_max):
-                said, failed = await process.communicate()
+                async for line in process.stdout:
+                    said.append(line.decode())
+                    if at_line is not None:
+                        await at_line(said[-1])
+                failed = await failing
+                await process.wait()
         except TimeoutError:
             raise ProgramFailed(f"{' '.join(arguments)} did not end within {seconds_max:.0f} s") from None
         finally:
+            failing.cancel()
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
             raise ProgramFailed(f"{' '.join(arguments)}: {failed.decode(errors='replace')[-500:]}")
-        return [Run.said(json.loads(line)) for line in said.decode().splitlines() if line.startswith("{")]
+        return [Run.said(json.loads(line)) for line in said if line.startswith("{")]
 
 
 def python_program() -> Program:

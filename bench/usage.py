@@ -93,6 +93,13 @@ class Usage:
         return Sample(now, cpu / _TICKS, rss * _KIB, anonymous * _KIB)
 
 
+def cpu_seconds_of(roots: Iterable[int]) -> float:
+    """Return the CPU time that processes have taken so far, with that of their children."""
+    pids = frozenset(roots)
+    used = [each for each in map(_of_process, pids | _children(pids)) if each is not None]
+    return sum(ticks for ticks, _, _ in used) / _TICKS
+
+
 def cpu_seconds_until(samples: Sequence[Sample], moment: float) -> float:
     """Used until ``moment``, on the line between the samples before and after it."""
     assert samples

@@ -25,7 +25,7 @@ from bench.brokers import ALONE
 from bench.measurement import significant
 
 ROOT: Final = Path(__file__).parents[1]
-GROUPS: Final = ("copy", "lag", "publish", "subscriptions", "many")
+GROUPS: Final = ("copy", "lag", "publish", "subscriptions", "many", "live")
 """Without names: what users feel most."""
 PAIRS: Final = 5
 

@@ -135,14 +135,26 @@ def merged_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` lies in none of ``holes``."""
-    left = merged_ranges(ranges)
-    for hole_after, hole_upto in holes:
-        cut: list[Range] = []
-        for after, upto in left:
-            cut.append((after, min(upto, hole_after)))
-            cut.append((max(after, hole_upto), upto))
-        left = [(after, upto) for after, upto in cut if after < upto]
+    """Return the parts of ``ranges`` that lie in none of ``holes``, by the fewest ranges, ascending and disjoint.
+
+    The time grows with the number of ranges and holes together, apart from sorting them.
+    """
+    left: list[Range] = []
+    cuts = merged_ranges(holes)
+    at = 0
+    for start, upto in merged_ranges(ranges):
+        after = start
+        while at < len(cuts) and cuts[at][1] <= after:
+            at += 1
+        while at < len(cuts) and cuts[at][0] < upto:
+            if after < cuts[at][0]:
+                left.append((after, cuts[at][0]))
+            after = max(after, cuts[at][1])
+            if after >= upto:
+                break  # the cut may reach into the next range
+            at += 1
+        if after < upto:
+            left.append((after, upto))
     return left
 
 

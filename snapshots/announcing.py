@@ -18,8 +18,13 @@ announced now and then, together with a change.
    that was buried here is answered with its deletion. In both cases the sender did not know. In an equal generation a
    deletion wins.
 4. An update with a newer generation replaces the state here. An update with the same generation is merged.
-5. A cluster that learns of a subscription by a change, and not by a whole state, asks for the whole state.
-6. A whole state has the subscription's start (:mod:`snapshots.starts`). So has a coarse state that is announced without
+5. A coarse state alone is announced at once while few topics move. Where snapshots are thinned it waits for a change of
+   the exact state, which takes it along, but no longer than a snapshot would wait for its turn. Without an exact state
+   it never waits: it is the only announcement.
+6. A cluster that learns of a subscription by a change, and not by a whole state, asks for the whole state.
+7. A cluster in which an earlier start opened messages asks once more, with a name for the question. A whole state names
+   the last question that was heard of each cluster. So who asked knows that all is there that was acknowledged before.
+8. A whole state has the subscription's start (:mod:`snapshots.starts`). So has a coarse state that is announced without
    an exact one, because its mark-delete position may include messages before the start.
 
 A change that came only by an update from another cluster is not announced again, unless this cluster relays it. Then
@@ -36,7 +41,7 @@ from typing import Final, NamedTuple, Protocol
 from snapshots.ack_vector import PART_BYTES_TARGET, AckVector
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats, WriteUpdate
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
-from snapshots.pacing import UpdateBudget, UpdatePace
+from snapshots.pacing import SnapshotBudget, UpdateBudget, UpdatePace
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
@@ -96,6 +101,10 @@ class _Subscription:
     asks: bool = False
     wanted: bool = False
     """The whole state was asked for in this life, so no update that stands in the log already has said it."""
+    ask_id: str = ""
+    """Question to be asked, for whose answer somebody waits."""
+    asked: Mapping[str, str] | None = None
+    """By cluster, its last question that was heard; None if there was none."""
 
 
 def _unknown(subscription: str) -> Starts:
@@ -118,6 +127,7 @@ class UpdateAnnouncer:
         mapped: Callable[[str, Position], Position | None],
         acks: AckSource | None,
         budget: UpdateBudget,
+        snapshot_budget: SnapshotBudget,
         starts: Callable[[str], Starts] | None = None,
     ) -> None:
         self._local = local
@@ -134,7 +144,11 @@ class UpdateAnnouncer:
         """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
         self._changed: dict[str, None] = {}
         """Subscriptions that there is something to announce of, in order of their change."""
+        self._coarse: dict[str, None] = {}
+        """Subscriptions of which there is only a coarse state to announce, which may wait."""
+        self._coarse_due_ms = 0
         self._pace = UpdatePace(budget)
+        self._snapshot_budget = snapshot_budget
 
     @property
     def has_subscriptions(self) -> bool:
@@ -143,7 +157,10 @@ class UpdateAnnouncer:
     @property
     def due_ms(self) -> int | None:
         """When what is noted is to be announced; None where nothing is, or while an update is under way."""
-        return self._pace.due_ms if self._changed else None
+        due_ms = self._pace.due_ms
+        if self._changed or due_ms is None or not self._coarse:
+            return due_ms if self._changed else None
+        return max(due_ms, self._coarse_due_ms)
 
     # ---- events -----------------------------------------------------------------------------------------
 
@@ -192,6 +209,7 @@ class UpdateAnnouncer:
         """Record that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
         self._changed.pop(name, None)
+        self._coarse.pop(name, None)
         if generation is not None:
             self._buried[name] = _Buried(generation, unless_in_use)
             if not announced:
@@ -202,6 +220,7 @@ class UpdateAnnouncer:
         self._peers = peers
         if not peers:
             self._changed.clear()
+            self._coarse.clear()
         if announce_all:
             self.announce_all(now_ms)
         self.note_all(now_ms)
@@ -234,7 +253,10 @@ class UpdateAnnouncer:
     # ---- announcing -------------------------------------------------------------------------------------
 
     def announce(self, now_ms: int) -> list[WriteUpdate]:
-        """Return markers for all noted changes."""
+        """Return markers for all noted changes. Coarse states that wait go with them."""
+        if self._coarse:
+            self._changed.update(self._coarse)
+            self._coarse.clear()
         markers: list[WriteUpdate] = []
         updates: list[SubscriptionUpdate] = []
         room = PART_BYTES_TARGET
@@ -269,10 +291,11 @@ class UpdateAnnouncer:
                 )
             return
         news = self._news(subscription)
-        due, asks = subscription.whole_due, subscription.asks
+        due, asks, ask_id = subscription.whole_due, subscription.asks, subscription.ask_id
         vector, whole = self._take(name, subscription, now_ms)
         subscription.announced.update(news)
         subscription.whole_due = subscription.asks = subscription.wanted = False
+        subscription.ask_id = ""
         if not (news or due or asks or vector):
             return
         description = Description()
@@ -282,8 +305,9 @@ class UpdateAnnouncer:
         described_bytes = description.size_bytes()
         if described_bytes > PROPERTIES_BYTES_MAX:
             description, described_bytes = Description({}, description.read_compacted), 0
-        for number, (part, size) in enumerate(vector.parts()):
-            first = number == 0
+        parts = list(vector.parts())
+        for number, (part, size) in enumerate(parts):
+            first, last = number == 0, number == len(parts) - 1
             yield (
                 SubscriptionUpdate(
                     name,
@@ -295,6 +319,8 @@ class UpdateAnnouncer:
                     properties=description.properties if first else {},
                     read_compacted=description.read_compacted,
                     starts=starts,
+                    ask_id=ask_id if first else "",
+                    answers=(subscription.asked or {}) if whole and last else {},
                 ),
                 size + (described_bytes if first else 0),
             )
@@ -324,12 +350,28 @@ class UpdateAnnouncer:
     def _note(self, name: str, subscription: _Subscription, now_ms: int) -> None:
         if name in self._changed:
             return
-        if subscription.whole_due or subscription.acknowledged or self._news(subscription):
+        if subscription.whole_due or subscription.acknowledged:
             self._add(name, now_ms)
+        elif name not in self._coarse and self._news(subscription):
+            self._add_coarse(name, now_ms)
+
+    def _add_coarse(self, name: str, now_ms: int) -> None:
+        """Record that there is only a coarse state to announce."""
+        interval_ms = self.settings.snapshot_interval_ms
+        wait_ms = 0
+        if self._acks is not None:
+            wait_ms = min(self._snapshot_budget.wait_ms(now_ms), self._snapshot_budget.age_ms_max(interval_ms))
+        if not wait_ms:
+            self._add(name, now_ms)
+        elif self._peers:
+            if not self._coarse:
+                self._coarse_due_ms = now_ms + wait_ms
+            self._coarse[name] = None
 
     def _add(self, name: str, now_ms: int) -> None:
         if not self._peers:
             return
+        self._coarse.pop(name, None)
         if not self._changed:
             self._pace.changed(now_ms, self.settings.update_interval_ms)
         self._changed[name] = None
@@ -351,6 +393,8 @@ class UpdateAnnouncer:
                 self._answer(name, now_ms)
             return None
         if known is not None and update.asks:
+            if update.ask_id and update.generation == known.generation:
+                known.asked = {**(known.asked or {}), origin: update.ask_id}
             self._answer(name, now_ms)
         acks = update.acks if self._acks is not None else AckVector()
         position = update.clusters.get(self._local)
@@ -362,7 +406,7 @@ class UpdateAnnouncer:
                 return None
         if known is not None and known.generation == update.generation and not update.deleted:
             is_old = position is None or position <= known.mark_delete
-            if is_old and not acks and not update.starts:
+            if is_old and not acks and not update.starts and self._local not in update.answers:
                 return None
         if known is None and acks and not update.whole:
             self._unknown[name] = None
@@ -379,7 +423,15 @@ class UpdateAnnouncer:
             read_compacted=update.read_compacted,
             starts=update.starts,
             unless_in_use=update.unless_in_use,
+            answer=update.answers.get(self._local, ""),
         )
+
+    def ask(self, name: str, ask_id: str, now_ms: int) -> None:
+        """Ask the other clusters for the whole state of the subscription ``name``. Their answers name ``ask_id``."""
+        subscription = self._subscriptions.get(name)
+        if subscription is not None and self._acks is not None:
+            subscription.asks, subscription.ask_id = True, ask_id
+            self._add(name, now_ms)
 
     def owe_whole(self, name: str, now_ms: int) -> None:
         """Announce the whole state of the subscription ``name`` with the next marker."""

@@ -9,8 +9,10 @@ is the field's (seed 004).
 Algorithm, in cluster A with peer B:
 
 1. After messages were appended here, or came from a cluster that cannot ask, a ``SnapshotRequest`` is written, at most
-   one in ``snapshot_interval_ms``. One is written after the last message, so that the last messages are covered too. A
-   request also contains its writer's own answer. Markers cause no request, so clusters do not keep each other awake.
+   one in ``snapshot_interval_ms``. All topics of the worker share a budget of requests: where many topics move, each
+   asks less often (:class:`~snapshots.pacing.SnapshotBudget`). One is written after the last message, so that the last
+   messages are covered too. A request also contains its writer's own answer. Markers cause no request, so clusters do
+   not keep each other awake.
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
    an earlier life of a topic (docs/adr/0080), the answer names that life as an origin of its own, which A lacks.
@@ -19,9 +21,11 @@ Algorithm, in cluster A with peer B:
    From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
    answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
    requests are only counted, and nothing depends on them.
-4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log.
+4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log. One local marker has
+   the mappings of a round of answers (:mod:`snapshots.recording`).
 5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
    is announced to its peer, unless that was done before. The exact state goes with it (:mod:`snapshots.announcing`).
+   Where snapshots are thinned, it waits for the next change of the exact state, as long as a snapshot would wait.
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
    until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
    comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them.
@@ -53,7 +57,7 @@ from snapshots.actions import (
     WriteResponse,
 )
 from snapshots.announcing import AckSource, UpdateAnnouncer
-from snapshots.asking import PATIENCE_INTERVALS, Asking
+from snapshots.asking import Asking, patience_ms
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -62,8 +66,9 @@ from snapshots.markers import (
     SnapshotResponse,
     SubscriptionsUpdate,
 )
-from snapshots.pacing import UpdateBudget
+from snapshots.pacing import SnapshotBudget, UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.recording import MappingRecorder
 from snapshots.starts import Starts
 
 PENDING_REQUESTS_MAX: Final = 256
@@ -83,9 +88,9 @@ class SnapshotController:
     """State sync of one topic in cluster ``local``.
 
     ``peers`` are the clusters that get our markers; ``reachable_origins`` those whose entries reach us. ``next_id``
-    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of
-    all topics of the worker; without one the topic has its own. ``starts`` returns the start of a subscription by
-    origin.
+    makes snapshot ids, unique across restarts. ``now_ms`` is a monotonic clock's reading. ``budget`` is that of the
+    updates of all topics of the worker, and ``snapshot_budget`` that of their snapshots; without them the topic has its
+    own. ``starts`` returns the start of a subscription by origin.
     """
 
     def __init__(
@@ -98,16 +103,18 @@ class SnapshotController:
         settings: ControllerSettings | None = None,
         acks: AckSource | None = None,
         budget: UpdateBudget | None = None,
+        snapshot_budget: SnapshotBudget | None = None,
         starts: Callable[[str], Starts] | None = None,
     ) -> None:
         self._local = local
         self._settings = settings or ControllerSettings()
+        self._budget = snapshot_budget or SnapshotBudget(exact=acks is not None)
         self._next_id = next_id
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
-        self._tables: dict[str, MappingTable] = {}
-        self._recorded_ms: dict[str, int] = {}
-        """By peer, when the last mapping was recorded."""
+        self._asked = _common(self._peers, self._reachable)
+        """Who answers us."""
+        self._recorder = MappingRecorder()
         self.stats = ControllerStats()
         self.updates = UpdateAnnouncer(
             local,
@@ -117,13 +124,14 @@ class SnapshotController:
             self._mapped,
             acks,
             budget or UpdateBudget(),
+            self._budget,
             starts,
         )
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
         """At or above the last message; None while we do not know."""
-        self._asking = Asking()
+        self._asking = Asking(self._budget)
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
@@ -133,44 +141,47 @@ class SnapshotController:
 
     def mappings(self, peer: str) -> MappingTable:
         """The mappings for one peer; empty if there are none."""
-        return self._tables.get(peer) or MappingTable()
+        return self._recorder.table(peer)
 
     def mapped_peers(self) -> list[str]:
         """The peers with mappings."""
-        return list(self._tables)
+        return self._recorder.peers()
 
     def next_deadline(self, now_ms: int) -> int | None:
         """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
-        deadlines: list[int] = []
-        if (follow_up_ms := self._follow_up_due()) is not None:
-            deadlines.append(follow_up_ms)
         if self._waiting_may_end:
-            deadlines.append(now_ms)
-        if (due_ms := self.updates.due_ms) is not None:
-            deadlines.append(due_ms)
-        if self._wants_request():
-            deadlines.append(self._request_ms(now_ms))
+            return now_ms
+        deadline_ms = self.updates.due_ms
+        if self._asking.wanted and self._wants_request():
+            request_ms = self._request_ms(now_ms)
+            deadline_ms = request_ms if deadline_ms is None else min(deadline_ms, request_ms)
+        if (snapshot_ms := self._recorder.due_ms) is not None:
+            deadline_ms = snapshot_ms if deadline_ms is None else min(deadline_ms, snapshot_ms)
+        if self._follow_up_ms is not None and (follow_up_ms := self._follow_up_due()) is not None:
+            deadline_ms = follow_up_ms if deadline_ms is None else min(deadline_ms, follow_up_ms)
         if self._pending:
             oldest = next(iter(self._pending.values()))
-            deadlines.append(oldest.sent_ms + self._settings.snapshot_timeout_ms)
-        return min(deadlines, default=None)
+            expires_ms = oldest.sent_ms + self._settings.snapshot_timeout_ms
+            deadline_ms = expires_ms if deadline_ms is None else min(deadline_ms, expires_ms)
+        return deadline_ms
 
     # ---- events that are only noted ---------------------------------------------------------------------
 
-    def on_append(self, last: Position, *, origin: str | None, messages: bool, now_ms: int) -> None:
-        """The log grew up to ``last`` by entries of ``origin`` (None: of any), ``messages`` if any of them is one."""
+    def on_append(self, last: Position, *, origin: str | None, messages: int, now_ms: int) -> None:
+        """The log grew up to ``last`` by entries of ``origin`` (None: of any), with so many ``messages``."""
         before, self._last = self._last, max(self._last, last)
         if origin != self._local and any(self._waiting.values()):
             self._waiting_may_end = True
         if messages:
             self._last_message = last
+            self._recorder.on_messages()
             interval_ms = self._settings.snapshot_interval_ms
-            self._asking.on_messages(self._asked(), now_ms, interval_ms, others_ask=origin in self._peers)
+            self._asking.on_messages(messages, self._asked, now_ms, interval_ms, others_ask=origin in self._peers)
             if self._follow_up_ms is None and origin != self._local and self._peers:
                 third = self._reachable if origin is None else {origin}
                 if any(third - {peer} for peer in self._peers):
-                    self._follow_up_ms = now_ms + PATIENCE_INTERVALS * interval_ms
-        elif any(table.newest and table.newest.local > before for table in self._tables.values()):
+                    self._follow_up_ms = now_ms + patience_ms(self._budget, interval_ms)
+        elif self._recorder.has_beyond(before):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)
 
@@ -200,6 +211,12 @@ class SnapshotController:
     def on_acknowledged(self, name: str, now_ms: int) -> None:
         """Something was acknowledged here that the source of acks has ready."""
         self.updates.on_acknowledged(name, now_ms)
+
+    def ask(self, name: str, now_ms: int) -> str:
+        """Ask the other clusters for the whole state of the subscription ``name``. Return the name of the question."""
+        ask_id = self._next_id()
+        self.updates.ask(name, ask_id, now_ms)
+        return ask_id
 
     def on_subscription_deleted(
         self,
@@ -231,24 +248,19 @@ class SnapshotController:
         added = frozenset(peers) - self._peers - {self._local}
         self._peers = _others(peers, self._local)
         self._reachable = _others(reachable_origins, self._local)
+        self._asked = _common(self._peers, self._reachable)
         self._follow_up_ms = self._follow_up_ms if self._peers else None
-        self._asking.on_peers(self._asked(), ask=bool(added) and self._last_message is not None)
+        self._asking.on_peers(self._asked, ask=bool(added) and self._last_message is not None)
         self._waiting_may_end = any(self._waiting.values())
         self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
         """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
-        by_peer: dict[str, list[SnapshotMapping]] = {}
-        for mapping in mappings:
-            by_peer.setdefault(mapping.peer, []).append(mapping)
-        for peer, its_mappings in by_peer.items():
-            assert not self.mappings(peer), "restore comes first"
-            self._tables[peer] = MappingTable.restored(its_mappings)
+        self._recorder.restore(mappings)
 
     def trim(self, below: Position) -> None:
         """No subscription's mark-delete position is below this, or ever will be."""
-        for table in self._tables.values():
-            table.trim(below)
+        self._recorder.trim(below)
 
     # ---- events that are answered with actions ----------------------------------------------------------
 
@@ -256,7 +268,7 @@ class SnapshotController:
         """A marker of ``origin`` stands in the local log at ``position``; ``log`` is the log at this moment."""
         assert position <= log.lac, f"marker at {position} is past the LAC {log.lac}"
         if origin == self._local:
-            self._on_own_marker(position, marker)
+            self.on_own_marker(position, marker)
             return []
         match marker:
             case SnapshotRequest() if marker.source_cluster == origin:
@@ -274,6 +286,7 @@ class SnapshotController:
         actions: list[Action] = []
         if self._waiting_may_end:
             actions += self._end_waiting(log, now_ms)
+        actions += self._local_snapshot(now_ms)
         if self._wants_request() and self._request_ms(now_ms) <= now_ms:
             actions.append(self._request(now_ms, log))
         due_ms = self._follow_up_due()
@@ -286,12 +299,8 @@ class SnapshotController:
 
     # ---- asking (steps 1 and 6) -------------------------------------------------------------------------
 
-    def _asked(self) -> frozenset[str]:
-        """Who answers us."""
-        return self._peers & self._reachable
-
     def _wants_request(self) -> bool:
-        return self._asking.wanted and self.updates.has_subscriptions and bool(self._asked())
+        return self._asking.wanted and bool(self._asked) and self.updates.has_subscriptions
 
     def _request_ms(self, now_ms: int) -> int:
         return self._asking.due_ms(now_ms, self._settings.snapshot_interval_ms)
@@ -300,7 +309,7 @@ class SnapshotController:
         if len(self._pending) >= PENDING_REQUESTS_MAX:
             self._forget_oldest_pending()
         snapshot_id = self._next_id()
-        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked()))
+        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked))
         self._asking.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
@@ -411,32 +420,35 @@ class SnapshotController:
         covers_first = covers and self._asking.is_uncovered(peer)
         if covers:
             self._asking.on_covered((peer,))
-        if response.requested_by != self._local and not covers_first:
-            recorded_ms = self._recorded_ms.get(peer)
-            if recorded_ms is not None and now_ms - recorded_ms < self._settings.snapshot_interval_ms:
-                return []  # others ask at a pace of their own, each of them
+        interval_ms = self._settings.snapshot_interval_ms
+        asked_here = response.requested_by == self._local
+        if not asked_here and not covers_first and self._recorder.recorded_within(peer, interval_ms, now_ms):
+            return []  # others ask at a pace of their own, each of them
         mapping = SnapshotMapping(response.snapshot_id, local, peer, response.position)
-        if not self._tables.setdefault(peer, MappingTable()).add(mapping):
+        if not self._recorder.record(mapping, now_ms, interval_ms, covers=covers):
             return []
-        self._recorded_ms[peer] = now_ms
         self.stats.mappings += 1
         self.updates.note_all(now_ms)
-        snapshot = LocalSnapshot(mapping.snapshot_id, local, {peer: mapping.remote}, covers)
-        return [RecordMapping(mapping), WriteLocalSnapshot(snapshot)]
+        return [RecordMapping(mapping), *self._local_snapshot(now_ms)]
+
+    def _local_snapshot(self, now_ms: int) -> list[Action]:
+        snapshot = self._recorder.snapshot(now_ms, self._asked)
+        return [] if snapshot is None else [WriteLocalSnapshot(snapshot)]
 
     def _mapped(self, peer: str, claim: Position) -> Position | None:
         """How far the peer's copy of a subscription may move that consumed all up to ``claim`` here."""
         if self._last_message is not None and claim >= self._last_message:
             # Only markers follow, and nobody consumes those.
             claim = max(claim, self._last)
-        table = self._tables.get(peer)
-        mapping = None if table is None else table.lookup(claim)
-        return None if mapping is None else mapping.remote
+        return self._recorder.lookup(peer, claim)
 
     # ---- our own markers, seen again --------------------------------------------------------------------
 
-    def _on_own_marker(self, position: Position, marker: Marker) -> None:
-        """Live, these say what we know already; after a restart they bring it back."""
+    def on_own_marker(self, position: Position, marker: Marker) -> None:
+        """Record that a marker of this cluster stands in the log at ``position``.
+
+        Live, it says what we know already; after a restart it brings that back.
+        """
         match marker:
             case SnapshotRequest():
                 if self._last_message is not None and self._last_message < position:
@@ -445,9 +457,7 @@ class SnapshotController:
                 if marker.vector:
                     self._note_said(marker.position)
             case LocalSnapshot():
-                for peer, remote in marker.clusters.items():
-                    mapping = SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
-                    self._tables.setdefault(peer, MappingTable()).add(mapping)
+                self._recorder.recall(marker)
                 if marker.covers and self._last_message is not None and self._last_message <= marker.local:
                     self._asking.on_covered(marker.clusters)
             case SubscriptionsUpdate():
@@ -473,6 +483,11 @@ def _said(log: LogState) -> dict[str, Position]:
 
 def _messages(log: LogState) -> dict[str, Position]:
     return dict(log.vector if log.messages is None else log.messages)
+
+
+def _common(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """Return what is in both; ``one`` itself if it is all in ``other``, as there is a controller for each topic."""
+    return one if one <= other else one & other
 
 
 def _others(clusters: Collection[str], local: str) -> frozenset[str]:

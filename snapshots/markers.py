@@ -102,6 +102,10 @@ class SubscriptionUpdate:
     ``properties`` and ``read_compacted`` are settings for a cluster that must create the subscription. ``starts`` is
     the subscription's start by origin. A whole state has it, and so has a coarse state that may include messages before
     the start.
+
+    ``ask_id`` names the question of an update that asks, if the sender waits for the answer. ``answers`` has, by
+    cluster, the last such question that the sender had heard. The last part of a whole state has it: whoever asked has
+    everything then that the sender knew when it heard the question.
     """
 
     subscription: str
@@ -115,6 +119,8 @@ class SubscriptionUpdate:
     read_compacted: bool = False
     starts: Starts = field(default_factory=dict)
     unless_in_use: bool = False
+    ask_id: str = ""
+    answers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +335,8 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
             for origin, start in sorted(update.starts.items())
         ],
         unless_in_use=update.unless_in_use or None,
+        ask_id=update.ask_id or None,
+        answers=[pb.SubscriptionAnswer(cluster=each, ask_id=name) for each, name in sorted(update.answers.items())],
     )
 
 
@@ -355,6 +363,8 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
         wire.read_compacted,
         starts,
         wire.unless_in_use,
+        wire.ask_id,
+        {item.cluster: item.ask_id for item in wire.answers},
     )
 
 

@@ -114,8 +114,16 @@ class SubscriptionProperty(_message.Message):
     value: str
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
+class SubscriptionAnswer(_message.Message):
+    __slots__ = ("cluster", "ask_id")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    ASK_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    ask_id: str
+    def __init__(self, cluster: _Optional[str] = ..., ask_id: _Optional[str] = ...) -> None: ...
+
 class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "starts", "unless_in_use")
+    __slots__ = ("subscription_name", "clusters", "generation", "more", "acks", "whole", "deleted", "asks", "properties", "read_compacted", "starts", "unless_in_use", "ask_id", "answers")
     SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +136,8 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     UNLESS_IN_USE_FIELD_NUMBER: _ClassVar[int]
+    ASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     subscription_name: str
     clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
     generation: int
@@ -140,7 +150,9 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
     read_compacted: bool
     starts: _containers.RepeatedCompositeFieldContainer[SubscriptionStart]
     unless_in_use: bool
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ..., unless_in_use: _Optional[bool] = ...) -> None: ...
+    ask_id: str
+    answers: _containers.RepeatedCompositeFieldContainer[SubscriptionAnswer]
+    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ..., generation: _Optional[int] = ..., more: _Optional[_Iterable[_Union[ReplicatedSubscriptionsUpdate, _Mapping]]] = ..., acks: _Optional[_Iterable[_Union[OriginAcks, _Mapping]]] = ..., whole: _Optional[bool] = ..., deleted: _Optional[bool] = ..., asks: _Optional[bool] = ..., properties: _Optional[_Iterable[_Union[SubscriptionProperty, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., starts: _Optional[_Iterable[_Union[SubscriptionStart, _Mapping]]] = ..., unless_in_use: _Optional[bool] = ..., ask_id: _Optional[str] = ..., answers: _Optional[_Iterable[_Union[SubscriptionAnswer, _Mapping]]] = ...) -> None: ...
 
 class FailoverAssignment(_message.Message):
     __slots__ = ("home", "serving")

@@ -1,13 +1,20 @@
-"""When the next update of a topic's subscriptions may go (DESIGN 4.3). Pure.
+"""Paces at which a worker writes updates of subscriptions, and snapshots (DESIGN 4.2 and 4.3). Pure.
 
-It serves invariant 11: what updates cost is bounded, however many topics change and however often.
+It serves invariant 11: updates and snapshots cost a bounded amount, however many topics change and however often.
+
+A :class:`Budget` gives times instead of refusals. A topic that wants something names the earliest and the latest time.
+It gets a time in between: the earliest one while few topics want something, and the latest one if too many do. So the
+rate is bounded, and no topic starves. The latest time is put on a *tick*, which topics share: what they write then goes
+into one commit and one frame of a link. :class:`SnapshotBudget` is for snapshots, :class:`UpdateBudget` for updates.
+
+Updates of one topic, :class:`UpdatePace`:
 
 1. The first change of a topic that has none under way goes at once.
 2. While an update is under way, from its decision until it stands in the log, changes gather. So a busy worker groups
    them by itself: the longer its commits take, the more goes with one update.
 3. Between the beginnings of two updates of a topic lie ``update_interval_ms``, and what the last one took, times how
    much longer it took than :data:`QUIET_MS`, but no more than :data:`GATHER_MS_MAX` if the interval is shorter.
-4. All topics of a worker share :class:`UpdateBudget`. When it is used up a change waits for its turn, but no longer
+4. All topics of a worker share an :class:`UpdateBudget`. When it is used up a change waits for its turn, but no longer
    than :data:`GATHER_MS_MAX`: from then on updates go for each topic as they would if changes were only collected.
 """
 
@@ -20,28 +27,85 @@ GATHER_MS_MAX: Final = 100
 QUIET_MS: Final = 4
 """So long an update takes where nothing else is done. One that takes longer says that the worker is busy."""
 UPDATES_A_SECOND: Final = 200
-"""Of all topics of a worker, before changes are gathered: a fifth of a core, on both sides together."""
+"""Updates of all topics of a worker before changes are gathered: a fifth of a core, on both sides together."""
 BURST_UPDATES: Final = 20
-"""That many may go at once after a rest."""
-_SLOT_MS: Final = 1000 / UPDATES_A_SECOND
+"""Updates that may go at once after a rest."""
+SNAPSHOTS_A_SECOND: Final = 20
+"""Snapshots of all topics of a worker before they are thinned. One is four markers in two clusters, so these are 80."""
+BURST_SNAPSHOTS: Final = 20
+"""Snapshots that may begin at once after a rest."""
+SNAPSHOT_AGE_MS_MAX: Final = 10_000
+"""Longest time for which messages wait for a snapshot, at the default interval."""
+SNAPSHOT_AGE_INTERVALS_MAX: Final = 50
+"""Longest wait in intervals: 10 seconds of 200 ms. With a shorter interval a topic waits less. A longer one does not
+extend the wait beyond :data:`SNAPSHOT_AGE_MS_MAX`."""
+COARSE_SNAPSHOTS_A_SECOND: Final = 200
+"""Used instead of :data:`SNAPSHOTS_A_SECOND` where acknowledgements travel as mark-delete positions alone."""
+COARSE_AGE_INTERVALS_MAX: Final = 5
+"""Used instead of :data:`SNAPSHOT_AGE_INTERVALS_MAX` there: an acknowledgement waits for a snapshot, 1 s at most."""
 
 
-class UpdateBudget:
-    """The updates that the topics of one worker may begin; a leaky bucket that gives times instead of refusals."""
+TICK_MS: Final = 20
+"""Time between two ticks of updates and snapshots. At 500 updates a second six topics share one."""
 
-    __slots__ = ("_next_ms",)
 
-    def __init__(self) -> None:
+class Budget:
+    """Leaky bucket that gives times instead of refusals, shared by all topics of a worker.
+
+    It gives ``a_second`` times each second, and ``burst`` at once after a rest. Ticks are ``tick_ms`` apart.
+    """
+
+    __slots__ = ("_burst_ms", "_next_ms", "_slot_ms", "_tick_ms")
+
+    def __init__(self, a_second: int, burst: int, tick_ms: int = TICK_MS) -> None:
+        self._slot_ms = 1000 / a_second
+        self._tick_ms = tick_ms
+        self._burst_ms = burst * self._slot_ms
         self._next_ms = 0.0
         """When the next one would be due if all were spaced evenly."""
 
     def reserve(self, earliest_ms: int, latest_ms: int) -> int:
-        """When an update that is wanted at ``earliest_ms`` may begin; ``latest_ms`` if its turn is not before."""
-        at_ms = max(earliest_ms, self._next_ms - BURST_UPDATES * _SLOT_MS)
+        """Return the time at which something that is wanted at ``earliest_ms`` may begin.
+
+        If its turn does not come before ``latest_ms``, return the last tick before that.
+        """
+        at_ms = max(earliest_ms, self._next_ms - self._burst_ms)
         if at_ms >= latest_ms:
-            return latest_ms
-        self._next_ms = max(self._next_ms, at_ms) + _SLOT_MS
+            return max(earliest_ms, latest_ms - latest_ms % self._tick_ms)
+        self._next_ms = max(self._next_ms, at_ms) + self._slot_ms
         return int(at_ms)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return how long something that is wanted now would wait for its turn."""
+        return max(0, int(self._next_ms - self._burst_ms) - now_ms)
+
+
+class UpdateBudget(Budget):
+    """Budget of the updates of one worker."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(UPDATES_A_SECOND, BURST_UPDATES)
+
+
+class SnapshotBudget(Budget):
+    """Budget of the snapshots that one worker asks for.
+
+    Without ``exact``, mark-delete positions are the only announcement, and they need a snapshot each. Then the budget
+    is larger, and topics wait less.
+    """
+
+    __slots__ = ("_age_intervals_max",)
+
+    def __init__(self, *, exact: bool = True) -> None:
+        super().__init__(SNAPSHOTS_A_SECOND if exact else COARSE_SNAPSHOTS_A_SECOND, BURST_SNAPSHOTS)
+        self._age_intervals_max = SNAPSHOT_AGE_INTERVALS_MAX if exact else COARSE_AGE_INTERVALS_MAX
+
+    def age_ms_max(self, interval_ms: int) -> int:
+        """Return how long a topic's messages may wait for a snapshot, if its snapshots are ``interval_ms`` apart where
+        few topics move."""
+        return max(interval_ms, min(SNAPSHOT_AGE_MS_MAX, self._age_intervals_max * interval_ms))
 
 
 class UpdatePace:

@@ -18,8 +18,9 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.block import BlockKind, Buffer
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.left_out import LeftOutNote, encode_note
-from replicator.engine.log.link_frame import PROTOCOL_VERSION
+from replicator.engine.log.link_frame import PROTOCOL_VERSION, ROWS_FROM
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -89,7 +90,8 @@ def sent(protocol: int = PROTOCOL_VERSION) -> list[Outgoing]:
 
 
 def frame_stream(protocol: int = PROTOCOL_VERSION) -> list[Buffer]:
-    return encode_append(sent(protocol))
+    blocks = sent(protocol)
+    return encode_rows(blocks) if protocol >= ROWS_FROM else encode_append(blocks)
 
 
 def scripted(worker: WireWorker, count: int) -> None:

@@ -1,4 +1,4 @@
-// The works of many topics at once and of many consumers, for bench/many.py.
+// The works of many topics at once and of many consumers, for bench/many.py and bench/live.py.
 package main
 
 import (
@@ -219,35 +219,51 @@ func publishBacklog(client pulsar.Client, keyed bool) {
 }
 
 // idle sends a message to each topic every ten seconds, evenly, and receives and acknowledges it. It measures after
-// each topic had its first message. Latencies are from the call that sends to the arrival.
+// each topic had its first message.
 func idle() []result {
+	producing := pulsar.ProducerOptions{MaxPendingMessages: idleQueue}
+	consuming := pulsar.ConsumerOptions{ReceiverQueueSize: idleQueue}
+	return []result{evenly(float64(*topics)/idleEvery.Seconds(), idleEvery.Seconds(), producing, consuming)}
+}
+
+// live sends messages to the topics in turn at an even rate, and receives and acknowledges them. The subscriptions are
+// replicated. It says with a line when its figure begins, so that the processes of all clusters can be looked at.
+func live() []result {
+	consuming := pulsar.ConsumerOptions{ReplicateSubscriptionState: true}
+	return []result{evenly(*rate, *warmSeconds, pulsar.ProducerOptions{}, consuming)}
+}
+
+// evenly sends so many single messages a second, in all, to the topics in turn, and receives and acknowledges them, first
+// for warm seconds that do not count. Latencies are from the call that sends to the arrival.
+func evenly(
+	perSecond, warm float64, producing pulsar.ProducerOptions, consuming pulsar.ConsumerOptions,
+) result {
 	client := connect()
 	defer client.Close()
 	arrived := make(chan pulsar.ConsumerMessage, *topics)
-	opened := openAll(
-		client,
-		pulsar.ProducerOptions{MaxPendingMessages: idleQueue},
-		pulsar.ConsumerOptions{ReceiverQueueSize: idleQueue, MessageChannel: arrived},
-	)
-	perSecond := float64(*topics) / idleEvery.Seconds()
+	consuming.MessageChannel = arrived
+	opened := openAll(client, producing, consuming)
 	send := func(seconds float64) []time.Duration {
-		total := int(seconds * perSecond)
+		total := max(1, int(seconds*perSecond))
 		took := make([]time.Duration, 0, total)
+		began := time.Now()
 		var arrival sync.WaitGroup
 		arrival.Add(1)
 		go func() {
 			defer arrival.Done()
-			for range total {
+			for len(took) < total {
 				select {
 				case message := <-arrived:
-					took = append(took, time.Since(time.Unix(0, int64(binary.BigEndian.Uint64(message.Payload())))))
 					check(message.Consumer.Ack(message.Message))
+					// What a run before left unacknowledged is not this run's.
+					if sent := time.Unix(0, int64(binary.BigEndian.Uint64(message.Payload()))); !sent.Before(began) {
+						took = append(took, time.Since(sent))
+					}
 				case <-silent():
 					check(fmt.Errorf("%d of %d messages came", len(took), total))
 				}
 			}
 		}()
-		began := time.Now()
 		for number := 0; number < total; {
 			due := min(total, int(time.Since(began).Seconds()*perSecond))
 			for ; number < due; number++ {
@@ -262,9 +278,12 @@ func idle() []result {
 		arrival.Wait()
 		return took
 	}
-	send(idleEvery.Seconds())
+	send(warm)
+	if *work == "live" {
+		fmt.Println("began")
+	}
 	var took []time.Duration
 	measured := timed(func() { took = send(*partSeconds) })
 	measured.Count = len(took)
-	return []result{measured.with(took)}
+	return measured.with(took)
 }

@@ -16,12 +16,12 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
-from replicator.engine.log.extent_rows import lives
+from replicator.engine.log.extent_rows import ledgers_of
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from replicator.peering.lives import OriginMarks
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 log = structlog.get_logger(__name__)
 
@@ -92,11 +92,12 @@ def lacking(engine: Engine, topic: Topic, earlier: Mapping[str, HighWater]) -> l
 
 
 async def leave_out(engine: Engine, topic: Topic, missing: Mapping[str, HighWater]) -> None:
-    """Record that messages of earlier lives are missing here, up to the marks ``missing``, so that nobody claims
+    """Record that messages are missing here below later ones, up to the marks ``missing``, so that nobody claims
     them."""
     holes: dict[str, Hole] = {}
-    kept = lives(engine.store, topic.topic_id)
     for origin, mark in missing.items():
-        ends = [*(life.last for life in kept.get(origin, ())), *topic.trimming.ends().get(origin, ())]
+        ledgers = ledgers_of(engine.store, topic.topic_id, origin)
+        ends = [Position(ledger, last) for of_life in ledgers.values() for ledger, _, last in of_life]
+        ends += topic.trimming.ends().get(origin, ())
         holes[origin] = max((end for end in ends if end < mark.position), default=BEFORE_ALL), mark.position
     await engine.writer.keep_both(topic.tail, {}, holes)

@@ -96,8 +96,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
         """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
         if not self._transport.is_closing():
             self._transport.write(pack_answer(answer))
-            async with timeout(SILENCE_SECONDS_MAX):
-                await self._writable.wait()
+            if not self._writable.is_set():
+                async with timeout(SILENCE_SECONDS_MAX):
+                    await self._writable.wait()
         if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
 

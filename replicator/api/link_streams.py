@@ -24,13 +24,12 @@ from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, 
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import asked_over, check_stream, kept_stream
 from replicator.engine.errors import EngineError, NotAllowedError
-from replicator.engine.log.arrow import decode_append, notes_of
 from replicator.engine.log.block import read_header
 from replicator.engine.log.commit.new_blocks import select_new
+from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
 from replicator.engine.log.writer import CopiedBlock, Extent
-from replicator.engine.topic import Topic
 from replicator.running.short_tasks import awaited
 from replicator.tracing.notes import CarriedNotes, decode_notes
 
@@ -46,7 +45,7 @@ STREAMS_OF_LINK_MAX: Final = 64
 """A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
 
-_Results = dict[str, asyncio.Task[list[Extent]] | EngineError]
+_Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
 
 log = structlog.get_logger(__name__)
 
@@ -208,19 +207,28 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
     # A reload of the topology may have changed what the link brings since it opened this stream.
     link = request.app[LINKED_SOURCES].find(*link.key) or link
     results: _Results = {}
-    notes = {} if engine.tracing is None else _notes(frame)
-    for name, blocks in decode_append(frame).items():
+    topics, noted = decode_frame(frame)
+    notes = {} if engine.tracing is None or not noted else _notes(noted)
+    is_waiting = False
+    for name, blocks in topics.items():
         try:
             check_may_replicate(request, name)
             _check_origin(blocks, link)
-            if engine.find(name) is None:
+            topic = engine.find(name)
+            if topic is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
-            topic = await engine.topic(name, by_link=True)
+                topic = await engine.topic(name, by_link=True)
         except EngineError as error:
             results[name] = error
-        else:
-            results[name] = awaited(_append_blocks(topic, blocks, notes.get(name, ())))
-    await asyncio.sleep(0)  # lets the appends reach the writer's queue before the next frame is read
+            continue
+        traced = notes.get(name, ())
+        begun = None if traced else topic.writing.begin_copy(blocks)
+        if begun is None:
+            begun = awaited(topic.writing.copy(blocks, traced))
+            is_waiting = True
+        results[name] = begun
+    if is_waiting:
+        await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
     return results
 
 
@@ -236,17 +244,13 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
             )
 
 
-def _notes(frame: memoryview) -> Mapping[str, Sequence[CarriedNotes]]:
-    """Which messages of the frame are traced, by topic. Whatever is wrong with that is no reason to refuse blocks."""
+def _notes(noted: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
+    """Which messages of a frame are traced, by topic. Whatever is wrong with that is no reason to refuse blocks."""
     try:
-        return decode_notes(notes_of(frame))
+        return decode_notes(noted)
     except ValueError as error:
         log.warning("notes of traces passed over", reason=str(error))
         return {}
-
-
-async def _append_blocks(topic: Topic, blocks: list[CopiedBlock], notes: Sequence[CarriedNotes]) -> list[Extent]:
-    return await topic.writing.copy(blocks, notes)
 
 
 async def _outcome(results: _Results) -> dict[str, Any]:

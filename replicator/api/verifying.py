@@ -20,7 +20,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.block_heads import encode_heads
-from replicator.engine.log.extent_rows import lives
+from replicator.engine.log.extent_rows import ledgers_of, lives
 from replicator.engine.log.link_frame import RECLAIMING_HEADER
 from replicator.engine.topic import Topic
 from snapshots.errors import InvalidPosition
@@ -74,10 +74,11 @@ async def cuts(request: web.Request) -> web.Response:
     """Answer, for all topics or those named, up to which position of each origin the copy is, and what it lacks."""
     await data_plane.hold_back_for_reclaim(request)
     engine = request.app[data_plane.ENGINE]
-    reclaiming = RECLAIMING_HEADER in request.headers
+    reclaiming = request.headers.get(RECLAIMING_HEADER)
 
     def cut(topic: Topic) -> str:
-        return json.dumps({**_cut(engine, topic), **({"lives": _lives(engine, topic)} if reclaiming else {})})
+        more = {} if reclaiming is None else _for_reclaim(engine, topic, reclaiming)
+        return json.dumps({**_cut(engine, topic), **more})
 
     rows: dict[str, str] = {}
     if named := request.query.getall("topic", []):
@@ -106,10 +107,20 @@ def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _lives(engine: Engine, topic: Topic) -> dict[str, list[list[Any]]]:
-    """Return, by origin, the lives of the topic that have entries here, with the first and last entry of each."""
+def _for_reclaim(engine: Engine, topic: Topic, reclaiming: str) -> dict[str, Any]:
+    """Return what only a reclaim of the cluster ``reclaiming`` asks of a topic.
+
+    ``lives`` has, by origin, the lives of the topic that have entries here, with the first and last entry of each.
+    ``ledgers`` has, by life, the ledgers of ``reclaiming`` that have entries here, with their first and last entries.
+    """
     found = lives(engine.store, topic.topic_id)
-    return {origin: [[life, str(first), str(last)] for life, first, last in each] for origin, each in found.items()}
+    ledgers = ledgers_of(engine.store, topic.topic_id, reclaiming)
+    return {
+        "lives": {
+            origin: [[life, str(first), str(last)] for life, first, last in each] for origin, each in found.items()
+        },
+        "ledgers": {str(life): each for life, each in ledgers.items()},
+    }
 
 
 async def raw_blocks(request: web.Request) -> web.StreamResponse:

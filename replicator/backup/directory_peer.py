@@ -12,7 +12,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.verifying import add_verifying
 from replicator.backup.errors import BackupError
 from replicator.backup.reclaim_peers import Peer, copies_of
-from replicator.backup.reclaim_plan import OwnLog, TopicPlan
+from replicator.backup.reclaim_plan import TopicPlan
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt, NotAllowedError
 from replicator.engine.log.block import BlockKind, read_header
@@ -35,7 +34,6 @@ from replicator.failover.epochs import FIRST, from_json
 from replicator.failover.service import RECORD
 from replicator.pipeline.data_plane import BlockPage, FetchedBlock
 from replicator.pipeline.errors import UnexpectedAnswer
-from replicator.pipeline.verify.comparison.scope import Standing
 from replicator.pipeline.verify.plane import VerifyPlane
 from snapshots.ack_vector import Range, without
 from snapshots.position import BEFORE_ALL, Position
@@ -54,22 +52,15 @@ class DirectoryPlane(VerifyPlane):
     out.
     """
 
-    def __init__(self, url: str, secret: str, cluster: str) -> None:
+    def __init__(self, url: str, secret: str) -> None:
         super().__init__(url)
         self._secret = secret
-        self._cluster = cluster
 
     def shown(self) -> dict[str, str]:
         return {**super().shown(), PROCESS_HEADER: self._secret}
 
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
         return position
-
-    def standing(self, topic: str) -> Standing | None:
-        found = super().standing(topic)
-        if found is None:
-            return None
-        return replace(found, trimmed_of={**found.trimmed_of, self._cluster: found.trimmed})
 
     def page(
         self, topic: str, after: Position, upto: Position | None = None, *, page_bytes: int | None = None
@@ -100,37 +91,52 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         engine = await Engine.open(directory, cluster=cluster, settings=settings)
         stack.push_async_callback(engine.close)
         secret = secrets.token_hex(16)
-        plane = DirectoryPlane(await _serve(engine, secret, stack), secret, cluster)
+        plane = DirectoryPlane(await _serve(engine, secret, stack), secret)
         stack.callback(plane.close)
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
         copies = {
             name: found
             for name, row in cuts.items()
-            if (found := copies_of(_as_copy(row, cluster, store, _earlier_lives(engine, name)), cluster))
+            if (found := copies_of(_as_copy(row, engine, name, store), cluster))
         }
-        runs = {name: [(int(a), int(b), int(c)) for a, b, c in cuts[name]["runs"]] for name in copies}
         record = engine.store.meta(RECORD)
-        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, runs, engine)
+        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, engine)
 
 
-def _earlier_lives(engine: Engine, name: str) -> Mapping[int, Position]:
-    topic = engine.find(name)
-    return {} if topic is None else engine.origin_stores.earlier_lives(topic)
-
-
-def _as_copy(row: Mapping[str, Any], cluster: str, store: str, earlier: Mapping[int, Position]) -> dict[str, Any]:
+def _as_copy(row: Mapping[str, Any], engine: Engine, name: str, store: str) -> dict[str, Any]:
     """Return a row of ``GET /replication/v1/cuts`` in the form in which a peer answers.
 
-    ``row`` describes a log in the other copy of the store of ``cluster``. A peer's row names the last trimmed position
-    and the writing store for each origin. The log is the cluster's own, so both are added for the origin ``cluster``;
-    ``store`` is the id of the other copy. ``earlier`` has the last position of each earlier life, which a reclaim put
-    back there and which another store wrote.
+    ``row`` describes the topic ``name`` in ``engine``, the other copy of the cluster's store, whose id is ``store``. A
+    peer's row names the writing store of each life, the earlier lives, and the ledgers of the cluster's messages. The
+    log there is the cluster's own, so all of these are added for the cluster.
     """
-    stores = {} if (mark := row["high_water"].get(cluster)) is None else {str(mark[0]): store}
-    trimmed_of = {**row["trimmed_of"], cluster: row["trimmed"]}
-    lives = {cluster: [(life, None, str(last)) for life, last in earlier.items()]}
-    return {**row, "trimmed_of": trimmed_of, "lineage": {cluster: {"stores": stores}}, "lives": lives}
+    cluster, topic, mark = engine.cluster, engine.find(name), row["high_water"].get(engine.cluster)
+    if topic is None or mark is None:
+        return dict(row)
+    earlier = engine.origin_stores.earlier_lives(topic)
+    return {
+        **row,
+        "lineage": {cluster: {"stores": {str(mark[0]): store}}},
+        "lives": {cluster: [(life, None, str(last)) for life, last in earlier.items()]},
+        "ledgers": {str(mark[0]): _own_ledgers(engine, topic, Position.parse(mark[1]))},
+    }
+
+
+def _own_ledgers(engine: Engine, topic: Topic, mark: Position) -> list[tuple[int, int, int]]:
+    """Return the ledgers of the newest life, each with its first entry and its newest message of this cluster.
+
+    The last of these messages lies at ``mark``, which can be a marker. Ledgers without such messages are left out. If
+    too many other blocks follow the newest message, the ledger is returned up to its end.
+    """
+    found: list[tuple[int, int, int]] = []
+    for ledger, first, last in topic.log.runs_between(Position(topic.incarnation, -1), topic.log.last):
+        newest = engine.store.newest_message(topic.topic_id, engine.cluster, Position(ledger, last))
+        newest = newest or Position(ledger, last)
+        ends = [at.entry for at in (newest, mark) if at.ledger == ledger]
+        if ends and max(ends) >= first:
+            found.append((ledger, first, max(ends)))
+    return found
 
 
 def _check_other(directory: Path, own: Path, cluster: str) -> None:
@@ -191,32 +197,6 @@ def had_through(topic: Topic, upto: Position) -> list[Range]:
     return without([*trimmed, *runs], topic.origins.left_out(topic.cluster))
 
 
-def plans_between(name: str, here: OwnLog, peer: Peer) -> list[TopicPlan]:
-    """Plan to take back the ledgers that ``peer``, another copy of this cluster's store, has between the ledgers of
-    ``here``.
-
-    Both copies go on with one life of the topic, and each begins ledgers that the other lacks. Ledgers above the last
-    own position of ``here`` are left out: :func:`~replicator.backup.reclaim_plan.plan_lives` plans them.
-    """
-    runs, copies = peer.runs.get(name, ()), peer.copies.get(name, ())
-    copy = next((each for each in copies if each.incarnation == here.incarnation and not each.deleted), None)
-    if copy is None:
-        return []
-    last_here: dict[int, int] = {}
-    for ledger, _, last in here.runs:
-        last_here[ledger] = max(last, last_here.get(ledger, -1))
-    plans: list[TopicPlan] = []
-    for ledger, first, last in runs:
-        after = Position(ledger, max(first - 1, last_here.get(ledger, -1)))
-        upto = min(Position(ledger, last), copy.mark)
-        if here.incarnation < ledger and after < upto < here.own_last:
-            sources, has = {peer.name: upto}, {peer.name: [(after, upto)]}
-            plans.append(
-                TopicPlan(name, here.incarnation, after, upto, False, sources, has, (), below=True, between=True)
-            )
-    return plans
-
-
 def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: str) -> list[str]:
     """Return in words which peers lack the messages that came back between ledgers, up to ``last``.
 
@@ -226,7 +206,7 @@ def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: 
     found: list[str] = []
     for peer in peers:
         marks = [copy.mark for copy in peer.copies.get(plan.name, ()) if copy.incarnation == plan.incarnation]
-        if peer.runs or not marks or max(marks) < last:
+        if peer.engine is not None or not marks or max(marks) < last:
             continue
         try:
             peer.plane.place(plan.name, cluster, plan.incarnation, last)

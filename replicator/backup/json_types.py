@@ -81,6 +81,8 @@ class PlannedTopic(TypedDict):
     below: Annotated[bool, "whether it is to be put back below what the store has, as an earlier life is"]
     between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store has"]
     sources: Annotated[dict[str, str], "the last position that it has, by cluster", "ledger:entry"]
+    messages: Annotated[int | None, "that would come back; null: a cluster cannot count them", "messages"]
+    messages_of: Annotated[dict[str, int | None], "that a cluster has of them, by cluster; null: it cannot count them"]
     missing: Annotated[list[list[str]], "ranges that no cluster that was asked has: after the first, up to the second"]
 
 

@@ -14,12 +14,13 @@ made again.
 3. A worker published on the older store, so blocks lie above the later lives. The new life is an id between both, and
    these blocks belong to it from then on. Only their headers change.
 4. A life that is older than the one here can reach above it, too: an older store went on with it, and was replaced.
-   If that life was deleted, it counts like a later one.
+   If that life was deleted, or cannot come back, it counts like a later one: the other clusters keep it.
 5. If another cluster copied such blocks already, the topic is refused: that cluster knows these positions as life 1.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,7 @@ from typing import Final
 from replicator.backup.reclaim_peers import Peer
 from replicator.backup.reclaim_plan import Lives
 from replicator.engine.engine import Engine
+from replicator.engine.lineage import reclaim_command
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.block_heads import BlockHead
 from replicator.engine.topic import Topic
@@ -69,8 +71,8 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
                 if copy.incarnation not in lives.deleted.get(peer.name, ()) and not lives.joins:
                     return None  # that life comes back, or is refused with a reason of its own
                 known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
-            elif copy.incarnation < topic.incarnation < copy.mark.ledger and copy.incarnation in lives.deleted.get(
-                peer.name, ()
+            elif copy.incarnation < topic.incarnation < copy.mark.ledger and (
+                copy.incarnation in lives.deleted.get(peer.name, ()) or copy.incarnation in lives.apart
             ):
                 known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
         for life, upto in peer.deletions.get(name, {}).items():
@@ -92,9 +94,17 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
     incarnation = (above + first.ledger) // 2
     if has or not above < incarnation < first.ledger:
         where = f"{', '.join(has)} has copies of them" if has else "there is no id between the two"
+        way = "".join(
+            f". If {peer} has no messages of its own in it, nothing is lost by `replicator topics delete "
+            f"{shlex.quote(name)} -f FILE --cluster {peer} --force`: what it has of {engine.cluster} is here, unless "
+            f"it was trimmed here. Then run `{reclaim_command(engine.cluster)}` again, and the link copies the topic "
+            "there anew"
+            for peer in has
+        )
         return (
-            f"{name}: other clusters know a later life ({later}), which was deleted, and messages of {engine.cluster} "
-            f"from {first} on lie above it here. No new life can begin, as {where}. Nothing was changed"
+            f"{name}: other clusters know another life ({later}) that reaches up to ledger {above}, and messages of "
+            f"{engine.cluster} from {first} on lie above it here. No new life can begin, as {where}. Nothing was "
+            f"changed{way}"
         )
     return NewLife(later, above, incarnation, Position(above + 1, -1))
 

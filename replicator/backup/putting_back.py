@@ -116,18 +116,23 @@ async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]
 
 def _log_of(engine: Engine, topic: Topic, note: PutBackNote) -> PutBackLog:
     log = topic.log
-    messages, put_back = PositionSet(), PositionSet()
-    for ledger, first, last in log.runs_between(BEFORE_ALL, log.last):
-        messages.add_range(ledger, first, last)
+    messages, put_back, between = PositionSet(), PositionSet(), PositionSet()
+    last = BEFORE_ALL
+    for ledger, first, end in log.runs_between(BEFORE_ALL, log.last):
+        messages.add_range(ledger, first, end)
     for after, upto in note.ranges:
-        for ledger, first, last in log.runs_between(after, upto):
-            put_back.add_range(ledger, first, last)
-    messages.difference_update(log.markers)
-    put_back.difference_update(log.markers)
+        for ledger, first, end in log.runs_between(after, upto):
+            put_back.add_range(ledger, first, end)
+            block = engine.store.block_of(topic.topic_id, Position(ledger, first))
+            if block is not None and block.header.incarnation == topic.incarnation:
+                between.add_range(ledger, first, end)
+            else:
+                last = max(last, Position(ledger, end))
+    for each in (messages, put_back, between):
+        each.difference_update(log.markers)
     own = messages.copy()
     for _, _, _, local_first, entries in engine.store.extents(topic.topic_id):
         copied = PositionSet()
         copied.add_range(local_first.ledger, local_first.entry, local_first.entry + entries - 1)
         own.difference_update(copied)
-    last_put_back = max(upto for _, upto in note.ranges)
-    return PutBackLog(engine.cluster, topic.incarnation, messages, own, put_back, last_put_back)
+    return PutBackLog(engine.cluster, topic.incarnation, messages, own, put_back, last, between)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
@@ -48,9 +48,6 @@ class Peer:
     deletions: Mapping[str, Mapping[int, Position]]
     """By topic, the lives that this cluster deleted on purpose, as the peer remembers them, each with its last
     position."""
-    runs: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
-    """By topic, the ledgers of the log with their first and last entries. Only another copy of this cluster's store has
-    them."""
     engine: Engine | None = None
     """The opened store. Only another copy of this cluster's store has it."""
     newest: NewestStore | None = None
@@ -153,9 +150,16 @@ def copies_of(row: Mapping[str, Any], origin: str) -> list[PeerCopy]:
                 left_out,
                 stores.get(str(life)),
                 last <= deleted.get(life, BEFORE_ALL),
+                _ledgers(row, life),
             )
         )
     return found
+
+
+def _ledgers(row: Mapping[str, Any], life: int) -> list[tuple[int, int, int]] | None:
+    """Return the ledgers of a life of which the peer has entries; None if its version does not tell them."""
+    told = row.get("ledgers")
+    return None if told is None else [(int(a), int(b), int(c)) for a, b, c in told.get(str(life), ())]
 
 
 def _deletions(row: Mapping[str, Any], origin: str) -> dict[int, Position]:

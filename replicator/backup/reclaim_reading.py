@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -72,6 +73,20 @@ class Pace:
             self._bucket.take(size_bytes, self._now_seconds())
             self._paused.wait(self._bucket.wait_seconds(self._now_seconds()))
         self.check()
+
+
+def begin_of(plan: TopicPlan, peer: str, plane: VerifyPlane, origin: str) -> Position:
+    """Return the position in a peer's log after which the planned range begins, or BEFORE_ALL if it is not known."""
+    if plan.after == BEFORE_ALL:
+        return BEFORE_ALL
+    if (first := plan.firsts.get(peer)) is not None:
+        with suppress(UnexpectedAnswer):  # the peer trimmed that entry
+            place = plane.place(plan.name, origin, plan.incarnation, first)
+            return Position(place.ledger, place.entry - 1)
+    try:
+        return plane.place(plan.name, origin, plan.incarnation, plan.after)
+    except UnexpectedAnswer:  # the peer trimmed that position, so all that it has lies above
+        return BEFORE_ALL
 
 
 Given = tuple[BlockHeader, bytes]
@@ -129,7 +144,7 @@ class PeerReading:
         self._miss(self._mark, TRIMMED if self._trimmed else "does not have them any more")
 
     def _read(self) -> Iterator[Given]:
-        after = self._begin()
+        after = begin_of(self._plan, self.name, self._plane, self._origin)
         incarnation = None
         while self._reached < self._mark:
             try:
@@ -155,16 +170,6 @@ class PeerReading:
             if page.at_end:
                 return
             after = page.reached
-
-    def _begin(self) -> Position:
-        """Return the position in the peer's log after which the planned range begins."""
-        if self._plan.after == BEFORE_ALL:
-            return BEFORE_ALL
-        plan = self._plan
-        try:
-            return self._plane.place(plan.name, self._origin, plan.incarnation, plan.after)
-        except UnexpectedAnswer:  # the peer trimmed that position, so all that it has lies above
-            return BEFORE_ALL
 
     def _past_damage(self, after: Position) -> Generator[Given, None, Position | None]:
         """Yield the undamaged blocks after ``after``, up to the first damaged one. Return the position where that block

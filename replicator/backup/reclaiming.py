@@ -35,6 +35,7 @@ from typing import Final
 
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
+from replicator.backup.counting import Counted, count
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
@@ -50,7 +51,7 @@ from replicator.backup.reclaim_mark import (
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
 from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
-from replicator.backup.topic_lives import deleted_lives, lives_of, names_of, not_asked, out_of_place
+from replicator.backup.topic_lives import deleted_lives, deletions_told, lives_of, names_of, not_asked, out_of_place
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
@@ -123,6 +124,12 @@ class ReclaimPlan:
     """Topics that would begin a new life because a later one than theirs was deleted, in words."""
     without: frozenset[str] = frozenset()
     """Clusters that were not asked."""
+    counts: tuple[Counted, ...] = ()
+    """For each of ``topics``, in the same order, how many messages would come back."""
+
+    def counted(self, number: int) -> Counted:
+        """Return the counts of the topic with this index. They are unknown if nobody counted."""
+        return self.counts[number] if number < len(self.counts) else Counted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +208,15 @@ async def plan_reclaim(
     check_known(topology, without)
     async with _asked(topology, name, without, from_directory) as peers:
         if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
-            return _planned(None, topology, name, peers, without)
-        async with _opened(topology, name) as engine:
-            return _planned(engine, topology, name, peers, without)
+            plan = _planned(None, topology, name, peers, without)
+        else:
+            async with _opened(topology, name) as engine:
+                plan = _planned(engine, topology, name, peers, without)
+        try:
+            counts = [await asyncio.to_thread(count, each, peers, name) for each in plan.topics]
+        except PeerUnavailable as error:
+            raise WorkerNotAsked(f"{error}; nothing was changed. Start that worker, and ask again") from None
+        return replace(plan, counts=tuple(counts))
 
 
 @asynccontextmanager
@@ -329,6 +342,7 @@ class _Run:
                 done.loses(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
+            await engine.origin_stores.learn_own(deletions_told(engine, name, lives, peers))
             await self._finish(engine.find(name))
             await self._merge_cursors(name)
             await self._begin_life(engine.find(name), lives, peers)

@@ -6,18 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from replicator.backup import new_lives
-from replicator.backup.directory_peer import plans_between
 from replicator.backup.reclaim_peers import Peer
-from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
+from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, TopicPlan, plan_lives
 from replicator.engine.engine import Engine
-from replicator.engine.lineage import CopyElsewhere, Judgement, OwnTopic, judge
-from replicator.engine.restored import restored_mark
+from replicator.engine.lineage import CopyElsewhere, Deletion, Judgement, OwnTopic, judge
 from replicator.engine.topic import Topic
+from replicator.links.gaps import KEEP_BOTH, SKIP_AND_RECORD, GapPlace
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -45,19 +44,33 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         topic.incarnation,
         own_last,
         tuple(log.runs_between(BEFORE_ALL, log.last)),
-        replaceable=_is_replaceable(engine, topic, own_last, own, copies),
+        log.trimmed,
+        tuple(log.trimmed_ends),
+        tuple(topic.origins.left_out(engine.cluster)),
+        replaceable=_is_replaceable(engine, topic, own_last, own),
         joins=new_lives.can_join(engine, topic, peers),
     )
     lives = plan_lives(name, here, copies, rewritten, judged)
-    lives = replace(lives, below=(*lives.below, *(plan for peer in peers for plan in plans_between(name, here, peer))))
     if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
-        where = ", ".join(sorted({peer for plan in lives.below for peer in plan.sources}))
-        refused = (
-            f"{name}: {where} has messages of an earlier life. The topic is compacted here, and its log was trimmed "
-            "since: they cannot be put back, and stay there"
-        )
-        return replace(lives, below=(), refused=(*lives.refused, refused))
+        refused = [_compacted(engine.cluster, plan, peer) for plan in lives.below for peer in sorted(plan.sources)]
+        apart = lives.apart | {plan.incarnation for plan in lives.below}
+        return replace(lives, below=(), refused=(*lives.refused, *refused), apart=apart)
     return lives
+
+
+def _compacted(cluster: str, plan: TopicPlan, peer: str) -> str:
+    """Return in words why a plan is refused for a compacted topic, and how the link to ``peer`` goes on without loss.
+
+    A view that is made anew from the log lacks what only the present view has. Messages that were trimmed can have
+    deleted keys, so messages that are put back cannot be merged into the present view.
+    """
+    which = "messages that were lost here before the log went on" if plan.between else "messages of an earlier life"
+    policy = SKIP_AND_RECORD if plan.between else KEEP_BOTH
+    return (
+        f"{plan.name}: {peer} has {which}, up to {plan.upto}. The topic is compacted here, and its log was trimmed "
+        "since, so they cannot be put back. They stay there and are delivered there: "
+        f"{GapPlace(cluster, peer, plan.name).resolve(policy)} lets the link go on and deletes nothing"
+    )
 
 
 def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:
@@ -82,25 +95,15 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _is_replaceable(
-    engine: Engine, topic: Topic, own_last: Position, own: OwnTopic, copies: Mapping[str, Sequence[PeerCopy]]
-) -> bool:
+def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTopic) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
-    It may if all messages of this cluster's own were deleted on purpose: somebody was told so, or a store of the same
-    line made the later life, and nothing was published here since.
+    It may if it has no messages of this cluster's own, or if all of them were deleted on purpose, as this store or a
+    peer remembers. A later life alone does not prove that this one was deleted: the store that made it can have lost
+    this one, as by a snapshot of its disk.
     """
     has_own = engine.cluster in topic.origins.message_vector()
-    if has_own and own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL):
-        return True
-    later = [copy for lives in copies.values() for copy in lives[-1:] if copy.incarnation > topic.incarnation]
-    if has_own and any(own_last.ledger > copy.incarnation for copy in later):
-        return False
-    line: set[str | None] = {own.store, *engine.origin_stores.line.predecessors}
-    mark = restored_mark(engine.store)
-    if not has_own or (mark is not None and mark.backup and mark.settled_at_ms is None):
-        line.add(None)  # nobody noted it, as before an upgrade: a backup is then an earlier state of the same store
-    return all(copy.store in line for copy in later)
+    return not has_own or own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL)
 
 
 def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
@@ -110,7 +113,7 @@ def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives)
     plans to append do not count as lost.
     """
     topic = engine.find(name)
-    if topic is None:
+    if topic is None or topic.incarnation in lives.apart:  # that is named already
         return []
     holes = topic.origins.left_out(engine.cluster)
     planned = [(plan.after, plan.upto) for plan in lives.plans if plan.incarnation == topic.incarnation]
@@ -150,6 +153,21 @@ def deleted_lives(
             + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
         )
     return found
+
+
+def deletions_told(engine: Engine, name: str, lives: Lives, peers: Sequence[Peer]) -> list[Deletion]:
+    """Return the deletions of lives of the topic ``name`` that this cluster did on purpose, as ``peers`` remember them.
+
+    One peer can know a deletion that the others and this store do not know. Once this store knows it, its links judge
+    all copies alike, and tell the deletion on.
+    """
+    upto: dict[int, Position] = {}
+    for peer in peers:
+        for life, position in peer.deletions.get(name, {}).items():
+            if any(life in each for each in lives.deleted.values()):
+                upto[life] = max(position, upto.get(life, BEFORE_ALL))
+    at_ms = engine.writer.wall_clock_ms()
+    return [Deletion(name, engine.cluster, life, position, at_ms) for life, position in sorted(upto.items())]
 
 
 def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:

@@ -10,6 +10,7 @@ from replicator.backup.json_types import PlannedTopic, ReclaimAnswer, ReclaimPla
 
 if TYPE_CHECKING:
     from replicator.backup.reclaiming import Reclaimed, ReclaimPlan
+    from snapshots.position import Position
 
 NAMED_MAX: Final = 10
 """Most damaged blocks, lives or ranges that a text names; the JSON and the manifest have all."""
@@ -53,17 +54,26 @@ def reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
 
 def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines: list[str] = []
-    for topic in plan.topics:
+    for number, topic in enumerate(plan.topics):
+        counted = plan.counted(number)
         where = "an earlier life, below what is here" if topic.below else "the topic is made again"
         where = "between what is here" if topic.between else where
         how = f" ({where})" if topic.below or topic.made_anew else ""
-        sources = ", ".join(f"{peer} (up to {upto})" for peer, upto in sorted(topic.sources.items()))
+        sources = ", ".join(
+            f"{peer} (up to {upto}{_count(counted.of_peer.get(peer), ', ')})"
+            for peer, upto in sorted(topic.sources.items())
+        )
         nobody = "nobody that was asked" if plan.without else "nobody"
         lines.append(
-            f"{topic.name}{how}: after {topic.after} up to {topic.upto}, from {sources or nobody}"
-            + "".join(f"; missing after {after} up to {upto}" for after, upto in topic.holes[:NAMED_MAX])
+            f"{topic.name}{how}:{_count(counted.messages, ' ')} after {topic.after} up to {topic.upto}, from "
+            f"{sources or nobody}"
+            + "".join(
+                f"; missing after {after} up to {upto}{_bound(after, upto)}" for after, upto in topic.holes[:NAMED_MAX]
+            )
             + (f"; and {len(topic.holes) - NAMED_MAX} more ranges" if len(topic.holes) > NAMED_MAX else "")
         )
+    if any(topic.holes for topic in plan.topics):
+        lines.append("No cluster that was asked has what is missing, so nobody can count its messages")
     if not lines:
         lines.append(
             "nothing would come back"
@@ -75,6 +85,21 @@ def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines += [f"lost: {lost}" for lost in plan.lost]
     lines.append("Nothing was changed.")
     return lines
+
+
+def _count(messages: int | None, before: str) -> str:
+    """Return a number of messages in words, with ``before`` before it; "" if nobody counted them."""
+    if messages is None:
+        return ""
+    return f"{before}{messages} message{'' if messages == 1 else 's'}"
+
+
+def _bound(after: Position, upto: Position) -> str:
+    """Return in words how many entries a range has at most; "" if it reaches over several ledgers."""
+    if after.ledger != upto.ledger:
+        return ""
+    entries = upto.entry - after.entry
+    return f" (at most {entries} entr{'y' if entries == 1 else 'ies'})"
 
 
 def _not_taken(deleted: Sequence[str]) -> list[str]:
@@ -107,8 +132,10 @@ def plan_json(plan: ReclaimPlan) -> ReclaimPlanAnswer:
             "below": topic.below,
             "between": topic.between,
             "sources": {peer: str(upto) for peer, upto in sorted(topic.sources.items())},
+            "messages": plan.counted(number).messages,
+            "messages_of": dict(sorted(plan.counted(number).of_peer.items())),
             "missing": [[str(after), str(upto)] for after, upto in topic.holes],
         }
-        for topic in plan.topics
+        for number, topic in enumerate(plan.topics)
     ]
     return {"topics": topics, "lost": list(plan.lost), "deleted": list(plan.deleted), "begun": list(plan.begun)}

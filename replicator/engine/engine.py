@@ -217,7 +217,9 @@ class Engine:
 
     def find(self, name: str) -> Topic | None:
         """The topic of that name, in any form of the name; raises :class:`InvalidTopicName`."""
-        topic = self.loaded.by_name.get(str(parse_topic(name)))
+        topic = self.loaded.by_name.get(name)
+        if topic is None:
+            topic = self.loaded.by_name.get(str(parse_topic(name)))
         return None if topic is None or topic.deleted is not None else topic
 
     async def topic(self, name: str, *, create: bool = True, by_link: bool = False) -> Topic:

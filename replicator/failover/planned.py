@@ -215,4 +215,6 @@ def _lacks(goal: Goal, copy: Goal | None, earlier: Sequence[Position]) -> str | 
         return "it has another incarnation of it"
     if copy.last < goal.last:
         return f"it has up to {copy.last} of {goal.last}"
-    return f"it lacks messages of an earlier life of the topic, up to {earlier[-1]}" if earlier else None
+    if earlier:
+        return f"it lacks messages that belong to an earlier life, or that a reclaim put back, up to {earlier[-1]}"
+    return None

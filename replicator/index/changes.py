@@ -47,6 +47,8 @@ class IndexChanges:
         """Whether the worker is giving everything, at this moment."""
         self.noted = asyncio.Event()
         """Set when there is something to write."""
+        self.urgent = asyncio.Event()
+        """Set when something is to be written soon, however many rows were written a moment ago."""
         self.unthinned: dict[tuple[str, str], int] = {}
         """Mappings of a topic and peer since those that memory dropped were deleted."""
 
@@ -140,6 +142,7 @@ class IndexChanges:
                 {**said, **(report or {})},
             )
         )
+        self.urgent.set()
         self._note()
 
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
@@ -152,6 +155,7 @@ class IndexChanges:
         self.waiting.audit(entry)
         if self._audit_queue is not None:
             self._audit_queue.keep(entry)
+        self.urgent.set()
         self._note()
 
     def written(self, changes: Changes) -> None:

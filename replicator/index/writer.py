@@ -2,8 +2,8 @@
 
 1. Changes are reported to :mod:`replicator.index.changes` and kept by key, so a subscription that moves a thousand
    times a second is written with its newest state only. One task writes them in batches, one batch at a time, so that
-   an older state never overtakes a newer one. The exact mapping is read from the store when it is written
-   (:mod:`replicator.index.extents`).
+   an older state never overtakes a newer one. After many rows it gathers longer (:data:`ROWS_A_SECOND`). The exact
+   mapping is read from the store when it is written (:mod:`replicator.index.extents`).
 2. If a write fails it is tried again with growing, random pauses for as long as the worker runs; each try is bounded.
 3. While the database is away, when more changed than is kept, or when the index is found to be another one than was
    written (emptied, truncated, restored), it is marked as *behind*. Once the database answers, the worker gives all
@@ -63,6 +63,11 @@ PROBE_SECONDS: Final = 5.0
 GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long at least, so that a statement carries many."""
 GATHER_SECONDS_MAX: Final = 1.0
+ROWS_A_SECOND: Final = 100
+"""After many rows were written, changes are gathered for longer, so that no more than this are written in a second.
+Where hundreds of topics move, a row is written as seldom as a snapshot of its topic is taken."""
+THINNED_SECONDS_MAX: Final = 10.0
+"""Longest time for which rows wait for that. Failover epochs and audit entries do not wait."""
 GATHER_TIMES: Final = 50
 """Changes are gathered so many times as long as the last write took, up to :data:`GATHER_SECONDS_MAX`. Where everything
 changes, each row is written less often: with 4 times, writing took a third of the event loop's time."""
@@ -114,6 +119,8 @@ class IndexWriter:
         self.writing = asyncio.Lock()
         """Held by who writes."""
         self._extents_refused = 0
+        self.rows_written = 0
+        """Rows that were written, or tried, since the start."""
         self._task = supervisor.task("index writer", "index writer", self._run)
 
     def start(self) -> None:
@@ -216,13 +223,14 @@ class IndexWriter:
     async def _run(self) -> None:
         self.changes.noted.set()  # a run before this one may have ended with changes that it had seen and not written
         loop = asyncio.get_running_loop()
-        took = 0.0
+        took, rows = 0.0, 0
         while True:
             with contextlib.suppress(TimeoutError):
                 async with timeout(self._pause()):
                     await self.changes.noted.wait()
-            await asyncio.sleep(max(GATHER_SECONDS, min(GATHER_TIMES * took, GATHER_SECONDS_MAX)))
+            await self._gather(took, rows)
             self.changes.noted.clear()
+            self.changes.urgent.clear()
             retrying = AsyncRetrying(
                 retry=retry_if_exception_type(Exception),  # a defect must not end the index for good
                 wait=wait_random_exponential(multiplier=RETRY_SECONDS_MIN, max=RETRY_SECONDS_MAX),
@@ -235,10 +243,18 @@ class IndexWriter:
                         self.changes.behind = True
                         await self._database.recover()
                         log.info("database is up", cluster=self._cluster)
-                    began = loop.time()
+                    began, written, anew = loop.time(), self.rows_written, self.changes.behind
                     await self.flush(extents=began >= self._extents_due)
-                    took = loop.time() - began
+                    took, rows = loop.time() - began, 0 if anew else self.rows_written - written
                     await self._check_head()
+
+    async def _gather(self, took: float, rows: int) -> None:
+        """Let changes gather after a write that ``took`` so long, of so many ``rows``."""
+        pause = max(GATHER_SECONDS, min(GATHER_TIMES * took, GATHER_SECONDS_MAX))
+        await asyncio.sleep(pause)
+        with contextlib.suppress(TimeoutError):
+            async with timeout(min(rows / ROWS_A_SECOND, THINNED_SECONDS_MAX) - pause):
+                await self.changes.urgent.wait()
 
     async def _check_head(self) -> None:
         """An idle worker notices, too, that its database has gone, or is not the one that it has written."""
@@ -314,6 +330,7 @@ class IndexWriter:
             if not changes:
                 return
             batches -= len(changes)
+            self.rows_written += len(changes)
             try:
                 async with timeout(WRITE_SECONDS_MAX):
                     await self._batches.write(self.repository(), changes)

@@ -151,6 +151,10 @@ class Copier:
     def lanes(self) -> int:
         return len(self._lanes)
 
+    def is_behind(self, *, lane: int = 0) -> bool:
+        """Return whether topics of the lane have more than was read."""
+        return bool(self._lanes[lane].behind)
+
     def topic_moved(self, topic: str, last: Position, origins: frozenset[str]) -> None:
         """The source's LAC of ``topic``, of which the link carries ``origins``, is now ``last``."""
         state = self.topics.get(topic)

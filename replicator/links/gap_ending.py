@@ -232,7 +232,7 @@ class GapEnding:
         Only the destination has these messages.
         """
         last = topic.log.last
-        hole = (topic.log.clamp(upto), upto)
+        hole = (topic.log.last_had(upto), upto)
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
     def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:

@@ -13,9 +13,9 @@ For every origin that a link carries of a topic, the source's log is compared wi
 3. ``trimmed``: messages above the destination's high-water mark are missing here, because they were trimmed, or because
    the link that brought the topic here left them out. A destination that never had a copy starts with what the source
    has. But if another link also brings the origin's messages, this link waits until they have come.
-4. ``earlier-life``: the source has messages of an earlier life, as after a reclaim, and the destination has only a
-   later life. The destination is asked what it lacks below its mark; this is done only for the few topics with earlier
-   lives.
+4. ``earlier-life``: the source has messages of an earlier life, or messages that a reclaim put back between its
+   ledgers, and the destination has only later ones. The destination is asked what it lacks below its mark; this is done
+   only for the few topics that have such messages.
 
 Positions of later lives are greater. So one mark for each origin says how far the destination has all lives
 (docs/adr/0080). Markers are no messages and prove no life. The destination takes up the later life without a decision
@@ -138,8 +138,9 @@ class Gap:
         return cls(
             EARLIER_LIFE,
             origin,
-            f"messages of an earlier life of the topic of {origin}, up to {upto}, are here, and {destination} does not "
-            "have all of them, but later ones; they cannot be put before those",
+            f"messages of {origin} that belong to an earlier life of the topic, or that a reclaim put back, up to "
+            f"{upto}, are here, and {destination} does not have all of them, but later ones; they cannot be put before "
+            "those",
         )
 
     @classmethod
@@ -149,8 +150,8 @@ class Gap:
         return cls(
             EARLIER_LIFE,
             origin,
-            f"messages of an earlier life of the topic of {origin}, up to {upto}, are here, and the version of "
-            f"{destination} cannot say whether it has them",
+            f"messages of {origin} that belong to an earlier life of the topic, or that a reclaim put back, up to "
+            f"{upto}, are here, and the version of {destination} cannot say whether it has them",
             cause=f"upgrade {destination}, and the link asks again",
         )
 
@@ -348,7 +349,9 @@ def lives_to_raise(
             continue
         if asked or _joins_by_itself(here, origin, theirs):
             ours = here.marks.get(origin)
-            raised[origin] = Mark(incarnation, BEFORE_ALL if ours is None else ours.position)
+            # A life of the source's own begins without messages; then the mark here is of an earlier one.
+            begins = ours is None or (origin == here.cluster and ours.position.ledger < incarnation)
+            raised[origin] = Mark(incarnation, BEFORE_ALL if ours is None or begins else ours.position)
     return raised
 
 

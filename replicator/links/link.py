@@ -164,7 +164,7 @@ class Link:
         self.planner.stop()
         await asyncio.gather(self._copying.stop(), self._saving.stop())
         with contextlib.suppress(EngineError):
-            await self._topics.save()
+            await self._topics.save(everything=True)
 
     def let_go(self) -> None:
         """The link is stopped for good: nothing is held back for it, and it hears nothing more of the engine."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import structlog
@@ -30,6 +31,9 @@ from replicator.links.start_positions import StartPositions
 from snapshots.position import Position
 
 DELETED_SHOWN_MAX: Final = 1_000
+INDEXED_AT_ONCE: Final = 200
+"""Topics of which the index is told at each save, or a fifth of those that moved: each is told within ten seconds."""
+INDEXED_IN_SAVES: Final = 5
 OPERATOR: Final = "operator"
 """Who did it, in the audit log: the paths that only operators use do not tell one from another."""
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
@@ -86,8 +90,8 @@ class LinkTopics:
         self._ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
         self._refusals = Refusals()
         self._backlogs = BacklogSum(self.backlog_of)
-        self._news: set[str] = set()
-        """Topics that stopped or went on since the index was updated."""
+        self._news: dict[str, None] = {}
+        """Topics that moved, stopped or went on since the index was updated, those that waited longest first."""
         for topic in engine.topics():
             if self.carries(topic):
                 self._take_up(topic)
@@ -284,10 +288,9 @@ class LinkTopics:
         """
         if restore_id == self.memory.restore_id:
             return
-        link = self._route.link
         log.warning(
             "the destination was restored from a backup, or a reclaim was run on it",
-            link=link.key,
+            link=self.link_key,
             restore=restore_id,
         )
         if self._on_lost_copy is not None:
@@ -350,7 +353,7 @@ class LinkTopics:
         if name not in self.copier.topics:
             return
         self.copier.on_halted(name, reason, gap)
-        self._news.add(name)
+        self._news[name] = None
         if self._reported.get(name) != reason:
             self._reported[name] = reason
             kind = "halted" if gap is None else f"gap: {gap.kind}"
@@ -389,7 +392,7 @@ class LinkTopics:
             return False
         del self.unsettled[name]
         self._origins_told.pop(name, None)  # the destination may have another copy by now
-        self._news.add(name)
+        self._news[name] = None
         if name not in self._refusals:
             self._goes_on(name)
         self.copier.on_resumed(name, self._start(topic, outcome, mark), probing=name in self._refusals)
@@ -436,7 +439,8 @@ class LinkTopics:
         if topic is not None and copy is not None:
             self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
-                self.memory.moved(topic.topic_id, copy.acknowledged)
+                if self.memory.moved(topic.topic_id, copy.acknowledged):
+                    self._news[name] = None
                 if len(copy.sent) != self._origins_told.get(name):
                     self._origins_told[name] = len(copy.sent)
                     self.on_copied(name)
@@ -463,13 +467,17 @@ class LinkTopics:
             return 0
         return topic.log.entries_between(copy.acknowledged, copy.last)
 
-    async def save(self) -> None:
-        """Write down how far the topics are, and update the index for those that moved. Raises the store's errors."""
-        moved = await self.memory.save()
-        news, self._news = self._news, set()
-        topics = map(self._engine.find, self.copier.topics)
-        by_id = {topic.topic_id: topic.name for topic in topics if topic is not None}
-        self.update_index({*news, *(by_id[topic_id] for topic_id in moved if topic_id in by_id)})
+    async def save(self, *, everything: bool = False) -> None:
+        """Write down how far the topics are. Update the index for a part of those that moved, or for ``everything``.
+
+        Raises the store's errors.
+        """
+        await self.memory.save()
+        count = max(INDEXED_AT_ONCE, len(self._news) // INDEXED_IN_SAVES)
+        names = list(self._news if everything else islice(self._news, count))
+        for name in names:
+            del self._news[name]
+        self.update_index(names)
 
     def update_index(self, names: Iterable[str]) -> None:
         """Write into the index how far these topics are."""

@@ -39,18 +39,20 @@ class LinkMemory:
         """How far the topic was; BEFORE_ALL if the destination never had anything of it."""
         return self._marks.get(topic_id, BEFORE_ALL)
 
-    def moved(self, topic_id: int, acknowledged: Position) -> None:
-        """The destination has what the link carries of the topic up to there."""
-        if self._marks.get(topic_id) != acknowledged:
-            self._marks[topic_id] = self._dirty[topic_id] = acknowledged
+    def moved(self, topic_id: int, acknowledged: Position) -> bool:
+        """Note that the destination has what the link carries of the topic up to there. Return whether that is news."""
+        if self._marks.get(topic_id) == acknowledged:
+            return False
+        self._marks[topic_id] = self._dirty[topic_id] = acknowledged
+        return True
 
     def forget(self, topic_id: int) -> None:
         """The topic was deleted, with its row."""
         self._marks.pop(topic_id, None)
         self._dirty.pop(topic_id, None)
 
-    async def save(self) -> dict[int, Position]:
-        """Write what moved since the last time; returns it, by topic id. Raises the store's errors."""
+    async def save(self) -> None:
+        """Write what moved since the last time. Raises the store's errors."""
         moved, self._dirty = self._dirty, {}
         rows = list(moved.items())
         for first in range(0, len(rows), MARKS_AT_ONCE):
@@ -60,7 +62,6 @@ class LinkMemory:
                     for topic_id, position in rows[first : first + MARKS_AT_ONCE]
                 ]
             )
-        return moved
 
     async def set_paused(self, paused: bool) -> None:
         self.paused = paused

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final, NamedTuple
 
 from replicator.engine.engine import Engine
 from replicator.engine.lineage import CopyElsewhere, Judgement, cause, judge
 from replicator.engine.topic import Topic
 from replicator.links.copier import Start
-from replicator.links.gaps import LOST_DATA, MADE_ANEW, Gap, Here, Mark, Missing, find_gap, lives_to_raise
+from replicator.links.gaps import LOST_DATA, MADE_ANEW, Gap, Here, Hole, Mark, Missing, find_gap, lives_to_raise
 from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
+
+REMEMBERED_MAX: Final = 10_000
+"""Topics of which it is remembered what is missing; some hundred bytes each."""
+
+
+class _Remembered(NamedTuple):
+    """What is missing of a topic, as long as its log is trimmed up to ``trimmed`` and its origins have ``holes``."""
+
+    trimmed: Position
+    holes: tuple[tuple[Hole, ...], ...]
+    found: tuple[Missing, Missing]
 
 
 class StartPositions:
@@ -23,6 +35,9 @@ class StartPositions:
     def __init__(self, engine: Engine, route: Route) -> None:
         self._engine = engine
         self._route = route
+        self._origins = tuple(sorted(route.origins))
+        self._remembered: dict[int, _Remembered] = {}
+        """By topic id, what :meth:`lacking` returned last."""
 
     def marks(self, topic: Topic) -> dict[str, Mark]:
         """What is here, of every origin that the link carries."""
@@ -33,6 +48,20 @@ class StartPositions:
         """The same of those origins of which nothing is missing here: what can be copied anew in full."""
         missing = self.missing(topic)
         return {origin: mark for origin, mark in self.marks(topic).items() if missing.newest(origin) == BEFORE_ALL}
+
+    def lacking(self, topic: Topic) -> tuple[Missing, Missing]:
+        """Return :meth:`missing` and :meth:`unexpected`, without a look into the store if nothing changed since the
+        last call for this topic."""
+        trimmed, holes = topic.log.trimmed, tuple(map(topic.origins.holes, self._origins))
+        remembered = self._remembered.get(topic.topic_id)
+        if remembered is not None and (remembered.trimmed, remembered.holes) == (trimmed, holes):
+            return remembered.found
+        found = self.missing(topic), self.unexpected(topic)
+        if topic.trimming.in_store == trimmed:  # else the store has not recorded yet what is trimmed
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[topic.topic_id] = _Remembered(trimmed, holes, found)
+        return found
 
     def missing(self, topic: Topic) -> Missing:
         """What is not here any more, or never came."""

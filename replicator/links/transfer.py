@@ -79,7 +79,7 @@ class Transfer:
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
         """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them. Of one
         that is not for the destination a note goes in its place."""
-        missing, unexpected = self.topics.start_positions.missing(topic), self.topics.start_positions.unexpected(topic)
+        missing, unexpected = self.topics.start_positions.lacking(topic)
         chosen: list[tuple[int, Send]] = []
         for index, header in enumerate(headers):
             before = missing.before(header.origin, header.origin_first)

@@ -20,10 +20,12 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.engine.log.arrow import encode_append
+from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.compression import Buffer
+from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.link_frame import (
     PROTOCOL_VERSION,
+    ROWS_FROM,
     UPGRADED_FROM,
     PackedFrame,
     agreed_version,
@@ -246,6 +248,14 @@ class HttpTransport:
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
         await self.receive()
+
+    def encode(self, blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
+        """Return the content of a frame, in the form that both ends know. Without blocks it is a sign of life.
+
+        ``notes`` say which messages are traced.
+        """
+        assert self._version is not None
+        return encode_rows(blocks, notes) if self._version >= ROWS_FROM else encode_append(blocks, notes)
 
     async def pack(self, stream: Sequence[Buffer]) -> PackedFrame:
         """The frame as it is to be sent, compressed where the link is to compress; ``stream`` is in pieces."""

@@ -281,6 +281,12 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"ready; failing: {named}", style="yellow")
     if exposed := answer.get("exposed"):
         yield Text(f"insecure: anybody can connect to {', '.join(exposed)}", style="yellow")
+    for kept in answer.get("kept_lives", ()):  # older workers do not report it
+        yield Text(
+            f"{kept['topic']} keeps messages that other clusters can lack ({', '.join(kept['lives'])}): with "
+            "`sync.mode: mark-delete`, what is consumed in a cluster that lacks them does not reach this one",
+            style="yellow",
+        )
     if (restored := answer.get("restored")) and (restored["backup"] or restored["lost"]):
         yield Text(_restored(restored), style="yellow")
 

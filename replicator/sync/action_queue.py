@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice, takewhile
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -28,7 +28,8 @@ from replicator.sync.shared import Shared
 from replicator.sync.topic_state import TopicState
 from replicator.sync.update_applier import UpdateApplier
 from snapshots.actions import Action, ApplyUpdate, RecordMapping, WriteLocalSnapshot, WriteUpdate
-from snapshots.markers import encode_marker
+from snapshots.markers import Marker, encode_marker
+from snapshots.position import Position
 
 ACTIONS_AT_ONCE: Final = 100
 """Updates that are merged before others have their turn, some milliseconds; markers that go to the writer together."""
@@ -61,6 +62,7 @@ class ActionQueue:
         "_stopped",
         "_task",
         "_topic",
+        "written",
     )
 
     def __init__(
@@ -97,6 +99,8 @@ class ActionQueue:
         self._task: SupervisedTask | None = None
         """None until there is something to do: most topics never have anything."""
         self._sequence = count()
+        self.written: dict[Position, Marker] = {}
+        """Markers of a commit whose blocks are told next, by position. So nobody decodes what this queue encoded."""
 
     @property
     def is_paused(self) -> bool:
@@ -186,6 +190,9 @@ class ActionQueue:
             updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
             await self._apply(updates)
             del self._actions[: len(updates)]
+        elif len(first) == 1:  # no task of its own
+            await self._carry_out(first[0])
+            del self._actions[:1]
         else:
             await self._write_all(list(takewhile(lambda action: not isinstance(action, ApplyUpdate), first)))
 
@@ -242,9 +249,15 @@ class ActionQueue:
                 self._note_announced(action, written=written)
                 self._on_written()
 
-    async def _write(self, marker: Any, *, local: bool) -> bool:
+    def _note_written(self, positions: Sequence[Position], marker: Marker) -> None:
+        for position in positions:
+            self.written[position] = marker
+
+    async def _write(self, marker: Marker, *, local: bool) -> bool:
         try:
-            await self._topic.writing.marker(self._entry(marker), local=local)
+            await self._topic.writing.marker(
+                self._entry(marker), local=local, noted=lambda positions: self._note_written(positions, marker)
+            )
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
         except EngineError as error:  # it is refused however often it is tried; what comes after it goes on
@@ -263,7 +276,7 @@ class ActionQueue:
                 subscription.note_announced()
                 self._checkpoint.announced(name)
 
-    def _entry(self, marker: Any) -> bytes:
+    def _entry(self, marker: Marker) -> bytes:
         marker_type, payload = encode_marker(marker)
         metadata = MessageMetadata(
             producer_name=PRODUCER_NAME,

@@ -1,6 +1,7 @@
 """How far the markers of one topic were handled, as it is noted in the store.
 
-It is written now and then; what stands after it is only handled again after a restart, which does no harm.
+It is written now and then; what stands after it is only handled again after a restart, which does no harm. All topics
+of a worker share a budget of these writes, and those of a tick go into one commit.
 """
 
 from __future__ import annotations
@@ -12,9 +13,23 @@ from typing import Final
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
+from snapshots.pacing import Budget
 from snapshots.position import BEFORE_ALL, Position
 
-CHECKPOINT_SECONDS: Final = 1.0
+CHECKPOINT_MS: Final = 1_000
+"""Time between two checkpoints of a topic where few topics move."""
+CHECKPOINT_MS_MAX: Final = 10_000
+"""Longest time for which a topic waits for its checkpoint: a restart handles the markers of so long again."""
+CHECKPOINT_TICK_MS: Final = 100
+"""Checkpoints of many topics wait for a tick, so that several share a commit. Ticks are this far apart."""
+CHECKPOINTS_A_SECOND: Final = 100
+"""Checkpoints of all topics of a worker: ten in a commit, and less than a fiftieth of a core."""
+BURST_CHECKPOINTS: Final = 10
+
+
+def checkpoint_budget() -> Budget:
+    """Return a budget for the checkpoints of all topics of a worker."""
+    return Budget(CHECKPOINTS_A_SECOND, BURST_CHECKPOINTS, CHECKPOINT_TICK_MS)
 
 
 class Checkpoint:
@@ -22,8 +37,9 @@ class Checkpoint:
 
     __slots__ = (
         "_announced",
+        "_budget",
         "_closed",
-        "_due",
+        "_due_ms",
         "_engine",
         "_loop",
         "_on_due",
@@ -33,7 +49,8 @@ class Checkpoint:
         "handled",
     )
 
-    def __init__(self, engine: Engine, topic: Topic, on_due: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, topic: Topic, budget: Budget, on_due: Callable[[], None]) -> None:
+        self._budget = budget
         self._engine = engine
         self._topic = topic
         self._on_due = on_due
@@ -43,7 +60,8 @@ class Checkpoint:
         self._saved = BEFORE_ALL
         self._announced: dict[str, None] = {}
         """Subscriptions of which a cleared note that they are to be announced is not stored yet."""
-        self._due = 0.0
+        self._due_ms = 0
+        """When the next one may be saved; 0 for at once."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -66,11 +84,12 @@ class Checkpoint:
         if handled <= self._saved and not self._announced:
             return False
         now = self._loop.time()
-        if now < self._due:
+        if now * 1000 < self._due_ms:
             if self._timer is None and not self._closed:
-                self._timer = self._loop.call_at(self._due, self._on_timer)
+                self._due_ms = self._budget.reserve(self._due_ms, self._due_ms + CHECKPOINT_MS_MAX)
+                self._timer = self._loop.call_at(self._due_ms / 1000, self._on_timer)
             return False
-        self._due = now + CHECKPOINT_SECONDS
+        self._due_ms = int(now * 1000) + CHECKPOINT_MS
         announced, self._announced = self._announced, {}
         saves = [self._topic.subscriptions[name].saved() for name in announced if name in self._topic.subscriptions]
         await asyncio.gather(*saves, return_exceptions=True)  # what is not saved is announced again after a restart
@@ -81,7 +100,7 @@ class Checkpoint:
 
     async def save_now(self) -> bool:
         """Save all that was handled, at the end. Raises the store's errors."""
-        self._due = 0.0
+        self._due_ms = 0
         return await self.save(self.handled)
 
     def close(self) -> None:
@@ -91,7 +110,7 @@ class Checkpoint:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
-        self._timer = None
+        self._timer, self._due_ms = None, 0
         self._on_due()
 
     def _name(self) -> str:

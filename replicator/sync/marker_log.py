@@ -11,6 +11,7 @@ import structlog
 from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
 from snapshots.errors import MarkerCorrupt
@@ -56,6 +57,12 @@ class MarkerLog:
                 continue
             if marker is not None:
                 yield position, marker
+
+    def appended(self, block: AppendedBlock) -> list[StoredBlock]:
+        """Return a block of markers that was just committed: from memory, or from the store if it is large."""
+        if block.block is None:
+            return self.blocks(block.position, block.last)
+        return [StoredBlock(block.position, block.header, block.block)]
 
     def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
         """The blocks of a run of markers."""

@@ -11,7 +11,8 @@ import asyncio
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
+from typing import Any, Final
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.writer import AppendedBlock
@@ -26,6 +27,9 @@ from replicator.topology import Topology
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.mapping import SnapshotMapping
+
+KEPT_LIVES_MAX: Final = 100
+"""Limit of topics with earlier lives that the status names."""
 
 
 class SubscriptionSync:
@@ -159,6 +163,12 @@ class SubscriptionSync:
         totals["answers_unprovable"] = self.counted.answers_unprovable
         return totals
 
+    def kept_lives(self) -> list[dict[str, Any]]:
+        """Return the topics that keep earlier lives here, at most :data:`KEPT_LIVES_MAX`, if only mark-delete positions
+        travel."""
+        found = islice(self._shared.kept_lives.items(), KEPT_LIVES_MAX)
+        return [{"topic": topic, "lives": list(lives)} for topic, lives in found]
+
     # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
@@ -185,6 +195,7 @@ class SubscriptionSync:
     def on_log_deleted(self, topic: Topic) -> None:
         """Nobody is told: clusters that have copies keep them, and the subscriptions on them."""
         sync = self._topics.pop(topic.name, None)
+        self._shared.kept_lives.pop(topic.name, None)
         if sync is not None:
             sync.discard()
         self._shared.index.topic_deleted(topic.name)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
+from replicator.sync.checkpoint import checkpoint_budget
 from replicator.sync.index import Index
 from replicator.sync.marker_log import Counters
 from replicator.sync.routes import Routes
 from snapshots.actions import ControllerSettings
-from snapshots.pacing import UpdateBudget
+from snapshots.pacing import Budget, SnapshotBudget, UpdateBudget
 
 
 @dataclass(slots=True)
@@ -29,6 +30,13 @@ class Shared:
     """Ids of snapshots, unique among all that this cluster ever asks for."""
     counted: Counters = field(default_factory=Counters)
     budget: UpdateBudget = field(default_factory=UpdateBudget)
+    kept_lives: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Without ``exact``: topics that keep earlier lives here, each with the names that answers give these lives."""
+    snapshot_budget: SnapshotBudget = field(init=False)
+    checkpoint_budget: Budget = field(default_factory=checkpoint_budget)
+
+    def __post_init__(self) -> None:
+        self.snapshot_budget = SnapshotBudget(exact=self.exact)
 
     def peers(self, topic: Topic) -> frozenset[str]:
         """Return the clusters that receive the markers of ``topic``. A policy of its namespace may exclude some

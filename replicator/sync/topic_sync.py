@@ -50,6 +50,7 @@ class TopicSync:
         "_state",
         "_stopped",
         "_timer",
+        "_timer_ms",
         "_topic",
         "controller",
     )
@@ -67,10 +68,11 @@ class TopicSync:
             settings=shared.settings,
             acks=self._state if shared.exact else None,
             budget=shared.budget,
+            snapshot_budget=shared.snapshot_budget,
             starts=self._state.starts,
         )
         self._applier = UpdateApplier(shared, topic, self.controller, self._state, self._settle)
-        self._checkpoint = Checkpoint(shared.engine, topic, self._on_checkpoint_due)
+        self._checkpoint = Checkpoint(shared.engine, topic, shared.checkpoint_budget, self._on_checkpoint_due)
         self._queue = ActionQueue(
             shared,
             topic,
@@ -89,6 +91,8 @@ class TopicSync:
         """The same of those that are in markers which do not stand in the log yet."""
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        """When the timer ends. It may end before the controller's deadline, but never after it."""
         self._markers = MarkerLog(topic, shared.counted)
         self.controller.restore(self._markers.recorded_mappings(self._peers()))
 
@@ -102,6 +106,7 @@ class TopicSync:
     def resume(self) -> None:
         """After a restart: handle the markers that stand after the last checkpoint."""
         topic = self._topic
+        self._note_kept_lives()
         self._checkpoint.load()
         if topic.log.messages:
             last_message = self._markers.last_message()
@@ -194,16 +199,16 @@ class TopicSync:
         marker_blocks: list[AppendedBlock] = []
         for block in blocks:
             header = block.header
-            messages = header.kind is BlockKind.MESSAGES
-            if not messages:
+            if header.kind is not BlockKind.MESSAGES:
                 marker_blocks.append(block)
             if header.origin != cluster:
                 self._state.copied(block)
-            self.controller.on_append(block.last, origin=header.origin, messages=messages, now_ms=now_ms)
+            self.controller.on_append(block.last, origin=header.origin, messages=header.messages, now_ms=now_ms)
         # Only now: an answer among them may cover a message that came with it.
         for block in marker_blocks:
-            for marker_block in self._markers.blocks(block.position, block.last):
-                self._handle_markers(marker_block, BEFORE_ALL)
+            if not self._handle_written(block):
+                for marker_block in self._markers.appended(block):
+                    self._handle_markers(marker_block, BEFORE_ALL)
         if twins := [later for block in blocks for _, later in block.twins]:
             for subscription in list(self._topic.subscriptions.values()):
                 self._twins_came(subscription, twins)
@@ -348,13 +353,18 @@ class TopicSync:
         """Set the timer to when the controller wants to be woken."""
         if self._stopped or self._queue.is_paused:
             return
-        deadline_ms = self.controller.next_deadline(monotonic_ms())
+        now_ms = monotonic_ms()
+        if self._timer is not None and self._timer_ms <= now_ms:
+            return  # it ends in this turn of the event loop
+        deadline_ms = self.controller.next_deadline(now_ms)
         if self._timer is not None:
+            if deadline_ms is not None and self._timer_ms <= deadline_ms:
+                return  # it ends first, and settles again
             self._timer.cancel()
             self._timer = None
         if deadline_ms is not None:
-            delay = max(0, deadline_ms - monotonic_ms()) / 1000
-            self._timer = self._loop.call_later(delay, self._on_timer)
+            self._timer_ms = deadline_ms
+            self._timer = self._loop.call_later(max(0, deadline_ms - now_ms) / 1000, self._on_timer)
 
     def _on_written(self) -> None:
         if self._announcing_since is not None:
@@ -376,12 +386,31 @@ class TopicSync:
 
     # Markers.
 
+    def _handle_written(self, block: AppendedBlock) -> bool:
+        """Handle a block of markers that this topic's queue wrote, as it knows them. Return whether it knew them all.
+
+        If somebody else wrote a marker into the same block, all of the block must be decoded.
+        """
+        written = self._queue.written
+        if not written:
+            return False
+        ledger, first = block.position
+        positions = [Position(ledger, entry) for entry in range(first, first + block.header.entries)]
+        markers = [written.pop(position, None) for position in positions]
+        known = [marker for marker in markers if marker is not None]
+        if len(known) < len(markers):
+            return False
+        for position, marker in zip(positions, known, strict=True):
+            self.controller.on_own_marker(position, marker)
+        self._checkpoint.handled = max(self._checkpoint.handled, block.last)
+        return True
+
     def _handle_markers(self, stored: StoredBlock, after: Position) -> None:
+        header, state = stored.header, self._log_state()
         for position, marker in self._markers.markers(stored):
             if position <= after:
                 continue
             self._checkpoint.handled = max(self._checkpoint.handled, position)
-            header = stored.header
             if (
                 header.origin != self._shared.engine.cluster
                 and isinstance(marker, SnapshotResponse | SnapshotRequest)
@@ -391,7 +420,7 @@ class TopicSync:
                 if isinstance(marker, SnapshotResponse):
                     continue
                 marker = replace(marker, vector={})
-            actions = self.controller.on_marker(position, header.origin, marker, self._log_state(), monotonic_ms())
+            actions = self.controller.on_marker(position, header.origin, marker, state, monotonic_ms())
             if after == BEFORE_ALL and any(isinstance(action, ApplyUpdate) for action in actions):  # not a repetition
                 self._queue.announced(header.origin, header.publish_time_ms)
             self._queue.add(actions)
@@ -410,9 +439,19 @@ class TopicSync:
     def _log_state(self) -> LogState:
         topic = self._topic
         origins = topic.origins
+        self._note_kept_lives()
         return LogState(
             topic.log.last, origins.vector(), origins.message_vector(), self._state.holds, origins.earlier_lives()
         )
+
+    def _note_kept_lives(self) -> None:
+        """Record whether the topic keeps earlier lives. Only mark-delete positions are affected by them."""
+        if self._shared.exact:
+            return
+        if kept := tuple(self._topic.origins.earlier_lives()):
+            self._shared.kept_lives[self._topic.name] = kept
+        else:
+            self._shared.kept_lives.pop(self._topic.name, None)
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:

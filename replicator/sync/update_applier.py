@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.sync.opened_starts import OpenedStarts
 from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
 from snapshots.actions import ApplyUpdate
@@ -22,7 +24,7 @@ log = structlog.get_logger(__name__)
 class UpdateApplier:
     """Applies updates from other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
-    __slots__ = ("_controller", "_settle", "_shared", "_state", "_topic", "from_peers")
+    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "from_peers")
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class UpdateApplier:
         self._controller = controller
         self._state = state
         self._settle = settle
+        self._opened = OpenedStarts(controller, time.monotonic)
         self.from_peers: dict[str, bool] = {}
         """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
 
@@ -60,7 +63,11 @@ class UpdateApplier:
                 self._shared.counted.updates_ignored += 1
                 return None
             newer = update.generation > subscription.cursor.generation
-            if self._state.exact.merge_update(subscription, update, relay=relay) or repeating:
+            rewinds = subscription.dispatching.rewinds
+            changed = self._state.exact.merge_update(subscription, update, relay=relay)
+            self._opened.applied(subscription, update, opened=subscription.dispatching.rewinds > rewinds)
+            self._settle()  # it may ask
+            if changed or repeating:
                 if newer and relay:
                     self._controller.updates.owe_whole(subscription.name, monotonic_ms())
                 return subscription.saved()
@@ -96,6 +103,7 @@ class UpdateApplier:
         generation.
         """
         name, sparing = update.subscription, update.unless_in_use
+        self._opened.forget(name)
         living = self._topic.subscriptions.get(name)
         if living is not None and not living.replicated:
             self._shared.counted.updates_ignored += 1

@@ -131,6 +131,13 @@ class SyncCounters(TypedDict):
     answers_unprovable: Annotated[int, "answers not given, as what is here could not be proved", "markers"]
 
 
+class KeptLives(TypedDict):
+    """A topic that keeps earlier lives, in a cluster that sends mark-delete positions only."""
+
+    topic: Annotated[str, "its whole name"]
+    lives: Annotated[list[str], "the lives, as `origin/incarnation`"]
+
+
 class TwinStatus(TypedDict):
     """Another run of the worker's store, as a destination of its links reported it: somebody copied the data
     directory."""
@@ -252,6 +259,9 @@ class WorkerStatus(TypedDict):
     links: Annotated[list[LinkStatus], "the links that leave its cluster"]
     pipeline: Annotated[DriverStatus, "the driver of live copy"]
     counters: Annotated[SyncCounters, "what was done to keep subscriptions in step"]
+    kept_lives: NotRequired[
+        Annotated[list[KeptLives], "topics with earlier lives, the first of them; missing from an earlier version"]
+    ]
     staging: Annotated[StagingStatus, "what Spark jobs have brought"]
     apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
     traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]

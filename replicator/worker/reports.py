@@ -75,6 +75,7 @@ class Reports:
             "links": [link.status() for link in self.links()],
             "pipeline": parts.driver.status(),
             "counters": parts.sync.counters(),
+            "kept_lives": parts.sync.kept_lives(),
             "staging": parts.staging.status(),
             **({} if parts.bridge is None else {"apache": parts.bridge.status()}),
             **({} if parts.traces is None else {"traces": parts.traces.status()}),

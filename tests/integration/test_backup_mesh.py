@@ -177,7 +177,7 @@ def test_what_no_other_cluster_had_is_lost_and_said_and_the_links_go_on(mesh: Me
 
 
 def test_what_only_a_cluster_has_that_was_not_asked_stops_its_link_until_an_operator_goes_on(mesh: Mesh) -> None:
-    """And asking it later says that it is too late."""
+    """What an operator gave up does not come back."""
     a = mesh.client_url("A")
     asyncio.run(publish(a, numbered("a", 0, 10)))
     mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 10, "copies")
@@ -191,15 +191,44 @@ def test_what_only_a_cluster_has_that_was_not_asked_stops_its_link_until_an_oper
     asyncio.run(publish(a, numbered("a", 100, 105)))
     mesh.until(lambda: mesh.messages("B") == 15, "what goes on at B")
     mesh.until(lambda: "is not in the log here" in str(mesh.halted("A")), "the link to C says why it stands still")
-    mesh.kill("A")
-    assert "lost here before the log went on" in mesh.reclaim("A")
-    mesh.start("A")
-    mesh.until(lambda: "is not in the log here" in str(mesh.halted("A")), "the link to C says why it stands still")
     report = mesh.report("verify", "--settle", "0", status=1)
     assert report["missing"] >= 10, "what A lacks is named"
     mesh.run_links("resolve", "A", "C", "--topic", ORDERS, "--policy", "skip-and-record")
     mesh.until(lambda: mesh.messages("C") == 25, "what goes on at C")
     mesh.verify()  # what an operator left out counts as such
+    mesh.kill("A")
+    assert "nothing of A's messages that it lacks" in mesh.reclaim("A")
+
+
+def test_what_only_a_cluster_has_that_was_not_asked_comes_back_when_it_is_asked_later(mesh: Mesh) -> None:
+    """B has later messages and lacks what comes back: each link and switch says so until an operator decides."""
+    a = mesh.client_url("A")
+    asyncio.run(publish(a, numbered("a", 0, 10)))
+    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 10, "copies")
+    mesh.create("A")
+    mesh.pause("A", "B")
+    asyncio.run(publish(a, numbered("a", 10, 20)))
+    mesh.until(lambda: mesh.messages("C") == 20, "the copy at C")
+    mesh.lose("A")
+    mesh.restore("A", "--without", "C")
+    mesh.start("A")
+    asyncio.run(publish(a, numbered("a", 100, 105)))
+    mesh.until(lambda: mesh.messages("B") == 15, "what goes on at B")
+    mesh.kill("A")
+    printed = mesh.reclaim("A")
+    assert f"took back 10 messages of {ORDERS} (between what was here)" in printed
+    assert f"lost: {ORDERS}: B lacks what came back after" in printed
+    mesh.start("A")
+    mesh.until(lambda: mesh.messages("A") == mesh.messages("C") == 25, "all at A and C, without a word")
+    mesh.until(lambda: "that a reclaim put back" in str(mesh.status("A")["links"]), "the link to B names the gap")
+    refused = mesh.report("failover", "--from", "A", "--to", "B", "--timeout", "1", status=1)
+    assert "that a reclaim put back" in refused["reason"]
+    mesh.run_links("resolve", "A", "B", "--topic", ORDERS, "--policy", "keep-both")
+    asyncio.run(publish(a, numbered("a", 105, 110)))
+    mesh.until(lambda: mesh.messages("B") == 20, "what goes on at B")
+    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
+    mesh.verify()  # what B lacks is noted there
+    mesh.report("failover", "--from", "A", "--to", "B")
 
 
 def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claims(mesh: Mesh) -> None:

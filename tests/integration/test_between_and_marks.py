@@ -33,6 +33,8 @@ def test_invariant_5_a_peer_that_lacks_what_came_back_between_ledgers_says_nothi
     both.reclaim("A", "--from-directory", str(both.path / "data-copy"))
     both._processes.pop("copy", None)
     both.start("A")
+    both.until(lambda: "earlier-life" in str(both.status("A")["links"]), "the link names what B lacks")
+    both.run_links("resolve", "A", "B", "--topic", ORDERS, "--policy", "keep-both")
     assert both.left("A", "work", ORDERS) == 60
     for number in range(4):
         heard = both.answers_heard("A")

@@ -37,6 +37,7 @@ from replicator.engine.log.arrow import BLOCK_SCHEMA, Outgoing
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.link_frame import FRAME_BYTES_MAX, PROTOCOL_VERSION
 from replicator.engine.types import Ack
+from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 
 ONE, TWO, THREE = message(b"1"), message(b"2"), message(b"3")
@@ -395,7 +396,7 @@ def test_invariant_11_frames_that_are_not_answered_yet_are_bounded(
             await release.wait()
             return await commit(*arguments, **options)
 
-        monkeypatch.setattr(engine.writer, "copy", slow_copy)
+        monkeypatch.setattr(engine.writer, "begin_copy", lambda *given, **said: awaited(slow_copy(*given, **said)))
         sent = 0
 
         async def frames() -> AsyncIterator[bytes]:
@@ -439,7 +440,7 @@ def test_a_link_that_vanishes_with_frames_unanswered_leaves_no_handler_behind(
         _, _, reader, writer = await asked(f"{server.url}/append")
         writer.write(framed(frame_of(FIRST)))
         assert await next_answer(reader) == {"extents": 1, "refused": {}}
-        monkeypatch.setattr(engine.writer, "copy", slow_copy)
+        monkeypatch.setattr(engine.writer, "begin_copy", lambda *given, **said: awaited(slow_copy(*given, **said)))
         for number in range(20):
             writer.write(
                 framed(frame_of(Outgoing(TOPIC, Position(9, 1 + number), make_block(Position(9, 2 + number), [ONE]))))

@@ -110,6 +110,30 @@ def test_what_changes_is_in_the_index_a_moment_later(postgres_url: str, data_dir
     asyncio.run(main())
 
 
+def test_rows_of_many_subscriptions_are_written_seldom_and_what_is_urgent_takes_them_along(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_writer, "ROWS_A_SECOND", 0.01)
+    monkeypatch.setattr(index_writer, "THINNED_SECONDS_MAX", 1_000.0)
+
+    async def main() -> None:
+        worker = FakeWorker()
+        async with running(postgres_url, data_dir, worker) as (_, repository):
+            assert worker.writer is not None
+            await until(lambda: worker.resyncs == 1)
+            for number in range(20):
+                worker.move(f"s{number}", 1)
+            await until(lambda: rows(postgres_url, "subscription_states") == 20)
+            worker.move("s0", 2)
+            await asyncio.sleep(0.5)  # five times what changes gather for at least
+            assert {state.mark_delete.entry for state in await repository.subscription_states()} == {1}
+            worker.writer.changes.audit("somebody", "did", "something")
+            await until(lambda: rows(postgres_url, "audit_log") == 1)
+            assert max(state.mark_delete.entry for state in await repository.subscription_states()) == 2
+
+    asyncio.run(main())
+
+
 def test_nothing_is_left_of_a_deleted_topic_and_all_of_the_one_made_anew_is_there(
     postgres_url: str, data_dir: Path
 ) -> None:

@@ -59,6 +59,9 @@ async def test_invariant_5_who_lacks_a_kept_life_moves_no_cursor_past_it(tmp_pat
         await eventually(lambda: b.topic().log.messages == 2 * MESSAGES + 2, "all messages at b")
         assert not a.index.mappings, "no answer of b proves anything to a"
         assert backlog(b.engine) == 2 * MESSAGES + 2, "nothing moves, and nothing is passed over"
+        (kept,) = b.sync.kept_lives()
+        assert (kept["topic"], [life.split("/")[0] for life in kept["lives"]]) == (TOPIC, ["a"])
+        assert a.sync.kept_lives() == []
         await consume_all(b.topic(), 2 * MESSAGES + 2)
         await eventually(lambda: backlog(b.engine) == 0)
         assert backlog(a.engine) == 0

@@ -77,7 +77,7 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     mesh.kill("A")
 
     printed = mesh.reclaim("A", "--dry-run")
-    assert f"{ORDERS} (an earlier life, below what is here): after " in printed
+    assert f"{ORDERS} (an earlier life, below what is here): {MESSAGES} messages after " in printed
     assert "from B (up to " in printed
     printed = mesh.reclaim("A")
     assert f"took back {MESSAGES} messages of {ORDERS} (an earlier life, below what was here)" in printed
@@ -127,7 +127,7 @@ def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_nam
     mesh.until(lambda: "earlier-life" in str(gaps(mesh, "C")), "the link to C names what C lacks")
     assert mesh.messages("A") == 210
     refused = mesh.report("failover", "--from", "A", "--to", "C", "--timeout", "1", status=1)
-    assert "it lacks messages of an earlier life of the topic" in refused["reason"]
+    assert "it lacks messages that belong to an earlier life" in refused["reason"]
     assert refused["not_received"] == 200
     mesh.run_links("resolve", "A", "C", "--topic", ORDERS, "--policy", "keep-both")
     asyncio.run(publish(a, numbered("n", 10, 20)))

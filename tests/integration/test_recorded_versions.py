@@ -22,7 +22,7 @@ from wire_worker import WireWorker
 from migrations import PLACE as MIGRATIONS
 from replicator.engine.engine import Engine
 from replicator.engine.log import block
-from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.link_frame import (
     CODECS,
     HEADER_BYTES,
@@ -97,7 +97,7 @@ def test_a_recorded_frame_is_read(protocol: int, codec: str) -> None:
     frame = bytes.fromhex(content["frames"][codec])
     header = read_header(frame[:HEADER_BYTES])
     assert header.length_bytes == len(frame) - HEADER_BYTES
-    ((topic, blocks),) = decode_append(unpack_frame(header, frame[HEADER_BYTES:])).items()
+    ((topic, blocks),) = decode_frame(unpack_frame(header, frame[HEADER_BYTES:]))[0].items()
     assert topic == samples.TOPIC
     sent = samples.sent(protocol)
     assert [bytes(copied.block) for copied in blocks] == [bytes(outgoing.block) for outgoing in sent]

@@ -63,7 +63,7 @@ class SlowCommits:
         self._marker = TopicWriting.marker
         monkeypatch.setattr(TopicWriting, "marker", lambda writing, entry, **how: self._write(writing, entry, **how))
 
-    async def _write(self, writing: TopicWriting, entry: bytes, **how: bool) -> Position:
+    async def _write(self, writing: TopicWriting, entry: bytes, **how: Any) -> Position:
         number = asked(entry)
         self.came.append(number)
         await self.durable.wait()
@@ -118,10 +118,10 @@ def test_a_subscription_is_told_only_when_every_marker_that_tells_of_it_is_writt
             writes: list[asyncio.Event] = []
             write_marker = TopicWriting.marker
 
-            async def slowly(writing: TopicWriting, entry: bytes, *, local: bool = False) -> Position:
+            async def slowly(writing: TopicWriting, entry: bytes, **how: Any) -> Position:
                 writes.append(asyncio.Event())
                 await writes[-1].wait()
-                return await write_marker(writing, entry, local=local)
+                return await write_marker(writing, entry, **how)
 
             monkeypatch.setattr(TopicWriting, "marker", slowly)
             await subscription.acknowledge([Ack(first)])

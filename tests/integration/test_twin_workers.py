@@ -184,6 +184,8 @@ def test_what_comes_back_behind_the_back_of_a_peer_is_named(both: Twins) -> None
     assert "lost: persistent://public/default/orders: B lacks what came back after" in said
     both._processes.pop("copy", None)
     both.start("A")
+    both.until(lambda: "earlier-life" in str(both.status("A")["links"]), "the link names what B lacks")
+    both.run_links("resolve", "A", "B", "--topic", ORDERS, "--policy", "keep-both")
     every = {*numbered("both", 0, 20), *numbered("second", 0, 30), *numbered("third", 0, 10)}
     assert asyncio.run(received(a, 60)) == every
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
+from engine_support import eventually
 from sync_support import Cluster, clusters
 from test_verify_live import LINKS, change_block, copied, served
 from wire_worker import batch_entry
@@ -88,5 +89,38 @@ def test_verify_ends_while_topics_are_deleted_all_the_time(tmp_path: Path) -> No
             assert not left
             assert report.topics == (DAMAGED,)
             assert report.missing == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("republished", [False, True])
+def test_what_a_cluster_deleted_on_purpose_is_not_missing_there(tmp_path: Path, republished: bool) -> None:
+    """The other cluster keeps its copy, with a mark. It may go on publishing."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            here, there = await us.engine.topic(NAMES[0]), await eu.engine.topic(NAMES[0])
+            await here.publish([batch_entry([b"a", b"b"])])
+            await there.publish([batch_entry([b"c", b"d"])])
+            await eventually(lambda: here.log.messages == there.log.messages == 4, "all messages in both")
+            await deleted(NAMES[0], us)
+
+            def is_marked() -> bool:
+                rows = eu.engine.origin_stores.as_json(there)
+                return bool(rows["us-east"]["deleted"])
+
+            await eventually(is_marked, "the deletion is known")
+            if republished:
+                await there.publish([batch_entry([b"e", b"f"])])
+                await eventually(lambda: us.engine.find(NAMES[0]) is not None, "the topic is made anew by the link")
+                made = us.engine.find(NAMES[0])
+                assert made is not None
+                await eventually(lambda: made.log.messages == 4, "all messages of eu-west came")
+            async with served(us, eu) as urls:
+                settings = VerifySettings(settle_seconds=0.2)
+                report = await asyncio.to_thread(verify, None, urls, LINKS, settings=settings)
+            assert report.findings == ()
+            named = "deleted, and kept by other clusters: " + f"{NAMES[0]} (by us-east)"
+            assert (named in report.remarks) is not republished
 
     asyncio.run(main())

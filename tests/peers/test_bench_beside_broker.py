@@ -1,4 +1,5 @@
-"""Benchmark groups ``many``, ``many-long`` and ``many-idle``, a small part of each, with real clients and a broker."""
+"""Benchmark groups ``many``, ``many-long``, ``many-idle`` and ``live``, a small part of each, with real clients and
+brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from peers.client_programs import need
 
-from bench import many
+from bench import live, many
 from bench.brokers import PEER
 from bench.measurement import Measurement
 from replicator.drills.peers.pulsar.broker import missing
@@ -64,3 +65,22 @@ def test_parts_of_a_long_run_are_measured_one_after_the_other(data_dir: Path) ->
 
 def test_topics_with_little_to_do_are_measured_for_some_seconds(data_dir: Path) -> None:
     assert units(asyncio.run(many.measure_many_idle(data_dir, print, SCALE)))["many-idle/10k/p50"] == "ms"
+
+
+def test_replicated_subscriptions_of_linked_clusters_are_measured_beside_two_brokers(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "ROWS", (live.Row(10, 100),))
+    monkeypatch.setattr(live, "WARMING", live.Row(10, 100))
+    monkeypatch.setattr(live, "MESH", live.Row(10, 100, clusters=3))
+    monkeypatch.setattr(live, "RUNS", 1)
+    measured = asyncio.run(live.measure_live(data_dir, print, 0.25))
+    found = {each.name: each for each in measured}
+    assert found["live/10x100/cores"].peer == PEER
+    for name in ("live/10x100", "live/mesh-3/10x100"):
+        assert found[f"{name}/rate"].value > 0
+        assert found[f"{name}/cores-a"].value > 0
+        assert found[f"{name}/p50"].value > 0
+        assert found[f"{name}/markers"].value > 0
+        assert found[f"{name}/link-bytes"].value >= 1.0
+    assert len(live.live_markdown(measured).splitlines()) == 4

@@ -18,7 +18,7 @@ from replicator.engine.lineage import CopyWriter, Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
-from replicator.engine.restored import MARK, RestoredMark
+from replicator.engine.restored import MARK, RestoredMark, put_mark
 from snapshots.position import BEFORE_ALL
 
 
@@ -75,6 +75,39 @@ def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_h
             assert goes_on > later[-1].last.ledger, "what is published next lies above both lives"
             again = await found.reclaim()
             assert (again.topics, again.lost, again.begun) == ([], [], []), again
+
+    asyncio.run(main())
+
+
+def test_a_life_that_a_snapshot_of_the_disk_lost_and_a_backup_has_is_not_deleted_for_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """Invariant 13: the same store made the later life, but nobody deleted the earlier one."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            async with opened(found.data):
+                pass
+            shutil.copytree(found.data, tmp_path / "snapshot")
+            await live(found.data, ["publish"] * 2, [0])
+            before, _ = await here(found)
+            shutil.move(found.data, tmp_path / "backup")
+            shutil.move(tmp_path / "snapshot", found.data)
+            await live(found.data, ["publish"], [100])
+            later, incarnation = await here(found)
+            await give_life(peer, later, incarnation)
+            async with opened(found.data) as engine:
+                line = engine.origin_stores.line
+            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "backup", found.data)
+            async with opened(found.data) as engine:
+                put_mark(engine.store, RestoredMark("1", "backup", 1, 1))
+            done = await found.reclaim()
+            assert await published(found) == both(before, later), done
+            assert len(done.begun) == 1
 
     asyncio.run(main())
 

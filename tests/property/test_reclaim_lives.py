@@ -15,6 +15,7 @@ import pytest
 from engine_support import TOPIC, eventually, opened
 from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live, own, trims
 
+from replicator.backup.counting import Counted
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
@@ -118,12 +119,14 @@ def test_a_dry_run_says_what_would_come_back_from_whom_and_what_is_missing_and_c
             assert set(topic.sources) == {"eu-west", "ap-south"}
             ((_, missing),) = topic.holes
             assert missing == before[1].last
+            assert plan.counts == (Counted(4, {"ap-south": 2, "eu-west": 4}),), "each message once, without markers"
             assert await published(found) == both([], since), "nothing was changed"
             asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east", "--dry-run", "--without", "ap-south")
             said = await asyncio.to_thread(forked_commands.run, *asked, cwd=tmp_path)
             assert said.returncode == 0, said.stderr
-            assert f"{TOPIC} (an earlier life, below what is here): after " in said.stdout
-            assert f"from eu-west (up to {before[-1].last}); missing after " in said.stdout
+            assert f"{TOPIC} (an earlier life, below what is here): 4 messages after " in said.stdout
+            assert f"from eu-west (up to {before[-1].last}, 4 messages); missing after " in said.stdout
+            assert "nobody can count its messages" in said.stdout
             assert "lost: ap-south was not asked" in said.stdout
 
     asyncio.run(main())

@@ -22,7 +22,7 @@ from wire_worker import WireWorker
 from replicator import __version__
 from replicator.client import Client, ConsumerType, InitialPosition
 from replicator.engine.engine import Engine
-from replicator.engine.log.arrow import decode_append
+from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.link_frame import CODECS, PROTOCOL_OLDEST, PROTOCOL_VERSION, pack_frame
 from replicator.engine.log.store_tables import FORMAT
 from replicator.index.database import head_revision
@@ -117,7 +117,7 @@ async def record_store(directory: Path) -> None:
     engine = await Engine.open(data, cluster=samples.CLUSTER)
     try:
         filtered = await engine.topic("persistent://public/default/filtered")
-        (blocks,) = decode_append(b"".join(samples.frame_stream())).values()
+        (blocks,) = decode_frame(b"".join(samples.frame_stream()))[0].values()
         await filtered.writing.copy(blocks)  # with a hole, and a batch that is here in part
         write("store.json", {"format": FORMAT, "version": __version__, "store": samples.described(engine)})
         copied = directory / "copy"

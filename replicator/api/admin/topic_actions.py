@@ -25,7 +25,7 @@ def routes() -> list[web.RouteDef]:
         web.put(f"{TOPIC}/compaction", compact),
         web.get(f"{TOPIC}/compaction", compaction_status),
         web.put(f"{TOPIC}/unload", leave_as_it_is),
-        web.post(f"{TOPIC}/trim", leave_as_it_is),
+        web.post(f"{TOPIC}/trim", trim),
         web.delete(f"{TOPIC}/truncate", truncate),
         web.post(f"{TOPIC}/createMissedPartitions", make_missing),
         web.post(f"{TOPIC}/terminate", terminate),
@@ -58,8 +58,15 @@ async def compaction_status(request: web.Request) -> web.Response:
 
 
 async def leave_as_it_is(request: web.Request) -> web.Response:
-    """Unloading: there is no other broker to move to. Trimming: maintenance does so by itself, as policies say."""
+    """Do nothing: there is no other broker that a topic could move to."""
     await logs_of(request)
+    return no_content()
+
+
+async def trim(request: web.Request) -> web.Response:
+    """Delete now what the retention policy does not keep, instead of within a minute."""
+    for topic in await logs_of(request):
+        await request.app[ENGINE].maintenance.retain_now(topic)
     return no_content()
 
 

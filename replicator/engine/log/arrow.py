@@ -171,7 +171,7 @@ def encode_append(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer
     size_bytes = sum(map(len, values))
     if JOINED_BYTES_MAX < size_bytes <= STAND_IN_BYTES:
         arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=False)]
-        return list(_large_pieces(_encode_around(schema, arrays, values, size_bytes)))
+        return list(large_pieces(_encode_around(schema, arrays, values, size_bytes)))
     return [memoryview(_stream(schema, [*columns, values]))]
 
 
@@ -314,8 +314,8 @@ def _stand_in() -> pa.Buffer:
     return pa.py_buffer(mmap.mmap(-1, STAND_IN_BYTES, flags=flags, prot=mmap.PROT_READ))
 
 
-def _large_pieces(pieces: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes, with small neighbours joined."""
+def large_pieces(pieces: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Yield the same bytes, with small neighbours joined."""
     for small, run in groupby(pieces, lambda piece: len(piece) < PIECE_BYTES_MIN):
         if small:
             yield b"".join(run)

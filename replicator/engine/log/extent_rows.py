@@ -73,6 +73,27 @@ def lives(store: Store, topic_id: int) -> dict[str, list[Life]]:
     return found
 
 
+def ledgers_of(store: Store, topic_id: int, origin: str) -> dict[int, list[tuple[int, int, int]]]:
+    """Return the ledgers of ``origin`` that have entries here, with their first and last entries here, by incarnation.
+
+    The first entry can be one that was trimmed. Each ledger costs three look-ups.
+    """
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    prefix = extent_key_prefix(topic_id, origin)
+    with store.env.begin(db=store.tables["extents"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and cursor.key().startswith(prefix):
+            incarnation, ledger, first = EXTENT_KEY_TAIL.unpack(cursor.key()[-EXTENT_KEY_TAIL.size :])
+            end = prefix + EXTENT_KEY_TAIL.pack(incarnation, ledger, _INCARNATIONS_END)
+            if not (cursor.prev() if cursor.set_range(end) else cursor.last()):
+                break
+            last = _extent(*cursor.item()).origin_last.entry
+            found.setdefault(incarnation, []).append((ledger, first, last))
+            more = cursor.next()
+    return found
+
+
 def oldest_lives(store: Store, topic_id: int, origins: Iterable[str]) -> dict[str, int]:
     """Return, by origin, the oldest incarnation that has entries here. Each origin costs one look-up."""
     found: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """The frame that links send: its header, and its compression. Pure.
 
-``length u32 | codec u8 | raw length u32``, big-endian, and ``length`` bytes: an Arrow IPC stream of
-:data:`replicator.engine.log.arrow.APPEND_SCHEMA`, compressed whole. The raw length is what it has before compression.
-What the destination answers to each is :func:`pack_answer`.
+``length u32 | codec u8 | raw length u32``, big-endian, and ``length`` bytes, compressed whole: rows
+(:mod:`replicator.engine.log.frame_rows`), or an Arrow IPC stream of :data:`replicator.engine.log.arrow.APPEND_SCHEMA`.
+The raw length is what it has before compression. What the destination answers to each is :func:`pack_answer`.
 
 Invariant (DESIGN §3): 11. Both lengths are a peer's claims: each is checked against :data:`FRAME_BYTES_MAX` before
 anything is allocated for it, and a frame that does not decompress to exactly its raw length is corrupt.
@@ -23,7 +23,7 @@ from replicator.metadata.metadata_pb2 import LZ4, ZSTD
 RECLAIMING_HEADER: Final = "X-Replicator-Reclaiming"
 """Header with the name of a cluster that takes back its messages. Each request with it holds back retention at the
 receiver for a while."""
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 """The newest version that this end speaks, of the stream of frames and of what goes with it, the markers too. It rises
 with what an end of the version before would misread. The source says it when it asks for high-water marks, the
 destination answers what both speak (:func:`agreed_version`), and the source appends in that."""
@@ -32,6 +32,8 @@ PROTOCOL_OLDEST: Final = 4
 An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
 UPGRADED_FROM: Final = 6
 """From this version on frames follow an HTTP upgrade to :data:`UPGRADE`; before, they are the body of the request."""
+ROWS_FROM: Final = 7
+"""From this version on the destination reads frames of rows too; before, frames are Arrow streams alone."""
 UPGRADE: Final = "replicator-frames"
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""

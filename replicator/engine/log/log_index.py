@@ -169,10 +169,22 @@ class LogIndex:
         )
 
     def had(self, position: Position) -> bool:
-        """Return whether ``position`` is in the log, or is known to have been trimmed from it."""
-        if position <= self.trimmed or position in self:
+        """Return whether ``position`` is in the log, or was trimmed from it.
+
+        Below the trimmed place there can be ledgers that this log never had, as after a snapshot of the disk was put
+        back. Only below the oldest known end of a trimmed ledger, every position counts as trimmed.
+        """
+        ends = self.trimmed_ends
+        if position in self or any(end.ledger == position.ledger and position <= end for end in ends):
             return True
-        return any(end.ledger == position.ledger and position <= end for end in self.trimmed_ends)
+        return position <= self.trimmed and (not ends or position.ledger < ends[0].ledger)
+
+    def last_had(self, position: Position) -> Position:
+        """Return the highest position at or below ``position`` that is in the log, or is known to have been trimmed
+        from it; BEFORE_ALL if there is none."""
+        ends = [min(end, position) for end in self.trimmed_ends if (end.ledger, 0) <= position]
+        found = self.clamp(position)
+        return max([found if found in self else BEFORE_ALL, *ends])
 
     def has_ledger(self, ledger: int) -> bool:
         """Return whether ``ledger`` is, or is known to have been, a ledger of this log."""

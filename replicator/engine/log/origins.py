@@ -7,6 +7,7 @@ far it is here. The rows are the writer's; this is the event loop's view of what
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit.putting_back import PUT_BACK_BETWEEN
@@ -21,11 +22,16 @@ from replicator.engine.log.writer import AppendedBlock
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
+BETWEEN: Final = "between"
+"""Stands for a life in the names of :meth:`Origins.earlier_lives`: messages put back between ledgers of the newest
+life."""
+
 
 class Origins:
     """The clusters whose messages are in one topic, this one among them."""
 
     __slots__ = (
+        "_between",
         "_earlier",
         "_high_waters",
         "_ledger",
@@ -49,6 +55,8 @@ class Origins:
         """By origin, what was asked for since the last hole of it."""
         self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
+        self._between: Position | None = None
+        """The last position that was put back between ledgers, as it is stored; None while it is not read."""
         self._ledger = log.last.ledger
         self.ledgers_begun = 0
         """Grows when a block begins another ledger, here or at its origin."""
@@ -99,25 +107,34 @@ class Origins:
             newest = self._store.newest_message(self._topic_id, self._store.cluster, Position(ledger, last))
             if block is not None and newest is not None:
                 found[f"{self._store.cluster}/{block.header.incarnation}"] = newest
-        between = self._store.meta(f"{PUT_BACK_BETWEEN} {self._topic_id}")
-        if between is not None and self._log.trimmed < (end := Position.parse(between)):
-            found[f"{self._store.cluster}/between"] = end
+        if (end := self._put_back_between()) > BEFORE_ALL:
+            found[f"{self._store.cluster}/{BETWEEN}"] = end
         return found
+
+    def _put_back_between(self) -> Position:
+        """Return the last position that a reclaim put back between ledgers of the newest life, if it is not trimmed;
+        else BEFORE_ALL."""
+        if self._between is None:
+            stored = self._store.meta(f"{PUT_BACK_BETWEEN} {self._topic_id}")
+            self._between = BEFORE_ALL if stored is None else Position.parse(stored)
+        return self._between if self._log.trimmed < self._between else BEFORE_ALL
 
     def newest_of_earlier_lives(self, origins: Collection[str]) -> dict[str, list[Position]]:
         """Return, by origin, the newest message of each earlier life that is here, in order.
 
-        Only ``origins`` are looked at. Those without an earlier life are left out.
+        The newest message that was put back between ledgers of this cluster's newest life is one of them: others can
+        lack it, too, and have later ones. Only ``origins`` are looked at. Those without an earlier life are left out.
         """
         cluster, first = self._store.cluster, self._log.first
         own = self._high_waters.get(cluster)
         has_own = own is not None and first is not None and first.ledger < own.incarnation  # put back by a reclaim
+        has_own |= cluster in origins and self._put_back_between() > BEFORE_ALL
         if not has_own and all(origin == cluster for origin in origins):
             return {}  # the usual case, and no question to the store
         found: dict[str, list[Position]] = {}
         for name, last in sorted(self.earlier_lives().items(), key=lambda each: each[1]):
             origin, _, life = name.rpartition("/")
-            if origin not in origins or not life.isdecimal():
+            if origin not in origins or not (life.isdecimal() or life == BETWEEN):
                 continue
             place = last if origin == cluster else self._store.floor(self._topic_id, origin, last)
             newest = None if place is None else self._store.newest_message(self._topic_id, origin, place)
@@ -144,10 +161,14 @@ class Origins:
     def left_out(self, origin: str) -> list[Hole]:
         """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
         origin positions p with after < p <= upto, in order and apart from each other."""
+        return list(self.holes(origin))
+
+    def holes(self, origin: str) -> tuple[Hole, ...]:
+        """Return the same as a tuple, which is one object until another hole comes."""
         holes = self._left_out.get(origin)
         if holes is None:
             holes = self._left_out[origin] = self._store.left_out(self._topic_id, origin)
-        return list(holes)
+        return holes
 
     def partly_left_out(self, origin: str) -> PositionSet:
         """The batches of an origin of which only a part is here, as origin positions."""

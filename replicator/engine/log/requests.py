@@ -46,11 +46,11 @@ class AppendedBlock(NamedTuple):
         return Position(self.position.ledger, self.position.entry + self.header.entries - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedBlock:
+class CopiedBlock(NamedTuple):
     """A block from another cluster. ``previous`` is the origin position that the link sent before this block.
 
-    ``left_out`` says that the link may have left messages out between the two, such as those that a filter excludes.
+    ``left_out`` says that the link may have left messages out between the two, such as those that a filter excludes. It
+    is a tuple for the same reason as :class:`AppendedBlock`.
     """
 
     previous: Position

@@ -75,7 +75,13 @@ class TopicReading:
     def _kept_blocks(
         self, after: Position, limit: Position, bytes_max: int, origins: Collection[str] | None
     ) -> tuple[list[StoredBlock], Position] | None:
-        """Return a page from the cache alone; None if the cache does not have its first block."""
+        """Return a page from the cache alone; None if the cache does not have its first block.
+
+        Also return None below the trimmed end of the log. The index hides those blocks at once, but the store still has
+        them until it records that they are trimmed: until then a reader must get them, or would miss them unnoticed.
+        """
+        if after < self._log.trimmed:
+            return None
         found: list[StoredBlock] = []
         taken, passed_over, reached = 0, 0, after
         position = self._log.next_after(after)

@@ -181,6 +181,21 @@ class Writer:
         )
         return extents
 
+    def begin_copy(
+        self, tail: Tail, blocks: Sequence[CopiedBlock], *, numbered: bool
+    ) -> asyncio.Future[list[Extent]] | None:
+        """Begin :meth:`copy` without rows, and return the future of its result. Return None if the caller would have to
+        wait for room in the queue, or if the writer has failed."""
+        if self._requests.full:
+            return None
+        size = sum(len(copied.block) for copied in blocks)
+        request = CopyRequest(self._loop.create_future(), size, tail=tail, blocks=blocks, numbered=numbered)
+        try:
+            self._requests.put(request)
+        except StoreFailed:  # also if the writer's thread failed a moment ago
+            return None
+        return request.future
+
     async def publish_staged(
         self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]
     ) -> list[tuple[Position, Position] | None]:

@@ -135,10 +135,15 @@ class TopicWriting:
                 publication.refused(str(error))
             raise
 
-    async def marker(self, entry: bytes, *, local: bool = False) -> Position:
-        """Append one marker; a ``local`` one is not carried by links."""
+    async def marker(
+        self, entry: bytes, *, local: bool = False, noted: Callable[[Sequence[Position]], None] | None = None
+    ) -> Position:
+        """Append one marker; a ``local`` one is not carried by links.
+
+        ``noted`` receives its position before anybody is told of the block.
+        """
         kind = BlockKind.LOCAL_MARKERS if local else BlockKind.MARKERS
-        (position,) = await self._writer.publish(self.tail, kind, [entry], [0])
+        (position,) = await self._writer.publish(self.tail, kind, [entry], [0], noted=noted)
         return position
 
     async def copy(
@@ -159,6 +164,13 @@ class TopicWriting:
             return await copying
         with self._tracing.appending(self.tail.name, notes):
             return await copying
+
+    def begin_copy(self, blocks: Sequence[CopiedBlock]) -> asyncio.Future[list[Extent]] | None:
+        """Begin :meth:`copy` of blocks that are not traced, and return the future of its result.
+
+        Return None if the caller must use :meth:`copy`, because the call would have to wait or is refused.
+        """
+        return self._writer.begin_copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
 
     def only(self, named: frozenset[str]) -> frozenset[str]:
         """See :meth:`Admission.only`."""

@@ -61,7 +61,7 @@ class DispatchedSubscription(ConsumedSubscription, Protocol):
 class Dispatching:
     """The consumers of one subscription, and what they get."""
 
-    __slots__ = ("_cumulative", "_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump")
+    __slots__ = ("_cumulative", "_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump", "rewinds")
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self._subscription = subscription
@@ -74,6 +74,8 @@ class Dispatching:
         """Names of consumers that acknowledged cumulatively, and whose clients drop what lies below that."""
         self.gone = Counts()
         """What consumers got that are not here any more."""
+        self.rewinds = 0
+        """How often :meth:`rewind` was called."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
         self.pump.handed_out = self._handed_out
         self.pump.traces = subscription.traces
@@ -210,13 +212,13 @@ class Dispatching:
         """Deliver the entries at ``positions``, which counted as consumed until now.
 
         With one active consumer, dispatch restarts, and the consumer receives all unconsumed messages again in order.
-        Several active consumers keep the messages that they have, and receive these entries too. Dispatch pauses first
-        (:meth:`Pump.wait_for_acknowledgements`).
+        Several active consumers keep the messages that they have, and receive these entries too. Whoever knows of
+        acknowledgements that are on their way counts :attr:`rewinds`, and holds the pump.
         """
+        self.rewinds += 1
         dispatcher = self.pump.dispatcher
         if dispatcher is None:
             return
-        self.pump.wait_for_acknowledgements()
         if not isinstance(dispatcher, ManyActiveDispatcher):
             connected = {each.name for each in self.consumers.values() if each.drops_acknowledged}
             self.pump.may_drop |= connected | self._cumulative.keys()  # an acknowledgement may be on its way

@@ -33,10 +33,6 @@ DISPATCH_SECONDS_MAX: Final = 0.02
 SLEEP_SECONDS_MAX: Final = 60.0
 """A wall clock that is put forward must not leave a delayed message lying for long."""
 
-EARLIER_START_WAIT_SECONDS: Final = 0.25
-"""Pause of dispatch after the start moved back. The other cluster wrote its start into the stream before it wrote what
-its consumers acknowledged. A link that catches up brings both within less."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -96,18 +92,23 @@ class Pump:
         if self._scheduled is None and self._consumers:
             self._scheduled = self._loop.call_soon(self._run)
 
-    def wait_for_acknowledgements(self) -> None:
-        """Dispatch nothing for :data:`EARLIER_START_WAIT_SECONDS`.
+    @property
+    def held(self) -> bool:
+        """Whether a pause of dispatch runs."""
+        return self._pause is not None
 
-        So another cluster's acknowledgements arrive before the messages that its start opened are delivered. A pause
-        that runs does not get longer.
-        """
-        if self._pause is None:
-            self._pause = self._loop.call_later(EARLIER_START_WAIT_SECONDS, self._go_on)
+    def hold(self, seconds: float) -> None:
+        """Dispatch nothing for ``seconds``, or until :meth:`release`. A later call replaces an earlier one."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._pause = self._loop.call_later(seconds, self.release)
 
-    def _go_on(self) -> None:
-        self._pause = None
-        self.schedule()
+    def release(self) -> None:
+        """End a pause of dispatch, if there is one."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+            self.schedule()
 
     def postpone(self) -> None:
         """Let all that the event loop has before it come first, such as the news of who is active."""
@@ -272,11 +273,8 @@ class Pump:
             self._alarm = self._loop.call_later(delay, self.schedule)
 
     def stop(self) -> None:
-        """The consumers have gone, or the topic has."""
+        """The consumers have gone, or the topic has. A pause goes on, for a consumer that comes meanwhile."""
         self._set_alarm(None, 0)
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
 
 
 def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:

@@ -9,14 +9,16 @@ does not know whether they were consumed.
    messages that it had passed are recorded as individually deleted.
 3. The start here and the start in the other clusters are merged: the earlier one counts (:mod:`snapshots.starts`).
    Messages of this cluster that lie between the two starts become unconsumed, because nobody acknowledged them.
-4. If no other cluster knows the subscription, or only in an older generation, its start moves behind the last message
-   that was put back, so it never receives these messages. There is one exception: if the subscription has unconsumed
-   messages before the first message that was put back, nothing changes, and it receives them.
+4. If no other cluster knows the subscription, or only in an older generation, it was made after the earlier lives that
+   were put back. Its start moves behind them, so it never receives their messages. There is one exception: if it has
+   unconsumed messages before the first message that was put back, nothing changes, and it receives them.
+5. Messages of the life that goes on can be put back between its ledgers. A subscription of rule 4 receives those behind
+   its start: nobody says that they were consumed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.mark_delete import place_before
@@ -40,7 +42,9 @@ class PutBackLog:
     put_back: PositionSet
     """Messages that were put back."""
     last: Position
-    """Last position of the ranges that were put back."""
+    """Last position of other lives that was put back; BEFORE_ALL if there is none."""
+    between: PositionSet = field(default_factory=PositionSet)
+    """Those of ``put_back`` that belong to the life that goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,10 @@ def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> N
     """
     if told is None or told.generation < state.generation:
         _begin_after(state, log)
+        start = state.starts.get(log.cluster, FROM_THE_FIRST)
+        _take_over(
+            state, replace(log, put_back=log.between), Told(state.generation, OriginAcks(log.incarnation), start)
+        )
     else:
         _take_over(state, log, told)
     if state.replicated:
@@ -74,7 +82,9 @@ def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> N
 
 
 def _begin_after(state: CursorState, log: PutBackLog) -> None:
-    first = log.put_back.first()
+    earlier = log.put_back.copy()
+    earlier.difference_update(log.between)
+    first = earlier.first()
     if first is None or _is_behind(state, log, first):
         return
     start = state.starts.get(log.cluster, FROM_THE_FIRST)

@@ -283,6 +283,23 @@ class OriginStores:
             listener(told_on)
         await self.save()
 
+    async def learn_own(self, deletions: Sequence[Deletion]) -> None:
+        """Record deletions by this cluster that other clusters remember and this store does not, as after a snapshot of
+        the disk was put back.
+
+        If writing fails, nothing is recorded, and the error of the store is raised.
+        """
+        async with self._writing:
+            new = [
+                each
+                for each in deletions
+                if (known := self.deletions.get(each.key)) is None or known.position < each.position
+            ]
+            if new:
+                await self._writer.put_many([("deletions", *each.row()) for each in new])
+                self._remember(new)
+        await self.save()
+
     def _is_new(self, told: Deletion) -> bool:
         known = self.deletions.get(told.key)
         return told.origin != self._cluster and (known is None or known.position < told.position)

@@ -131,6 +131,11 @@ class Maintenance:
         except (StoreFull, StoreFailed) as error:  # there is a next pass
             log.warning("segments were not compacted", reason=str(error))
 
+    async def retain_now(self, topic: Topic) -> None:
+        """Delete now what the retention policy of ``topic`` does not keep, instead of at the next pass."""
+        async with self._one_at_a_time:
+            await self._retain(topic)
+
     async def hold_back(self, whose: str) -> None:
         """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`, while the cluster ``whose`` takes back
         messages.

@@ -87,7 +87,10 @@ def missing_of(goal: TopicGoal, there: Mapping[str, Any] | None) -> str | None:
         if has.position < mark.position:
             return f"it has {origin} up to {has.position} of {mark.position}"
         if there is not None and (lacks := there.get("lacks", {}).get(origin)):
-            return f"it lacks messages of an earlier life of {origin}'s topic, up to {lacks[-1]}"
+            return (
+                f"it lacks messages of {origin} that belong to an earlier life, or that a reclaim put back, up to "
+                f"{lacks[-1]}"
+            )
     return None
 
 

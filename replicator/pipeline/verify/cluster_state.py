@@ -338,7 +338,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
                 ways.of(topic, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
-                    number: state.standings.get(topic, Standing(high_water={}))
+                    number: state.standings.get(topic, Standing(high_water={}, absent=True))
                     for number, state in enumerate(picture.clusters)
                 },
                 _by_name(now, replicated),

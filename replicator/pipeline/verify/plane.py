@@ -239,7 +239,13 @@ def _standing(row: Mapping[str, Any]) -> Standing:
             str(origin): tuple((Position.parse(after), Position.parse(upto)) for after, upto in holes)
             for origin, holes in row["left_out"].items()
         },
-        hidden=int(row.get("hidden", 0)),  # a worker of an earlier version does not report it
+        # Workers of earlier versions do not report these two.
+        hidden=int(row.get("hidden", 0)),
+        deleted={
+            str(origin): {int(incarnation): Position.parse(at) for incarnation, at in each["deleted"].items()}
+            for origin, each in row.get("lineage", {}).items()
+            if each["deleted"]
+        },
     )
 
 

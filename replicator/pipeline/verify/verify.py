@@ -155,7 +155,9 @@ class _Verification:
         picture = read_picture(self.clusters, self._is_wanted, progress=self.progress)
         self._check_topics(picture)
         in_step, counted = self._in_step(picture)
-        compared = self._compare(picture, scope_of(picture, self.links, in_step))
+        scope = scope_of(picture, self.links, in_step)
+        self._remark_deleted(scope)
+        compared = self._compare(picture, scope)
         tallies = [*counted, *self._look_again(picture, compared)]
         came_not = self._came_not(picture, tallies)
         tallies = [
@@ -340,6 +342,18 @@ class _Verification:
                     if self._is_wanted(topic):
                         text = f"link {link.key}: {reason}"
                         yield Found("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
+
+    def _remark_deleted(self, scope: Scope) -> None:
+        deleted = [
+            f"{topic.name} (by {name})"
+            for topic in scope.topics
+            for number, name in enumerate(scope.clusters)
+            if topic.deleted_at(number, name)
+        ]
+        if deleted:
+            more = f" and {len(deleted) - GONE_NAMED_MAX} more" if len(deleted) > GONE_NAMED_MAX else ""
+            named = ", ".join(deleted[:GONE_NAMED_MAX])
+            self.remarks.append(f"deleted, and kept by other clusters: {named}{more}")
 
     def _remark(self, picture: Picture) -> None:
         for state in picture.clusters:

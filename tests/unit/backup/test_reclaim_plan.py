@@ -124,6 +124,7 @@ def test_ids_that_do_not_lie_below_are_refused_and_named() -> None:
     lives = plan_lives("t", USED_SINCE, {"b": [life(99, 105)]}, (), lost)
     assert lives.plans == ()
     assert "a clock was behind" in lives.refused[0]
+    assert lives.apart == {99}
 
 
 def test_a_store_that_was_used_since_is_never_deleted_for_a_life_with_a_higher_id() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replicator.backup.counting import Counted
 from replicator.backup.reclaim_plan import TopicPlan
 from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic, ReclaimPlan
 from replicator.cli.reclaim_texts import plan_lines, reclaimed_lines
@@ -48,10 +49,13 @@ def test_a_plan_says_what_would_come_back_from_whom_and_what_is_missing() -> Non
     lines = plan_lines("a", ReclaimPlan((plan,), ("c was not asked",), ()))
     assert lines == [
         "orders (an earlier life, below what is here): after 1:-1 up to 1:9, from b (up to 1:9); missing after 1:2 up "
-        "to 1:5",
+        "to 1:5 (at most 3 entries)",
+        "No cluster that was asked has what is missing, so nobody can count its messages",
         "lost: c was not asked",
         "Nothing was changed.",
     ]
+    counted = ReclaimPlan((plan,), (), (), counts=(Counted(12, {"b": 12}),))
+    assert "here): 12 messages after 1:-1 up to 1:9, from b (up to 1:9, 12 messages); " in plan_lines("a", counted)[0]
     assert plan_lines("a", ReclaimPlan((), ("c was not asked",), ()))[0] == "nothing would come back"
     assert "nothing of a's messages" in plan_lines("a", ReclaimPlan((), (), ()))[0]
 

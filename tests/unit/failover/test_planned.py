@@ -111,5 +111,7 @@ def test_messages_of_an_earlier_life_that_the_source_has_are_awaited_too() -> No
     goal = replace(GOAL, earlier=(old,))
     assert switch.on_fenced({"t": goal, "u": GOAL}, []) == [AskTarget(("t", "u"), {"t": (old,)})]
     assert switch.on_copies({"t": GOAL, "u": GOAL}, 1, {"t": (old,)}) == [AskTarget(("t",), {"t": (old,)})]
-    assert switch.missing == {"t": "it lacks messages of an earlier life of the topic, up to 1:4"}
+    assert switch.missing == {
+        "t": "it lacks messages that belong to an earlier life, or that a reclaim put back, up to 1:4"
+    }
     assert switch.on_copies({"t": GOAL}, 2) == [WriteEpoch()]

@@ -129,6 +129,13 @@ def test_a_restored_backup_and_a_loss_are_warnings() -> None:
     assert shown.count("lost: eu-west was not asked") == 1
 
 
+def test_a_topic_that_keeps_an_earlier_life_is_named_where_only_mark_delete_positions_travel() -> None:
+    kept = [{"topic": "orders", "lives": ["eu-west/17"]}]
+    shown = text_of({"us-east": {**answer_with("orders"), "kept_lives": kept}}, 300)
+    assert "us-east: orders keeps messages that other clusters can lack (eu-west/17): with `sync.mode:" in shown
+    assert "Nothing is wrong." in text_of({"us-east": {**answer_with("orders"), "kept_lives": []}}, 300)
+
+
 def test_what_links_have_still_to_copy_is_said_although_nothing_is_wrong() -> None:
     figures = {"backlog_entries": 3, "lag_ms": 0, "messages": 0, "bytes": 0, "reconnects": 0}
     link = {"to": "b", "name": "", "state": "idle", "detail": "", "halted": {}, "hold_exceeded": [], **figures}

@@ -11,7 +11,7 @@ from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.announcing import UPDATES_PER_MARKER_MAX, Description, UpdateAnnouncer
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
-from snapshots.pacing import UpdateBudget
+from snapshots.pacing import SNAPSHOT_AGE_MS_MAX, SnapshotBudget, UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -45,18 +45,21 @@ class Source:
 
 
 class Announcer(UpdateAnnouncer):
-    """One with a source of its own, and no mappings."""
+    """One with a source of its own; :attr:`mapped_to` is what every position is mapped to."""
 
     def __init__(self, *, exact: bool = True) -> None:
         self.source = Source()
+        self.mapped_to: Position | None = None
+        self.snapshots = SnapshotBudget(exact=exact)
         super().__init__(
             HERE,
             [THERE],
             SETTINGS,
             ControllerStats(),
-            lambda peer, claim: None,
+            lambda peer, claim: self.mapped_to,
             self.source if exact else None,
             UpdateBudget(),
+            self.snapshots,
         )
 
     def acknowledge(self, name: str, *entries: int, now_ms: int) -> None:
@@ -256,3 +259,84 @@ def test_what_was_told_before_a_restart_is_not_told_again() -> None:
     announcer.on_subscription("sub", BEFORE_ALL, 1, 0, announced=False)
     announcer.recall(SubscriptionUpdate("sub", {}, 1, acks(1), whole=True))
     assert announcer.announced(100) == []
+
+
+def many_topics_move(announcer: Announcer) -> None:
+    """Other topics of the worker have taken all turns of the next seconds."""
+    while announcer.snapshots.reserve(0, SNAPSHOT_AGE_MS_MAX) < SNAPSHOT_AGE_MS_MAX:
+        pass
+
+
+def mapping_comes(announcer: Announcer, now_ms: int) -> None:
+    announcer.mapped_to = Position(9, 9)
+    announcer.note_all(now_ms)
+
+
+def test_a_mapping_alone_is_told_at_once_while_few_topics_move() -> None:
+    announcer = known()
+    announcer.announced(0)
+    mapping_comes(announcer, 1_000)
+    assert announcer.due_ms == 1_000
+    assert announcer.announced(1_000) == [SubscriptionUpdate("sub", {THERE: Position(9, 9)}, 1)]
+
+
+def test_a_mapping_goes_with_the_next_acknowledgement_where_many_topics_move() -> None:
+    announcer = known()
+    many_topics_move(announcer)
+    mapping_comes(announcer, 1_000)
+    announcer.acknowledge("sub", 3, now_ms=1_500)
+    assert announcer.due_ms == 1_500
+    (update,) = announcer.announced(1_500)
+    assert (update.clusters, update.acks) == ({THERE: Position(9, 9)}, acks(3))
+    assert announcer.due_ms is None
+
+
+def test_a_mapping_that_no_acknowledgement_follows_is_told_once_in_the_end() -> None:
+    announcer = known()
+    many_topics_move(announcer)
+    mapping_comes(announcer, 1_000)
+    assert announcer.due_ms is not None
+    assert 5_000 < announcer.due_ms <= 1_000 + SNAPSHOT_AGE_MS_MAX
+    assert announcer.announced(announcer.due_ms) == [SubscriptionUpdate("sub", {THERE: Position(9, 9)}, 1)]
+    assert announcer.due_ms is None
+
+
+def test_without_an_exact_state_no_mapping_waits() -> None:
+    """Then mappings alone carry acknowledgements."""
+    announcer = known(exact=False)
+    many_topics_move(announcer)
+    mapping_comes(announcer, 1_000)
+    assert announcer.due_ms == 1_000
+
+
+def test_a_mapping_that_waits_is_not_told_of_a_subscription_that_is_gone_or_without_peers() -> None:
+    announcer = known()
+    many_topics_move(announcer)
+    mapping_comes(announcer, 1_000)
+    announcer.on_subscription_deleted("sub", None, 1_100, announced=False)
+    assert announcer.due_ms is None
+    announcer.on_subscription("sub", BEFORE_ALL, 1, 1_200, announced=True)
+    assert announcer.due_ms is not None
+    announcer.on_peers([], 1_300, announce_all=False)
+    assert announcer.due_ms is None
+
+
+def test_a_question_with_a_name_is_answered_with_the_whole_state_that_names_it() -> None:
+    asking, answering = known(), known()
+    for announcer in (asking, answering):
+        announcer.announced(0)
+    answering.acknowledge("sub", 1, now_ms=0)
+    assert all(not update.answers for update in answering.announced(0)), "nobody asked"
+    asking.ask("sub", "q-1", 10)
+    (question,) = asking.announced(10)
+    assert (question.asks, question.ask_id, question.whole) == (True, "q-1", False)
+    answering.hear(question, now_ms=20)
+    (answer,) = answering.announced(20)
+    assert (answer.whole, answer.acks, answer.answers) == (True, acks(1), {THERE: "q-1"})
+
+
+def test_an_answer_is_heard_though_it_says_nothing_new() -> None:
+    announcer = known()
+    (heard,) = announcer.hear(SubscriptionUpdate("sub", {}, 1, whole=True, answers={HERE: "q-1", "other": "q-2"}))
+    assert heard.answer == "q-1"
+    assert announcer.hear(SubscriptionUpdate("sub", {}, 1, whole=True, answers={"other": "q-2"})) == []

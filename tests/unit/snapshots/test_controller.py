@@ -21,6 +21,7 @@ from snapshots.actions import (
     WriteUpdate,
 )
 from snapshots.announcing import UPDATES_PER_MARKER_MAX
+from snapshots.asking import MESSAGES_MAX
 from snapshots.controller import (
     PENDING_REQUESTS_MAX,
     WAITING_ANSWERS_MAX,
@@ -117,7 +118,7 @@ def test_a_burst_makes_one_request_an_interval_and_one_after_its_end() -> None:
         now_ms += 10
     assert requests == [0, 200, 400, 600, 800, 1_000]
     published(core, 3_000, 3_000)
-    assert core.next_deadline(3_000) == 1_200  # long due
+    assert core.next_deadline(3_000) == 3_000
     core.on_tick(3_000, log_state(3_000, a=3_000))
     published(core, 3_010, 3_010)
     assert core.next_deadline(3_010) == 3_200
@@ -165,9 +166,12 @@ def test_messages_of_a_peer_that_asks_are_not_asked_about_again() -> None:
     published(core, 5, 0, origin=B)
     assert core.on_tick(0, log_state(5, b=5)) == [], "B is waited for"
     asked = request_of(core, B, 6, log_state(6, b=5), 100)
-    assert [type(action) for action in asked] == [WriteResponse, RecordMapping, WriteLocalSnapshot]
+    assert [type(action) for action in asked] == [WriteResponse, RecordMapping]
     answered = SnapshotResponse("of B", C, at(7), log_state(7, b=5).vector, B)
-    assert recorded(core.on_marker(at(8), C, answered, log_state(8, b=5), 200)) == [(8, 7)]
+    assert core.on_marker(at(8), C, answered, log_state(8, b=5), 200) == [
+        RecordMapping(SnapshotMapping("of B", at(8), C, at(7))),
+        WriteLocalSnapshot(LocalSnapshot("of B", at(8), {B: at(6), C: at(7)}, covers=True)),
+    ]
     assert core.next_deadline(200) is None
     assert core.on_tick(100_000, log_state(8, b=5)) == []
     assert (core.stats.requests, core.stats.answers) == (0, 1)
@@ -177,9 +181,9 @@ def test_who_does_not_ask_is_not_waited_for_long() -> None:
     core = controller((B, C))
     subscribed(core)
     published(core, 5, 0, origin=B)
-    assert core.next_deadline(0) == 1_000
-    published(core, 6, 900, origin=B)
-    (request,) = core.on_tick(1_000, log_state(6, b=6))
+    assert core.next_deadline(0) == 2_000
+    published(core, 6, 1_900, origin=B)
+    (request,) = core.on_tick(2_000, log_state(6, b=6))
     assert request == WriteRequest(SnapshotRequest("id-0", A, at(6), {B: at(6)}))
 
 
@@ -240,7 +244,35 @@ def test_an_answer_that_was_ahead_of_the_message_covers_it_when_it_comes() -> No
     published(core, 5, 10, origin=C)
     assert recorded(core.on_tick(10, log_state(5, c=4))) == [(5, 7)]
     request_of(core, C, 6, log_state(6, c=4), 20)
-    assert core.next_deadline(20) is None
+    assert core.next_deadline(20) == 220, "B has no newer mapping, so the local snapshot waits for an interval"
+    assert [type(each) for each in core.on_tick(220, log_state(6, c=4))] == [WriteLocalSnapshot]
+    assert core.next_deadline(220) is None
+
+
+def test_a_local_snapshot_waits_for_the_peers_that_answer_and_not_longer_than_an_interval() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 3, 0)
+    core.on_tick(0, log_state(3, a=3))
+    first = SnapshotResponse("id-0", B, at(7), log_state(7, a=3).vector, A)
+    assert [type(each) for each in core.on_marker(at(4), B, first, log_state(4, a=3), 10)] == [RecordMapping]
+    assert core.next_deadline(10) == 210
+    assert core.on_tick(209, log_state(4, a=3)) == []
+    kept = LocalSnapshot("id-0", at(4), {B: at(7)}, covers=True)
+    assert core.on_tick(210, log_state(4, a=3)) == [WriteLocalSnapshot(kept)]
+    assert core.on_tick(10_000, log_state(4, a=3)) == []
+
+
+def test_a_local_snapshot_covers_nothing_that_came_after_one_of_its_mappings() -> None:
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 3, 0)
+    core.on_tick(0, log_state(3, a=3))
+    core.on_marker(at(4), B, SnapshotResponse("id-0", B, at(7), log_state(7, a=3).vector, A), log_state(4, a=3), 10)
+    published(core, 5, 20)
+    late = SnapshotResponse("id-0", C, at(9), log_state(9, a=5).vector, A)
+    *_, written = core.on_marker(at(6), C, late, log_state(6, a=5), 30)
+    assert written == WriteLocalSnapshot(LocalSnapshot("id-0", at(6), {B: at(7), C: at(9)}, covers=False))
 
 
 def test_a_request_that_stays_unanswered_is_counted_and_holds_nothing_up() -> None:
@@ -261,7 +293,7 @@ def test_pending_requests_are_bounded_and_the_oldest_counts_as_timed_out() -> No
     subscribed(core)
     core._settings = ControllerSettings(snapshot_interval_ms=1, snapshot_timeout_ms=10**9)
     for now_ms in range(PENDING_REQUESTS_MAX + 10):
-        published(core, now_ms, now_ms)
+        core.on_append(at(now_ms), origin=A, messages=MESSAGES_MAX, now_ms=now_ms)
         assert len(core.on_tick(now_ms, log_state(now_ms, a=now_ms))) == 1
     assert core.stats.timeouts == 10
 
@@ -293,7 +325,7 @@ def test_messages_of_others_after_the_last_answer_are_followed_up_once() -> None
         response = SnapshotResponse("x", cluster, at(3), log_state(3, c=3).vector, "eu-south")
         assert recorded(core.on_marker(at(3), cluster, response, LogState(at(3), {C: at(3)}), 0)) == [(3, 3)]
     assert core.on_tick(0, log) == []
-    (follow_up,) = core.on_tick(1_000, log)
+    (follow_up,) = core.on_tick(2_000, log)
     assert isinstance(follow_up, WriteResponse)
     assert (follow_up.marker.requested_by, follow_up.marker.position) == ("", at(3))
     assert core.on_tick(20_000, log) == []

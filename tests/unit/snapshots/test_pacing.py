@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.pacing import BURST_UPDATES, GATHER_MS_MAX, QUIET_MS, UPDATES_A_SECOND, UpdateBudget, UpdatePace
+from snapshots.pacing import (
+    BURST_UPDATES,
+    GATHER_MS_MAX,
+    QUIET_MS,
+    TICK_MS,
+    UPDATES_A_SECOND,
+    UpdateBudget,
+    UpdatePace,
+)
 
 INTERVAL_MS = 5
 
@@ -73,11 +81,24 @@ def test_never_more_than_the_budget_in_any_time(wanted: list[tuple[int, int]]) -
     budget, now_ms, turns = UpdateBudget(), 0, []
     for pause_ms, patience_ms in wanted:
         now_ms += pause_ms
-        at_ms = budget.reserve(now_ms, now_ms + patience_ms)
-        assert now_ms <= at_ms <= now_ms + patience_ms
-        if at_ms < now_ms + patience_ms:
+        latest_ms = now_ms + patience_ms
+        has_turn = budget.wait_ms(now_ms) < patience_ms
+        at_ms = budget.reserve(now_ms, latest_ms)
+        assert now_ms <= at_ms <= latest_ms
+        if has_turn:
             turns.append(at_ms)
+        else:
+            assert at_ms == now_ms or at_ms % TICK_MS == 0
     for first, start_ms in enumerate(turns):
         for last in range(first, len(turns)):
             allowed = BURST_UPDATES + 1 + (turns[last] - start_ms + 1) * UPDATES_A_SECOND / 1000
             assert last - first + 1 <= allowed
+
+
+def test_topics_that_get_no_turn_share_ticks() -> None:
+    """So many of them go into one commit and one frame."""
+    budget = UpdateBudget()
+    due = [budget.reserve(number, number + GATHER_MS_MAX) for number in range(1_000)]
+    on_ticks = [at_ms for at_ms in due if at_ms >= GATHER_MS_MAX and at_ms % TICK_MS == 0]
+    assert len(on_ticks) > 700, "of 1,000 a second the budget has turns for 200"
+    assert all(at_ms <= number + GATHER_MS_MAX for number, at_ms in enumerate(due))

@@ -165,6 +165,7 @@ def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int
             yield from ((group, end.entry + 1) for end in ends if end.ledger == ledger)
         for number, standing in scope.topics[topic].standings.items():
             positions = [standing.gone_upto(scope.clusters[number], origin)]
+            positions += standing.deleted.get(origin, {}).values()
             if standing.high_water is not None and origin in standing.high_water:
                 positions.append(standing.high_water[origin][1])
             positions += [edge for hole in standing.left_out.get(origin, ()) for edge in hole]
@@ -180,11 +181,13 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
     left_out = np.zeros(len(cut), bool)
     name = scope.clusters[cluster]
     for group in range(groups):
-        standing = scope.topics[int(cells.topics[group])].standings.get(cluster, Standing())
+        topic = scope.topics[int(cells.topics[group])]
+        standing = topic.standings.get(cluster, Standing())
         origin, ledger = cells.origins[group], int(cells.ledgers[group])
         incarnation = int(cells.incarnations[group])
-        gone_below[group] = within(ledger, standing.gone_upto(name, origin))
-        if standing.is_without(name, origin, incarnation):
+        gone_upto = max(standing.gone_upto(name, origin), topic.deleted_upto(origin, incarnation))
+        gone_below[group] = within(ledger, gone_upto)
+        if standing.is_without(name, origin, incarnation) or topic.deleted_at(cluster, name):
             gone_below[group] = ENTRY_ABOVE_ALL
         reached = standing.reached(name, origin, incarnation)
         if reached is not None:

@@ -39,6 +39,10 @@ class Standing:
     left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
     hidden: int = 0
     """Number of entries that are hidden as duplicates."""
+    deleted: Mapping[str, Mapping[int, Position]] = field(default_factory=dict)
+    """Lives of the topic that their origin deleted, by origin and incarnation, each with its last position."""
+    absent: bool = False
+    """Whether the cluster does not have the topic."""
 
     def gone_upto(self, cluster: str, origin: str) -> Position:
         """Return the position of ``origin`` up to which ``cluster`` has trimmed its entries, included."""
@@ -82,6 +86,20 @@ class TopicScope:
     promises: Mapping[tuple[int, int], Promises]
     told: Mapping[str, Mapping[int, Acked]] | None = None
     """The acknowledgements of a while ago, which the other clusters must have by now. None means ``subscriptions``."""
+
+    def deleted_upto(self, origin: str, incarnation: int) -> Position:
+        """Return the last position of a life that ``origin`` deleted; :data:`BEFORE_ALL` for any other life.
+
+        Clusters keep their copies of such a life, but no link carries them.
+        """
+        told = (each.deleted.get(origin, {}).get(incarnation, BEFORE_ALL) for each in self.standings.values())
+        return max(told, default=BEFORE_ALL)
+
+    def deleted_at(self, number: int, name: str) -> bool:
+        """Return whether the cluster ``name``, whose number is ``number``, deleted the topic and has not made it
+        anew."""
+        absent = self.standings.get(number, Standing(absent=True)).absent
+        return absent and any(name in map(home_of, each.deleted) for each in self.standings.values())
 
     @property
     def must(self) -> Mapping[str, Mapping[int, Acked]]:

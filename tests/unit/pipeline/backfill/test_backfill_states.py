@@ -134,5 +134,6 @@ def test_messages_of_an_earlier_life_that_the_destination_lacks_keep_the_goal_fr
     goal = goals_of({TOPIC: here}, {"east"}, "west", lambda _: True)[TOPIC]
     assert goal.earlier == {"east": ["0:7"]}
     lacks = topic({"east": "1:9"}) | {"lacks": {"east": ["0:7"]}}
-    assert missing_of(goal, lacks) == "it lacks messages of an earlier life of east's topic, up to 0:7"
+    missing = "it lacks messages of east that belong to an earlier life, or that a reclaim put back, up to 0:7"
+    assert missing_of(goal, lacks) == missing
     assert missing_of(goal, topic({"east": "1:9"})) is None

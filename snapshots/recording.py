@@ -1,0 +1,111 @@
+"""Mappings of one topic, by peer, and the local snapshots that keep them in the log (DESIGN 4.2, step 4). Pure.
+
+It serves invariant 5: a position is looked up only in mappings that an answer proved.
+
+1. A mapping is of use from when it is made: it goes to the peer's table, and to the index.
+2. The local snapshot that keeps it for a restart waits for the mappings of the other peers that answer, for one
+   interval at most. So in a mesh of N clusters a round of answers has one local snapshot in each, and not N - 1. If a
+   cluster stops before, these mappings are lost, and later ones take their place.
+3. A local snapshot has the highest local position of its mappings. A mapping is as true at a higher local position:
+   more is consumed here then, and no more is claimed there. It covers all messages only if each of its mappings did,
+   and no message came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from snapshots.mapping import MappingTable, SnapshotMapping
+from snapshots.markers import LocalSnapshot
+from snapshots.position import Position
+
+
+class MappingRecorder:
+    """Tables of all peers, and the mappings that are in no local snapshot yet."""
+
+    __slots__ = ("_covers", "_due_ms", "_recorded_ms", "_tables", "_unwritten")
+
+    def __init__(self) -> None:
+        self._tables: dict[str, MappingTable] = {}
+        self._recorded_ms: dict[str, int] = {}
+        """By peer, when the last mapping was recorded."""
+        self._unwritten: dict[str, SnapshotMapping] = {}
+        """By peer, the newest mapping that is in no local snapshot."""
+        self._covers = True
+        self._due_ms = 0
+
+    def table(self, peer: str) -> MappingTable:
+        """Return the mappings of one peer; an empty table if there are none."""
+        return self._tables.get(peer) or MappingTable()
+
+    def peers(self) -> list[str]:
+        """Return the peers with mappings."""
+        return list(self._tables)
+
+    @property
+    def due_ms(self) -> int | None:
+        """Time at which the next local snapshot is due; None if there is nothing to write."""
+        return self._due_ms if self._unwritten else None
+
+    def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
+        """Take back what was recorded before a restart: each peer's oldest first."""
+        by_peer: dict[str, list[SnapshotMapping]] = {}
+        for mapping in mappings:
+            by_peer.setdefault(mapping.peer, []).append(mapping)
+        for peer, its_mappings in by_peer.items():
+            assert not self.table(peer), "restore comes first"
+            self._tables[peer] = MappingTable.restored(its_mappings)
+
+    def recall(self, snapshot: LocalSnapshot) -> None:
+        """Record that a local snapshot stands in the log."""
+        for peer, remote in snapshot.clusters.items():
+            mapping = SnapshotMapping(snapshot.snapshot_id, snapshot.local, peer, remote)
+            self._tables.setdefault(peer, MappingTable()).add(mapping)
+
+    def trim(self, below: Position) -> None:
+        """Forget mappings that are of no use at ``below`` or above."""
+        for table in self._tables.values():
+            table.trim(below)
+
+    def lookup(self, peer: str, mark_delete: Position) -> Position | None:
+        """Return how far the peer's copy may move with this mark-delete position; None without a mapping."""
+        table = self._tables.get(peer)
+        mapping = None if table is None else table.lookup(mark_delete)
+        return None if mapping is None else mapping.remote
+
+    def has_beyond(self, position: Position) -> bool:
+        """Return whether a mapping was recorded with a local position above ``position``."""
+        return any(table.newest and table.newest.local > position for table in self._tables.values())
+
+    def recorded_within(self, peer: str, interval_ms: int, now_ms: int) -> bool:
+        """Return whether a mapping of ``peer`` was recorded less than ``interval_ms`` ago."""
+        recorded_ms = self._recorded_ms.get(peer)
+        return recorded_ms is not None and now_ms - recorded_ms < interval_ms
+
+    def record(self, mapping: SnapshotMapping, now_ms: int, interval_ms: int, *, covers: bool) -> bool:
+        """Record a mapping; return False if it says nothing new. ``covers``: it covers all messages that are here."""
+        peer = mapping.peer
+        if not self._tables.setdefault(peer, MappingTable()).add(mapping):
+            return False
+        self._recorded_ms[peer] = now_ms
+        if not self._unwritten:
+            self._covers, self._due_ms = True, now_ms + interval_ms
+        self._covers &= covers
+        self._unwritten[peer] = mapping
+        return True
+
+    def on_messages(self) -> None:
+        """Record that messages came, which no mapping covers."""
+        self._covers = False
+
+    def snapshot(self, now_ms: int, answering: Collection[str]) -> LocalSnapshot | None:
+        """Return the local snapshot to write now, or None.
+
+        It is written when all who are ``answering`` have a mapping in it, or when it is due.
+        """
+        if not self._unwritten or (self._due_ms > now_ms and not self._unwritten.keys() >= set(answering)):
+            return None
+        unwritten, self._unwritten = self._unwritten, {}
+        newest = max(unwritten.values(), key=lambda each: each.local)
+        remotes = {peer: mapping.remote for peer, mapping in unwritten.items()}
+        return LocalSnapshot(newest.snapshot_id, newest.local, remotes, self._covers)

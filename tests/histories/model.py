@@ -1,0 +1,356 @@
+"""What users may expect of a history: which messages a subscription must get, may get, and must not get again.
+
+The model knows nothing of how clusters are run: a driver tells it what was confirmed, and asks it to judge what came.
+Where a history leaves open what is right, the model allows every answer that may be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+class Violation(AssertionError):
+    """A worker did what no user may expect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Clusters and links of a topology. ``forwards`` says whether links carry what other clusters published, too."""
+
+    name: str
+    clusters: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    forwards: bool = False
+
+    def reaches(self, origin: str, cluster: str) -> bool:
+        """Return whether messages that ``origin`` publishes are copied to ``cluster``."""
+        return origin == cluster or cluster in self._from(origin)
+
+    def _from(self, origin: str) -> set[str]:
+        found = {to for source, to in self.links if source == origin}
+        while self.forwards:
+            more = {to for source, to in self.links if source in found} | found
+            if more == found:
+                break
+            found = more
+        return found
+
+    def tells(self, source: str, to: str) -> bool:
+        """Return whether acknowledgements at ``source`` are told to ``to``."""
+        return self.reaches(source, to)
+
+
+def _mesh(*names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((source, to) for source in names for to in names if source != to)
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("pair", ("a", "b"), _mesh("a", "b")),
+        Shape("one-way", ("a", "b"), (("a", "b"),)),
+        Shape("mesh", ("a", "b", "c"), _mesh("a", "b", "c")),
+        Shape("chain", ("a", "b", "c"), (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")), forwards=True),
+        Shape("ring", ("a", "b", "c"), (("a", "b"), ("b", "c"), ("c", "a")), forwards=True),
+    )
+}
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message that a producer sent. ``number`` counts the messages of its topic at its origin, in order."""
+
+    uid: str
+    topic: str
+    origin: str
+    number: int
+    key: str | None
+    confirmed: bool
+    life: int
+    delayed: bool = False
+    copied: bool = False
+    """Whether all clusters behind links have it."""
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What is known of a subscription: of one cluster, or of all of them if it is replicated."""
+
+    topic: str
+    name: str
+    home: str | None
+    """The cluster of a subscription that is not replicated; None for a replicated one."""
+    clusters: set[str]
+    """Where a client made or used it, or where the clusters were told of it."""
+    wanted: set[str] = field(default_factory=set)
+    """Messages that it must get, unless they are acknowledged."""
+    acknowledged: set[str] = field(default_factory=set)
+    told: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster, the messages that must not be delivered there again."""
+    here: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster, the messages that were acknowledged there since the last seek."""
+    made: set[str] = field(default_factory=set)
+    """Clusters where a client made it, or found it."""
+    excused: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster, messages before the place where the subscription began there alone."""
+    kept: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster that has it, the messages that were confirmed since: retention must keep them there."""
+    excluded: set[str] = field(default_factory=set)
+    """Clusters where its topic was deleted since: nothing must come there."""
+    unsettled_seek: str | None = None
+    safe: set[str] = field(default_factory=set)
+    """Messages whose acknowledgement every cluster knows."""
+    deleted: bool = False
+
+    def is_at(self, cluster: str) -> bool:
+        return self.home in (None, cluster)
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Leave open whether these messages come."""
+        self.wanted.difference_update(uids)
+
+
+@dataclass(slots=True)
+class Topic:
+    """The messages of one topic, and how often it was deleted at each cluster."""
+
+    name: str
+    sent: dict[str, Sent] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    lives: dict[str, int] = field(default_factory=dict)
+    trims: bool = False
+    """Whether its retention deletes what was consumed."""
+    void: dict[str, set[str]] = field(default_factory=dict)
+    """By cluster, the messages that were sent before the topic was deleted there: none of them must come there."""
+
+
+class Model:
+    """All that is known of a history so far."""
+
+    def __init__(self, shape: Shape, *, deduplication: bool = False) -> None:
+        self.shape, self.deduplication = shape, deduplication
+        self.topics: dict[str, Topic] = {}
+        self.subscriptions: dict[tuple[str, str, str | None], Subscription] = {}
+        self.down: set[str] = set()
+        self.paused: set[tuple[str, str]] = set()
+        self.moved: dict[str, str] = {}
+        """By cluster whose clients are served elsewhere, the cluster that serves them."""
+        self._highest: dict[tuple[str, str], int] = {}
+        """By cluster and producer, the highest sequence id that was stored as a message of this cluster's own."""
+
+    # What happened.
+
+    def topic(self, name: str) -> Topic:
+        return self.topics.setdefault(name, Topic(name))
+
+    def sending(self, topic: str, origin: str, uid: str, key: str | None = None, *, delayed: bool = False) -> None:
+        """A producer is about to send a message: it may come from now on."""
+        found = self.topic(topic)
+        number = found.numbers[origin] = found.numbers.get(origin, 0) + 1
+        found.sent[uid] = Sent(uid, topic, origin, number, key, False, found.lives.get(origin, 0), delayed)
+
+    def confirmed(self, topic: str, uids: Iterable[str]) -> None:
+        """The cluster confirmed these messages: every subscription that exists must get them."""
+        found = self.topic(topic)
+        for uid in uids:
+            found.sent[uid].confirmed = True
+            for subscription in self.of_topic(topic):
+                if not subscription.deleted:
+                    subscription.wanted.add(uid)
+                    for cluster in subscription.clusters:
+                        subscription.kept.setdefault(cluster, set()).add(uid)
+
+    def stored(self, cluster: str, producer: str, number: int) -> None:
+        """The cluster stored a message with the sequence id ``number`` as its own."""
+        key = (cluster, producer)
+        self._highest[key] = max(number, self._highest.get(key, number))
+
+    def judge_duplicate(self, topic: str, cluster: str, producer: str, number: int, uid: str) -> None:
+        """Raise :class:`Violation` if the cluster must not have answered that it has this message already.
+
+        In one cluster sequence ids alone decide. Across clusters the content must be the same, too.
+        """
+        if self.topic(topic).sent[uid].confirmed or number <= self._highest.get((cluster, producer), -1):
+            return
+        raise Violation(f"{cluster} answered that {uid} is a duplicate, and no cluster has it")
+
+    def of_topic(self, topic: str) -> list[Subscription]:
+        return [each for each in self.subscriptions.values() if each.topic == topic]
+
+    def find(self, topic: str, name: str, cluster: str, *, replicated: bool) -> Subscription | None:
+        return self.subscriptions.get((topic, name, None if replicated else cluster))
+
+    def subscribed(self, topic: str, name: str, cluster: str, *, replicated: bool, earliest: bool) -> Subscription:
+        """A client made a subscription, or came to one that is there."""
+        home = None if replicated else cluster
+        found = self.subscriptions.get((topic, name, home))
+        if found is None:
+            found = Subscription(topic, name, home, {cluster})
+            self.subscriptions[topic, name, home] = found
+            if earliest and not self.topic(topic).trims:
+                found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed}
+                self._excuse_earlier_lives(found)
+        elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
+            # Nobody can tell this cluster of the subscription: here it begins now.
+            found.excused.setdefault(cluster, set()).update(found.wanted)
+        found.clusters.add(cluster)
+        found.made.add(cluster)
+        return found
+
+    def trims(self, topic: str) -> None:
+        """Retention of the topic deletes what was consumed, from now on."""
+        self.topic(topic).trims = True
+        for subscription in self.of_topic(topic):
+            for cluster in subscription.clusters:
+                subscription.kept.setdefault(cluster, set()).update(subscription.wanted)
+
+    def _excuse_earlier_lives(self, found: Subscription) -> None:
+        topic = self.topic(found.topic)
+        found.forget([uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)])
+
+    def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
+        """The cluster confirmed acknowledgements."""
+        subscription.acknowledged.update(uids)
+        if subscription.unsettled_seek in (None, cluster):
+            subscription.told.setdefault(cluster, set()).update(uids)
+            subscription.here.setdefault(cluster, set()).update(uids)
+
+    def passed_over(self, subscription: Subscription, uids: Collection[str] | None = None) -> None:
+        """An operator skipped, cleared or expired messages: those that are there need not come any more."""
+        subscription.forget(set(subscription.wanted) if uids is None else uids)
+
+    def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:
+        """A client put the subscription back to the first message, or forward to the end.
+
+        That holds for the messages that this cluster knows. Of origins that it does not know nothing changes.
+        """
+        topic = self.topic(subscription.topic)
+        reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
+        surely = {uid for uid in reaching if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
+        for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
+            known -= reaching
+        if earliest and subscription.unsettled_seek in (None, cluster):
+            subscription.acknowledged -= surely
+            if not topic.trims:
+                subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed}
+            self._excuse_earlier_lives(subscription)
+        else:
+            subscription.forget(reaching)
+        subscription.unsettled_seek = cluster
+
+    def unsubscribed(self, subscription: Subscription) -> None:
+        subscription.deleted = True
+        subscription.forget(set(subscription.wanted))
+        subscription.told.clear()
+
+    def topic_deleted(self, topic: str, cluster: str) -> None:
+        """A topic was deleted at one cluster. No link carries the deletion."""
+        found = self.topic(topic)
+        found.lives[cluster] = found.lives.get(cluster, 0) + 1
+        found.void[cluster] = set(found.sent)
+        for key, subscription in list(self.subscriptions.items()):
+            if subscription.topic != topic:
+                continue
+            if subscription.home == cluster:
+                del self.subscriptions[key]
+            else:
+                subscription.excluded.add(cluster)
+                subscription.told.pop(cluster, None)
+                subscription.here.pop(cluster, None)
+                # What only lay there is gone with it; what was copied may still come elsewhere.
+                subscription.forget([sent.uid for sent in found.sent.values() if sent.origin == cluster])
+
+    def failed_over(self, source: str, to: str, *, planned: bool) -> None:
+        """The clients of ``source`` are served by ``to``. A planned failover leaves nothing behind."""
+        self.moved[source] = to
+        if planned:
+            for subscription in self.subscriptions.values():
+                if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
+                    subscription.told.setdefault(to, set()).update(subscription.here.get(source, ()))
+
+    def failed_back(self, to: str) -> None:
+        """The cluster serves its own clients again. A failback is planned."""
+        by = self.moved.pop(to)
+        for subscription in self.subscriptions.values():
+            if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
+                subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))
+
+    def disk_lost(self, cluster: str) -> None:
+        """The cluster lost its disk, and took back what others had of it."""
+        gone = {sent.uid for topic in self.topics.values() for sent in topic.sent.values()
+                if sent.origin == cluster and not sent.copied}  # fmt: skip
+        for key, subscription in list(self.subscriptions.items()):
+            if subscription.home == cluster:
+                del self.subscriptions[key]
+                continue
+            subscription.forget(gone)
+            if subscription.home is not None:
+                continue
+            if subscription.clusters == {cluster}:
+                subscription.deleted = True  # no other cluster may have heard of it
+            for known in (subscription.told, subscription.here):
+                if cluster in known:
+                    known[cluster] &= subscription.safe
+            if subscription.unsettled_seek == cluster:
+                subscription.forget(set(subscription.wanted))
+                subscription.told.clear()
+
+    def settled(self) -> None:
+        """All clusters and links ran until nothing moved: what one cluster knows, those behind its links know."""
+        for topic in self.topics.values():
+            for sent in topic.sent.values():
+                sent.copied = sent.confirmed
+        for subscription in self.subscriptions.values():
+            subscription.unsettled_seek = None
+            if subscription.home is not None or subscription.deleted:
+                continue
+            for source, uids in list(subscription.here.items()):
+                for cluster in self.shape.clusters:
+                    if cluster not in subscription.excluded and self.shape.tells(source, cluster):
+                        subscription.told.setdefault(cluster, set()).update(uids)
+                subscription.safe |= uids
+
+    # What may come.
+
+    def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
+        """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""
+        sent = self.topic(subscription.topic).sent.get(uid)
+        where = f"{subscription.topic} {subscription.name} at {cluster}"
+        if sent is None:
+            raise Violation(f"{where} got {uid!r}, which nobody sent there")
+        if uid in subscription.told.get(cluster, ()):
+            raise Violation(f"{where} got {uid} again, though it was acknowledged and that was told there")
+
+    def judge_session(self, subscription: Subscription, cluster: str, uids: list[str], *, redelivered: bool) -> None:
+        """Judge what one consumer got from its connection to its end: nothing twice, and each origin in order."""
+        where = f"{subscription.topic} {subscription.name} at {cluster}"
+        topic = self.topic(subscription.topic)
+        if redelivered:
+            return
+        if len(uids) != len(set(uids)):
+            twice = sorted({uid for uid in uids if uids.count(uid) > 1})
+            raise Violation(f"{where} got {', '.join(twice[:5])} twice in one session")
+        last: dict[tuple[str, int], Sent] = {}
+        for uid in uids:
+            sent = topic.sent[uid]
+            if sent.delayed:
+                continue
+            before = last.get((sent.origin, sent.life))
+            if before is not None and before.number > sent.number:
+                raise Violation(f"{where} got {uid} after {before.uid}, which was sent later")
+            last[sent.origin, sent.life] = sent
+
+    def missing(self, subscription: Subscription, cluster: str, got: Collection[str]) -> list[str]:
+        """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not."""
+        if cluster in subscription.excluded or not subscription.is_at(cluster):
+            return []
+        topic = self.topic(subscription.topic)
+        sent: Mapping[str, Sent] = topic.sent
+        wanted = subscription.wanted & subscription.kept.get(cluster, set()) if topic.trims else subscription.wanted
+        wanted = wanted - subscription.excused.get(cluster, set())
+        return sorted(
+            uid
+            for uid in wanted - subscription.acknowledged - set(got) - topic.void.get(cluster, set())
+            if self.shape.reaches(sent[uid].origin, cluster)
+        )

@@ -1,0 +1,160 @@
+"""Reclaims that refuse something: each refusal names a way on, and that way loses nothing.
+
+Invariant (DESIGN §3): 12. Engines, HTTP, links and the reclaim are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from engine_support import TOPIC, entries_of, eventually, message, opened
+from test_reclaim_after_snapshot import put_back_and_used
+from test_reclaim_faults import clusters, give, live, own
+from test_reclaim_keeps_what_is_here import give_life, here
+from test_reclaim_lives import both, lost_and_used, published
+from test_ways_on import OWN, Lives, short_pauses
+
+from replicator.engine.engine import Engine
+from replicator.engine.lineage import CopyWriter, Deletion
+from replicator.engine.log.entry import encode_entry
+from replicator.links.errors import NotResolved
+from replicator.links.link import Link
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from snapshots.position import BEFORE_ALL
+
+pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
+
+
+async def compact_and_trim(engine: Engine) -> None:
+    topic = await engine.topic(TOPIC)
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
+    await topic.publish([encode_entry(metadata, b"kept in the view")])
+    await topic.compaction.run()
+    await topic.trimming.trim(topic.log.last)
+    await topic.publish([message(b"since")])
+
+
+async def goes_on(lives: Lives, peer: str, policy: str) -> None:
+    """End the gap of the link to ``peer`` by ``policy``. Check that the peer keeps what it has, and gets what is
+    new."""
+    kept = lives.at(peer)
+    async with lives.running() as (engine, made):
+        link: Link = made[peer]
+        await eventually(lambda: bool(link.status()["gaps"]), "the link names the gap")
+        try:
+            await link.resolve(TOPIC, policy)
+        except NotResolved:  # what was trimmed here, of which a link would have been waited for
+            await link.resolve(TOPIC, "skip-and-record")
+        last = await lives.publish(engine)
+        await eventually(lambda: lives.at(peer)[-1:] == [last], "the peer gets what is new")
+    assert lives.at(peer)[: len(kept)] == kept
+
+
+@pytest.mark.parametrize("same_life", [False, True], ids=["an earlier life", "the same life"])
+def test_what_a_compacted_topic_cannot_take_back_stays_at_the_peer_and_the_named_command_goes_on(
+    tmp_path: Path, same_life: bool
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            if same_life:
+                lost = (await put_back_and_used(found, ["publish"], ["publish"], ["publish"])).at_peers
+            else:
+                lost, _ = await lost_and_used(found, ["publish"] * 2, ["publish"])
+            await give(found.peers[0], lost)
+            async with opened(found.data) as engine:
+                await compact_and_trim(engine)
+                line, incarnation = engine.origin_stores.line, lost[0].header.incarnation
+            if same_life:
+                writer = CopyWriter(TOPIC, OWN, incarnation, line.store)
+                await found.peers[0].engine.origin_stores.take(OWN, {OWN: line}, [writer], [])
+            done = await found.reclaim()
+            (refused,) = done.lost
+            policy = "skip-and-record" if same_life else "keep-both"
+            command = (
+                f"`replicator links resolve -f FILE --from us-east --to eu-west --topic {TOPIC} --policy {policy}`"
+            )
+            assert command in refused
+            assert done.topics == []
+            await goes_on(Lives(found, random.Random(0)), "eu-west", policy)
+            async with opened(found.data) as engine:
+                view = (await engine.topic(TOPIC)).compaction.read(BEFORE_ALL, None, 10, 1 << 20)
+                assert any(bytes(each.entry).endswith(b"kept in the view") for each in view)
+
+    asyncio.run(main())
+
+
+def test_an_older_life_that_reaches_above_and_was_not_deleted_stays_at_the_peer_and_a_new_life_goes_on(
+    tmp_path: Path,
+) -> None:
+    """An older store went on with life 1, and was lost. The store with life 2 came back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            await live(tmp_path / "first", ["publish"] * 2, [0])
+            await live(found.data, ["publish"], [0])
+            await live(tmp_path / "first", ["publish"], [0])
+            async with opened(tmp_path / "first") as engine:
+                first = own(await engine.topic(TOPIC))
+            await give(peer, first)
+            second, incarnation = await here(found)
+            assert first[0].header.incarnation < incarnation < first[-1].last.ledger
+            done = await found.reclaim()
+            assert "They stay there, and cannot come back" in str(done.lost)
+            assert len(done.begun) == 1
+            assert await published(found) == both([], second)
+            await goes_on(Lives(found, random.Random(0)), "eu-west", "keep-both")
+            again = await found.reclaim()
+            assert again.begun == [], "one new life is enough"
+
+    asyncio.run(main())
+
+
+def test_own_messages_above_a_deleted_later_life_that_a_peer_copied_get_a_new_life_after_the_named_command(
+    tmp_path: Path,
+) -> None:
+    """One peer knows the later life, and the other one has copied what was published since the older store is back."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            knows, copied = found.peers
+            await live(found.data, ["publish"] * 2, [0])
+            shutil.copytree(found.data, tmp_path / "snapshot")
+            async with opened(found.data) as engine:
+                await engine.deleting.delete(TOPIC, force=True)
+                await (await engine.topic(TOPIC)).publish([message(b"second")])
+                line = engine.origin_stores.line
+            second, later = await here(found)
+            await give_life(knows, second, later)
+            gone = Deletion(TOPIC, OWN, later, second[-1].last, 1)
+            await knows.engine.origin_stores.take(OWN, {OWN: line}, [], [gone])
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "snapshot", found.data)
+            async with opened(found.data) as engine:
+                await (await engine.topic(TOPIC)).publish([message(b"since")])
+            since, _ = await here(found)
+            await give(copied, since)
+            done = await found.reclaim()
+            command = f"`replicator topics delete {TOPIC} -f FILE --cluster ap-south --force`"
+            assert command in str(done.lost)
+            assert done.begun == []
+            await copied.engine.deleting.delete(TOPIC, force=True)
+            done = await found.reclaim()
+            assert len(done.begun) == 1
+            assert [at for at, _ in await published(found)] == [each.position for each in since]
+            lives = Lives(found, random.Random(0))
+            async with opened(found.data) as engine:
+                ours = entries_of(await engine.topic(TOPIC), OWN)
+            async with lives.running() as (engine, made):
+                last = await lives.publish(engine)
+                assert not await lives.settle(engine, made)
+                await eventually(partial(lives.have, last), "what is new is everywhere")
+            assert lives.at("ap-south") == [*ours, last], "copied anew"
+            assert len(lives.at("eu-west")) > len(second), "it keeps the later life"
+
+    asyncio.run(main())
