@@ -44,7 +44,7 @@ def lacking_before(peers: Iterable[Peer], plan: TopicPlan, cluster: str) -> list
     found: list[str] = []
     for peer in peers:
         marks = [copy.mark for copy in peer.copies.get(plan.name, ()) if copy.incarnation == plan.incarnation]
-        if peer.runs or not marks or max(marks) <= plan.after:
+        if peer.engine is not None or not marks or max(marks) <= plan.after:
             continue
         try:
             peer.plane.place(plan.name, cluster, plan.incarnation, plan.after)
