@@ -195,6 +195,21 @@ def as_data(vector: AckVector) -> Mapping[str, object]:
     }
 
 
+def from_data(rows: Mapping[str, Any]) -> AckVector:
+    """Return the vector that :func:`as_data` gave as ``rows``.
+
+    Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if ``rows`` are malformed.
+    """
+    vector = AckVector()
+    for origin, row in rows.items():
+        acks = vector.origins[str(origin)] = OriginAcks(int(row["incarnation"]))
+        acks.ranges = [(Position.parse(after), Position.parse(upto)) for after, upto in row["ranges"]]
+        for first, last in ((Position.parse(a), Position.parse(b)) for a, b in row["beyond"]):
+            acks.positions.add_range(first.ledger, first.entry, last.entry)
+        acks.batches = {Position.parse(at): BitMap(indexes) for at, indexes in row["batches"].items()}
+    return vector
+
+
 def claimed(acks: Mapping[str, Any]) -> list[Range]:
     """Return the positions that ``acks`` claims in whole or in part, as ascending and disjoint ranges.
 

@@ -101,6 +101,8 @@ def _state(source: AckVectors, topic: Topic, subscription: Subscription) -> dict
         "unconsumed": unconsumed,
         "vector": as_data(source.vector(topic, subscription)),
         "starts": starts.as_data(subscription.cursor.state.starts),
+        "properties": dict(subscription.cursor.state.properties),
+        "read_compacted": subscription.cursor.state.read_compacted,
     }
 
 

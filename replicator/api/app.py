@@ -19,6 +19,7 @@ from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
 from replicator.api.bounding import bound_addresses, bound_roles
 from replicator.api.browsers import Allowed, refuse_tricked
+from replicator.api.cluster_settings import settings_routes
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.guarding import Guarding, guard_requests
 from replicator.api.link_routes import LinkControl, add_links
@@ -116,6 +117,7 @@ def make_app(
     app.add_routes(data_plane.routes())
     app.add_routes(link_streams.routes())
     app.add_routes(block_lists.routes())
+    app.add_routes(settings_routes())
     add_runs(app, engine, linked_sources, audit)
     add_reading(app, secrets.token_hex(8))
     add_verifying(app)

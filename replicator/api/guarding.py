@@ -21,6 +21,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
+from replicator.peering.cluster_settings import SETTINGS_ROUTE
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.peering.known_stores import STORE_OF_ROUTE
 from replicator.peering.lineage import LINEAGE_ROUTE
@@ -68,6 +69,8 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", "/replication/v1/schemas"): (Action.REPLICATE,),
     ("POST", LINEAGE_ROUTE): (Action.REPLICATE,),
     ("POST", RUNS_ROUTE): (Action.REPLICATE,),
+    ("POST", SETTINGS_ROUTE): (Action.REPLICATE,),
+    ("GET", SETTINGS_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
     ("GET", STORE_OF_ROUTE): READING,

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyroaring import BitMap
-
 from replicator.backup.errors import WorkerNotAsked
 from replicator.engine.compaction.compacted_view import STATE_TABLE, ViewState
 from replicator.engine.engine import Engine
@@ -42,6 +40,7 @@ from replicator.engine.topic import Topic
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.plane import NO_ROUTE, VerifyPlane
 from snapshots.ack_vector import OriginAcks
+from snapshots.ack_vector import from_data as vector_from_data
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, from_data
@@ -72,13 +71,8 @@ def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict
 
 def _told(row: Mapping[str, Any], cluster: str) -> Told:
     start = from_data(row.get("starts", {})).get(cluster, FROM_THE_FIRST)
-    acks = OriginAcks(0)
-    if (stated := row["vector"].get(cluster)) is not None:
-        acks.incarnation = int(stated["incarnation"])
-        acks.ranges = [(Position.parse(after), Position.parse(upto)) for after, upto in stated["ranges"]]
-        for first, last in ((Position.parse(a), Position.parse(b)) for a, b in stated["beyond"]):
-            acks.positions.add_range(first.ledger, first.entry, last.entry)
-        acks.batches = {Position.parse(at): BitMap(indexes) for at, indexes in stated["batches"].items()}
+    stated = {origin: acks for origin, acks in row["vector"].items() if origin == cluster}
+    acks = vector_from_data(stated).origins.get(cluster, OriginAcks(0))
     return Told(int(row["generation"]), acks, start)
 
 

@@ -146,6 +146,7 @@ def _run_job(
             "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(ran.cast),
             "failover_reports": outcome.failovers,
+            "lost_disks": [{**each, **findings.stores.get(each["cluster"], {})} for each in outcome.lost_disks],
             **dict.fromkeys(OWN_FIELDS),
             **findings.more,
             "lacks": list(findings.lacks),

@@ -193,6 +193,11 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     topics = (topic,) if options.topics == 1 else tuple(f"{topic}-{number}" for number in range(options.topics))
     topology = make_topology(setting)
     _check_spark(options, setting, topology)
+    if Need.OWN_STORES in setting.scenario.needs and (setting.kind != EMBEDDED_KIND or setting.topology is not None):
+        raise ScenarioImpossible(
+            f"--scenario {setting.scenario.name} removes a data directory, so it needs {Need.OWN_STORES.value} that "
+            "the drill makes itself: leave --topology and --kind away"
+        )
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
     client = options.client or setting.scenario.client or (OWN if setting.kind == EMBEDDED_KIND else PULSAR)

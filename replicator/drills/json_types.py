@@ -26,6 +26,11 @@ class DrilledSubscription(TypedDict):
     consumed_unique: Annotated[int, "messages that it received", "messages"]
     acknowledged: Annotated[int, "that it acknowledged", "messages"]
     lost: Annotated[int, "confirmed, and never received", "messages"]
+    lost_with_disk: NotRequired[
+        Annotated[
+            int, "confirmed by a cluster before it lost its disk, and not taken back: nobody had them", "messages"
+        ]
+    ]
     repeated: Annotated[int, "beyond the first of a message", "deliveries"]
     repeated_acked_before_kill: Annotated[int, "of these: acknowledged before a cut", "deliveries"]
     repeated_acked_over_1s_before_kill: Annotated[int, "of these: acknowledged over 1 s before a cut", "deliveries"]
@@ -82,6 +87,19 @@ class FiguresOverTopics(TypedDict):
     recover_seconds: Annotated[FigureOverTopics, "until traffic elsewhere, the longest of the failovers"]
 
 
+class LostDisk(TypedDict):
+    """A cluster that lost its disk in a drill, and started on a new store."""
+
+    cluster: Annotated[str, "which one"]
+    start_seconds: Annotated[float, "from the start of its worker until it served", "seconds"]
+    seconds: Annotated[float, "from the loss until it served", "seconds"]
+    state: Annotated[str, "what its worker said of its start at the end"]
+    named_losses: Annotated[
+        list[str], "messages that other clusters had and it could not take back, as its status names"
+    ]
+    reclaimed_messages: Annotated[int, "that it took back", "messages"]
+
+
 class DrillReport(TypedDict):
     """The report of one drill: `report.json`."""
 
@@ -116,6 +134,11 @@ class DrillReport(TypedDict):
     confirmed: Annotated[int, "that a worker confirmed", "messages"]
     consumed_unique: Annotated[int, "that every subscription received", "messages"]
     lost: Annotated[int, "confirmed, and never received", "messages"]
+    lost_with_disk: NotRequired[
+        Annotated[
+            int, "confirmed by a cluster before it lost its disk, and not taken back: nobody had them", "messages"
+        ]
+    ]
     repeated: Annotated[int, "beyond the first of a message", "deliveries"]
     repeated_acked_before_kill: Annotated[int, "of these: acknowledged before a cut", "deliveries"]
     repeated_acked_over_1s_before_kill: Annotated[int, "of these: acknowledged over 1 s before a cut", "deliveries"]
@@ -135,6 +158,7 @@ class DrillReport(TypedDict):
     kills: Annotated[list[DrilledFailover], "of these, the kills"]
     phases: Annotated[list[DrillPhase], "by part of the drill"]
     failover_reports: Annotated[list[dict[str, Any]], "what `replicator failover` and `failback` said"]
+    lost_disks: NotRequired[Annotated[list[LostDisk], "clusters that lost their disks"]]
     differences: Annotated[list[str] | None, "what clients find otherwise at the other cluster"]
     connections: Annotated[dict[str, int] | None, "by cluster, connections that its worker accepted", "connections"]
     databases: Annotated[dict[str, str] | None, "by cluster, the state of its database at the end"]

@@ -25,6 +25,7 @@ Report = Mapping[str, Any]
 def failures(report: Report) -> Iterator[str]:
     """What keeps the drill from passing, each in one sentence."""
     yield from _of_messages(report)
+    yield from _of_disks(report)
     yield from _of_repeats(report)
     if "verify" not in report.get("lacks", ()):
         yield from _of_verify(report)
@@ -52,12 +53,20 @@ def _of_messages(report: Report) -> Iterator[str]:
     if unconfirmed > 0:
         yield f"{unconfirmed:,} messages were sent and never confirmed"
     for each in report["subscriptions"]:
-        if each["lost"]:
-            yield f"{each['lost']:,} confirmed messages never reached subscription {each['name']}"
+        if lost := each["lost"] - each.get("lost_with_disk", 0):
+            yield f"{lost:,} confirmed messages never reached subscription {each['name']}"
         if each["out_of_order"]:
             yield f"{each['out_of_order']:,} messages reached {each['name']} out of order by key within their origin"
     if report["late"] > report["rpo_messages"]:
         yield f"{report['late']:,} messages came late, more than the {report['rpo_messages']:,} that were stranded"
+
+
+def _of_disks(report: Report) -> Iterator[str]:
+    for each in report.get("lost_disks") or ():
+        if each["state"] != "serving":
+            yield f"{each['cluster']} lost its disk, and its worker says that it is {each['state']}"
+        for loss in each["named_losses"]:
+            yield f"{each['cluster']} could not take back what another cluster had: {loss}"
 
 
 def _of_repeats(report: Report) -> Iterator[str]:

@@ -10,6 +10,8 @@ published            ids that a producer sent
 confirmed            ids that a worker confirmed to a producer
 consumed_unique      ids that *every* subscription received
 lost                 (subscription, confirmed id) pairs without a delivery
+lost_with_disk       of these, those that a cluster confirmed before it lost its disk and did not take back afterwards,
+                     because no other cluster had them
 repeated             deliveries beyond the first of their id to their subscription
 repeated_acked_before_kill
                      of those, the ones after an unplanned failover whose id a consumer of the subscription had
@@ -74,6 +76,7 @@ class SubscriptionMeasures:
     consumed_unique: int
     acknowledged: int
     lost: int
+    lost_with_disk: int
     repeated: int
     repeated_acked_before_kill: int
     repeated_acked_over_1s_before_kill: int
@@ -111,6 +114,8 @@ class Measures:
     confirmed: int
     consumed_unique: int
     lost: int
+    lost_with_disk: int
+    """Distinct confirmed ids that did not come back to the cluster that lost its disk, consumed before or not."""
     repeated: int
     repeated_acked_before_kill: int
     repeated_acked_over_1s_before_kill: int
@@ -138,12 +143,13 @@ def measure(observations: Observations) -> Measures:
         stranded[ids] = True
     deliveries = [Deliveries(timeline, code) for code in range(len(observations.subscriptions))]
     sync_lags = [timeline.sync_lags(code) for code in range(len(observations.subscriptions))]
-    late = np.zeros(timeline.count, bool)
+    late, with_disk = np.zeros(timeline.count, bool), np.zeros(timeline.count, bool)
+    with_disk[timeline.lost_with_disk()] = True
     subscriptions = []
     for subscription, seen, (_when, lags_ms) in zip(observations.subscriptions, deliveries, sync_lags, strict=True):
         overtaken = seen.overtaken_ids()
         late[overtaken[stranded[overtaken]]] = True
-        subscriptions.append(_subscription(subscription, seen, timeline, stranded, lags_ms))
+        subscriptions.append(_subscription(subscription, seen, timeline, stranded, with_disk, lags_ms))
     received_by_all = np.ones(timeline.count, bool) if deliveries else np.zeros(timeline.count, bool)
     for seen in deliveries:
         received_by_all &= seen.received
@@ -163,6 +169,7 @@ def measure(observations: Observations) -> Measures:
         confirmed=int(timeline.is_confirmed.sum()),
         consumed_unique=int(received_by_all.sum()),
         lost=sum(each.lost for each in subscriptions),
+        lost_with_disk=int(with_disk.sum()),
         repeated=sum(each.repeated for each in subscriptions),
         repeated_acked_before_kill=sum(each.repeated_acked_before_kill for each in subscriptions),
         repeated_acked_over_1s_before_kill=sum(each.repeated_acked_over_1s_before_kill for each in subscriptions),
@@ -189,7 +196,12 @@ def measure(observations: Observations) -> Measures:
 
 
 def _subscription(
-    subscription: DrillSubscription, seen: Deliveries, timeline: Timeline, stranded: Column, sync_lags_ms: Column
+    subscription: DrillSubscription,
+    seen: Deliveries,
+    timeline: Timeline,
+    stranded: Column,
+    with_disk: Column,
+    sync_lags_ms: Column,
 ) -> SubscriptionMeasures:
     overtaken = seen.overtaken_ids()
     return SubscriptionMeasures(
@@ -200,6 +212,7 @@ def _subscription(
         consumed_unique=len(seen.first_id),
         acknowledged=len(timeline.first_acks(seen.subscription)[0]),
         lost=int((timeline.is_confirmed & ~seen.received).sum()),
+        lost_with_disk=int((timeline.is_confirmed & ~seen.received & with_disk).sum()),
         repeated=len(seen.repeat_id),
         repeated_acked_before_kill=seen.repeated_acked_before_cut(planned=False, margin_s=0.0),
         repeated_acked_over_1s_before_kill=seen.repeated_acked_before_cut(planned=False, margin_s=ACKED_BEFORE_CUT_S),

@@ -191,6 +191,7 @@ class Observations:
         self.failovers = Table(kind="i", cluster="i", to="i", cut_s="d", time_s="d")
         self.returns = Table(cluster="i", time_s="d")
         self.high_waters = Table(failover="i", topic="i", cluster="i", **_POSITION)
+        self.taken_back = Table(topic="i", cluster="i", **_POSITION, lost_s="d", time_s="d")
         self.link_breaks = Table(source="i", destination="i", time_s="d")
         self.link_repairs = Table(source="i", destination="i", time_s="d")
         self.phase_names = Names()
@@ -309,6 +310,11 @@ class Observations:
         """At that failover ``cluster`` had the messages of the cluster that was left up to ``position``."""
         assert 0 <= failover < len(self.failovers), f"there was no failover {failover}"
         self.high_waters.append(failover, topic, self.clusters.code(cluster), *position)
+
+    def took_back(self, cluster: str, position: Position, topic: int, lost_s: float, time_s: float) -> None:
+        """Record that ``cluster`` lost its disk at ``lost_s``, and had its own messages up to ``position`` when it
+        served again at ``time_s``."""
+        self.taken_back.append(topic, self.clusters.code(cluster), *position, lost_s, time_s)
 
     def link_broke(self, source: str, destination: str, time_s: float) -> None:
         """From now on copies take longer from ``source`` to ``destination``: a cut, or one of them is down."""

@@ -70,6 +70,7 @@ def build_report(
         "confirmed": measures.confirmed,
         "consumed_unique": measures.consumed_unique,
         "lost": measures.lost,
+        "lost_with_disk": measures.lost_with_disk,
         "repeated": measures.repeated,
         "repeated_acked_before_kill": measures.repeated_acked_before_kill,
         "repeated_acked_over_1s_before_kill": measures.repeated_acked_over_1s_before_kill,

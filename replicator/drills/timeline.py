@@ -101,6 +101,23 @@ class Timeline:
         ids: Column = self.confirm_id[above & here & (self.confirm_time_s < self.return_after(failover))]
         return ids
 
+    def lost_with_disk(self) -> Column:
+        """Ids that a cluster confirmed before it lost its disk, and that did not come back: no other cluster had them.
+
+        A cluster takes its messages back in order, so these are the ones above the last that came back. A confirmation
+        may be read from a socket after the kill of its sender, so it counts until the cluster serves again.
+        """
+        back = self._observations.taken_back
+        columns = (back.column(name) for name in ("topic", "cluster", "ledger", "entry", "time_s"))
+        topic_of = self.topic_of[self.confirm_id]
+        lost = np.zeros(len(self.confirm_id), bool)
+        for topic, cluster, ledger, entry, time_s in zip(*(each.tolist() for each in columns), strict=True):
+            above = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry > entry))
+            here = (self.confirm_cluster == cluster) & (topic_of == topic) & (self.confirm_time_s < time_s)
+            lost |= above & here
+        ids: Column = self.confirm_id[lost]
+        return ids
+
     def first_acks(self, subscription: int) -> tuple[Column, Column, Column]:
         """``(ids, clusters, times)`` of each id's first acknowledgement."""
         time_s, of, cluster, ids = by_time(self._observations.acks, "subscription", "cluster", "id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -61,6 +62,9 @@ class RunningWorkers:
     async def kill(self, name: str) -> None:
         raise AssertionError(f"the worker of {name} is not ours to kill")
 
+    async def lose_disk(self, name: str) -> None:
+        raise AssertionError(f"the data of {name} is not ours to remove")
+
     async def start_again(self, name: str) -> None:
         raise AssertionError(f"the worker of {name} is not ours to start")
 
@@ -111,6 +115,13 @@ class OwnWorkers(RunningWorkers):
     async def kill(self, name: str) -> None:
         self.running[name].clear()
         await self._processes[name].kill()
+
+    async def lose_disk(self, name: str) -> None:
+        """Kill the worker, and remove its data directory."""
+        await self.kill(name)
+        data = self._topology.cluster(name).data
+        stop_left_postgres(self._processes[name], data)
+        await asyncio.to_thread(shutil.rmtree, data)
 
     async def start_again(self, name: str) -> None:
         await self._processes[name].start()

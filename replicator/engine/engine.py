@@ -13,6 +13,8 @@ part                     answers for
 ``engine.origin_stores`` which stores wrote the copies here, and which topics were deleted on purpose
 ``engine.maintenance``   expiry, quotas and trimming
 ``engine.admission``     whether new clients are taken
+``engine.cluster_settings`` policies and permissions of this cluster, with their version
+``engine.kept_settings`` those of other clusters, kept for them
 ``engine.conflicts``     producers of several clusters that use one name or one sequence id
 ======================== ===========================================================================
 """
@@ -30,6 +32,8 @@ from typing import Any
 import lmdb
 
 from replicator.engine.admission import Admission
+from replicator.engine.cluster_settings.kept import KeptSettings
+from replicator.engine.cluster_settings.own import ChangedSettings, OwnSettings
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
@@ -104,16 +108,23 @@ class Engine:
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
         self.conflicts = ProducerConflicts(settings.wall_clock_ms)
         self._changes = changes = CatalogChanges()
-        index = CatalogIndex()
+        changed = ChangedSettings()
+        index = CatalogIndex(changed)
         cache = BlockCache(settings.cache_bytes_max)
-        self.loaded = LoadedTopics(store, self.writer, index, self.admission, cache, settings.policies, self.tracing)
+        self.loaded = LoadedTopics(
+            store, self.writer, index, self.admission, cache, settings.policies, self.tracing, changed
+        )
         self._by_id = self.loaded.by_id
-        grants = GrantTable(store, self.writer, changes)
+        grants = GrantTable(store, self.writer, changes, changed)
         self.origin_stores = OriginStores(store, self.writer, self.loaded, settings.wall_clock_ms)
         self.deleting = TopicDeleting(
             store, self.writer, index, changes, self.loaded, self.supervisor, grants, self.origin_stores
         )
         self.catalog = Catalog(store, self.writer, index, changes, self.deleting, self.loaded.namespace_changed, grants)
+        self.cluster_settings = OwnSettings(
+            store, self.writer, index, grants, self.loaded, changed, settings.wall_clock_ms
+        )
+        self.kept_settings = KeptSettings(store, self.writer)
         self.making = TopicMaking(self.catalog, changes, self.loaded, self.writer)
         self.partitioned = PartitionedTopics(
             store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting

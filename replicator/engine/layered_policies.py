@@ -28,6 +28,7 @@ class LayeredPolicies:
         "_topic_id",
         "_writer",
         "effective",
+        "on_own",
         "own",
     )
 
@@ -48,6 +49,8 @@ class LayeredPolicies:
         self._namespace = namespace
         self._check_there = check_there
         self._changed = changed
+        self.on_own: Callable[[], None] = lambda: None
+        """Called when the topic's own policies changed."""
         own = store.policies(topic_id)
         self.own = None if own is None else decode_overrides(own)
         """Those that were set for this topic; None if it has those of its namespace, or the engine's default."""
@@ -83,8 +86,14 @@ class LayeredPolicies:
 
     async def _set(self, policies: PolicyOverrides | None, stored: bytes | None) -> None:
         await self._writer.put("policies", TOPIC_KEY.pack(self._topic_id), stored)
-        self.own = policies
-        self.apply()
+        self.take_over(policies)
+
+    def take_over(self, own: PolicyOverrides | None) -> None:
+        """Use ``own`` as the topic's own policies; the store has them already."""
+        if own != self.own:
+            self.own = own
+            self.apply()
+            self.on_own()
 
     def _in_effect(self) -> TopicPolicies:
         inherited = self.inherited

@@ -25,7 +25,7 @@ from replicator.sync.shared import Shared
 from replicator.sync.topic_sync import TopicSync
 from replicator.topology import Topology
 from snapshots.ack_vector import AckVector
-from snapshots.actions import ControllerSettings, ControllerStats
+from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.mapping import SnapshotMapping
 
 KEPT_LIVES_MAX: Final = 100
@@ -135,6 +135,22 @@ class SubscriptionSync:
     def peers(self, topic: Topic) -> frozenset[str]:
         """Return the clusters that receive announcements about subscriptions of ``topic`` from this cluster."""
         return self._shared.peers(topic)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether acknowledgements travel by identity."""
+        return self._shared.exact
+
+    def origins(self, topic_name: str) -> frozenset[str]:
+        """Return the clusters whose messages links bring to a topic of this cluster."""
+        return frozenset(self._shared.routes.origins(topic_name))
+
+    async def merge_told(self, topic: Topic, update: ApplyUpdate) -> None:
+        """Merge a state that another cluster told when it was asked. Return once it is durable.
+
+        Raises the errors of the store.
+        """
+        await self._of(topic).merge_told(update)
 
     def counters(self) -> dict[str, int]:
         """Return the sums of the counters over all topics, since the worker started."""

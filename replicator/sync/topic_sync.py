@@ -188,6 +188,13 @@ class TopicSync:
         self.controller.on_topology(peers, self._shared.routes.origins(self._topic.name), monotonic_ms())
         self._settle()
 
+    async def merge_told(self, update: ApplyUpdate) -> None:
+        """Merge an update that came by an answer, and not in the log. Return once the result is durable."""
+        saved = await self._applier.apply(update, repeating=False)
+        self._settle()
+        if saved is not None:
+            await saved
+
     def announce_all(self) -> None:
         self.controller.updates.announce_all(monotonic_ms())
         self._settle()

@@ -62,6 +62,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("traces", "sample"),
         ("traces", "per_second"),
         ("watchdog", "end_after"),
+        ("store", "wait_for_states_seconds"),
         ("store", "on_empty_store"),  # these two are for the next start
         ("store", "ask_peers_seconds"),
     }

@@ -69,6 +69,7 @@ SPARK: Final = "spark"
 CLOSED: Final = "closed"
 OPEN: Final = "open"
 ENGINES: Final = (SPARK, EMBEDDED)
+WAIT_FOR_STATES_SECONDS_MAX: Final = 24 * 3600
 RECLAIM: Final = "reclaim"
 REFUSE: Final = "refuse"
 START: Final = "start"
@@ -436,6 +437,9 @@ class StoreSettings(Section):
     """Bytes of each file that large bodies are written to; 0 keeps them in the store's table."""
     segments_kept: int = Field(default=FREE_KEPT, ge=0, le=1000)
     """Files that nothing lives in any more and that are kept to be used again."""
+    wait_for_states_seconds: int = Field(default=600, ge=0, le=WAIT_FOR_STATES_SECONDS_MAX)
+    """Seconds for which a worker on a new or restored store trims and expires nothing, until other clusters have told
+    the states of its subscriptions."""
     on_empty_store: Annotated[str, choice(ON_EMPTY_STORE)] = RECLAIM
     """Action of a worker whose store is new while other clusters have messages of its cluster: it takes them back, does
     not start, or starts empty."""
@@ -451,6 +455,8 @@ class StoreSettings(Section):
             sizes["segment"] = format_size(self.segment)
         if self.segments_kept != FREE_KEPT:
             sizes["segments_kept"] = self.segments_kept
+        if self.wait_for_states_seconds != StoreSettings.model_fields["wait_for_states_seconds"].default:
+            sizes["wait_for_states_seconds"] = self.wait_for_states_seconds  # the previous release does not know it
         for name in ("on_empty_store", "ask_peers_seconds"):  # the previous release does not know them
             if getattr(self, name) != StoreSettings.model_fields[name].default:
                 sizes[name] = getattr(self, name)

@@ -25,6 +25,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from replicator.api.cluster_settings import settings_kept
 from replicator.api.errors import error_response, report_errors
 from replicator.api.guarding import Guarding, canonical, guard_requests
 from replicator.api.store_of import add_store_of, store_known
@@ -36,11 +37,14 @@ from replicator.gateway.mixed_port import MixedPort
 from replicator.gateway.server import FirstByte
 from replicator.gateway.server_tls import ServerTls
 from replicator.operating.binding import BACKLOG
+from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.security.client_limits import ClientLimits
 
 REFRESH_SECONDS: Final = 2
 """Time after which the page of a starting worker asks again."""
+ASKED_BY_WORKERS: Final = (STORE_OF_ROUTE, SETTINGS_ROUTE)
+"""Routes of other starting workers' questions; their roles are checked."""
 _DATA_PLANE: Final = ("/replication/v1/", "/pipeline/")
 STOP_SECONDS_MAX: Final = 1.0
 """Time that requests under way have when the listener stops. All answers are small."""
@@ -82,6 +86,15 @@ class Opening:
         if self.has_store:
             raise Starting(f"the worker of {self.cluster} is opening its store")
         return StoreOf(self.cluster, as_json(FIRST), None)
+
+    async def settings_kept(self, request: web.Request) -> web.Response:
+        """Answer with the policies and permissions that are kept of another cluster. Raises :class:`Starting` while the
+        store is not open."""
+        if self.engine is not None:
+            return await settings_kept(request, self.engine)
+        if self.has_store:
+            raise Starting(f"the worker of {self.cluster} is opening its store")
+        return web.json_response(SettingsKept(self.cluster, ()).as_json())
 
 
 class GrantsOfStore:
@@ -159,7 +172,7 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
 
         @web.middleware
         async def guard_question(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await (guard(request, handler) if canonical(request) == STORE_OF_ROUTE else handler(request))
+            return await (guard(request, handler) if canonical(request) in ASKED_BY_WORKERS else handler(request))
 
         app.middlewares.append(guard_question)
 
@@ -185,6 +198,7 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
     add_store_of(app, opening.store_of)
     app.add_routes(
         [
+            web.get(SETTINGS_ROUTE, opening.settings_kept),
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/replication/v1/status", status),

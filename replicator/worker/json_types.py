@@ -159,6 +159,61 @@ class RunStatus(TypedDict):
     twins: Annotated[list[TwinStatus], "other live copies of its store; empty if all is well"]
 
 
+class ToldStatus(TypedDict):
+    """What one other worker keeps of this cluster's policies and permissions."""
+
+    kept: Annotated[bool, "whether it has the newest version"]
+    reason: Annotated[str, "why it was not told; empty if nothing is wrong"]
+
+
+class NewerSettings(TypedDict):
+    """Newer policies and permissions than those that were taken back, which a cluster named too late."""
+
+    peer: Annotated[str, "the cluster that keeps them"]
+    store: Annotated[str, "the store that they are of"]
+    version: Annotated[int, "their version"]
+
+
+class TakenBackStatus(TypedDict):
+    """Policies and permissions that a new store took back from other clusters."""
+
+    at_ms: Annotated[int, "when"]
+    peer: Annotated[str, "the cluster that kept them; empty if none did"]
+    store: Annotated[str, "the earlier store that they are of"]
+    version: Annotated[int, "their version"]
+    permissions: Annotated[list[str], "tenants, namespaces and topics with permissions, while a cluster is silent"]
+    silent: Annotated[list[str], "clusters that did not answer yet, and may keep a newer version"]
+    damaged: Annotated[list[str], "clusters whose newest version was not whole, so that it was not used"]
+    missing: Annotated[list[str], "namespaces that were taken back, and of which nobody kept policies or permissions"]
+    refused: Annotated[list[str], "rows that this version cannot read"]
+    newer: NotRequired[Annotated[list[NewerSettings], "what was named too late: settings were changed here before"]]
+
+
+class SettingsStatus(TypedDict):
+    """Policies and permissions of this cluster, and those that it keeps for others."""
+
+    version: Annotated[int, "of this cluster's own; 0: nothing was ever set"]
+    told: Annotated[dict[str, ToldStatus], "by other cluster, what it keeps of them"]
+    kept_of: Annotated[dict[str, int], "by other cluster, the newest version that is kept here"]
+    taken_back: Annotated[TakenBackStatus | None, "what was taken back after a lost disk; null: nothing was"]
+
+
+class UntoldSubscription(TypedDict):
+    """A subscription that no other cluster told."""
+
+    topic: Annotated[str, "its topic"]
+    subscription: Annotated[str, "its name"]
+
+
+class StatesStatus(TypedDict):
+    """States of subscriptions that other clusters have to tell, after the store was new or restored."""
+
+    since_ms: Annotated[int, "when the wait began"]
+    kept: Annotated[str, "`everything`: nothing is trimmed or expired; `untold`: nothing is trimmed"]
+    clusters: Annotated[dict[str, str], "clusters that have not told theirs, each with the reason"]
+    subscriptions: Annotated[list[UntoldSubscription], "subscriptions here that nobody told, the first 1,000"]
+
+
 class StartStatus(TypedDict):
     """Start of a worker on its store."""
 
@@ -191,6 +246,10 @@ class WorkerStatus(TypedDict):
     store: Annotated[StoreStatus, "its store"]
     clients: Annotated[ClientsStatus, "connections of clients"]
     run: NotRequired[Annotated[RunStatus, "this start of it; missing from a worker of an earlier version"]]
+    settings: NotRequired[
+        Annotated[SettingsStatus, "policies and permissions that are told to others; missing from an earlier version"]
+    ]
+    states: NotRequired[Annotated[StatesStatus, "states of subscriptions that others have to tell; missing if none"]]
     start: NotRequired[Annotated[StartStatus, "how it began; missing from a worker of an earlier version"]]
     stores: NotRequired[Annotated[dict[str, SeenStore], "by cluster; missing from a worker of an earlier version"]]
     restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]

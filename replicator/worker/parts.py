@@ -23,7 +23,9 @@ from replicator.topology import Topology
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
+from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.store_watch import StoreWatch
+from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
 
@@ -46,6 +48,8 @@ class Parts:
     mending: Mending
     use_elsewhere: UseElsewhere
     watchdog: Watchdog
+    settings: SettingsTeller
+    states: TakingStates
     stores: StoreWatch
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
@@ -58,6 +62,7 @@ class Parts:
         """That cluster's link to us has opened a stream."""
         self.links.opened(source)
         self.failover.link_opened(source)
+        self.settings.opened(source)
 
 
 def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
@@ -73,6 +78,11 @@ def client_origins(topology: Topology) -> Mapping[str, str]:
 def other_workers(topology: Topology, name: str) -> Mapping[str, str]:
     """The URLs of the other clusters' workers."""
     return {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}
+
+
+def other_addresses(topology: Topology, name: str) -> Mapping[str, str]:
+    """Return the HTTP addresses of the other clusters, by name."""
+    return {cluster: at for cluster, at in addresses(topology).items() if cluster != name}
 
 
 def addresses(topology: Topology) -> Mapping[str, str]:

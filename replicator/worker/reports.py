@@ -67,6 +67,8 @@ class Reports:
             "start": parts.stores.status(),
             "stores": engine.origin_stores.newest_stores(),
             "restored": None if restored is None else restored.as_json(),
+            "settings": parts.settings.status(),
+            **({} if (states := parts.states.status()) is None else {"states": states}),
             "exposed": self._exposed,
             "topology": self._reloader.status(),
             "failover": parts.failover.state(),

@@ -81,14 +81,16 @@ from replicator.worker.early import EarlyListener, GrantsOfStore, Opening
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
 from replicator.worker.open_store import open_database_and_store
-from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
+from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
+from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.store_start import StoppedEarly, StoreReplaced
 from replicator.worker.store_watch import StoreWatch
+from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
@@ -251,6 +253,7 @@ async def start_worker(
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
+        await parts.states.first_try()
         await parts.failover.start()  # the others may be starting too, and ask us
         await asyncio.gather(*(port.settled() for port in ports))
         stores.start()
@@ -324,6 +327,8 @@ def _make_parts(
         Mending(engine, supervisor, partial(_go_on, links)),
         UseElsewhere(engine, sync.peers),
         watchdog,
+        SettingsTeller(engine, run.id),
+        TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
         stores,
         bridge,
         traces,
@@ -331,6 +336,8 @@ def _make_parts(
     for end in (
         parts.stores.stop,
         parts.mending.stop,
+        parts.settings.stop,
+        parts.states.stop,
         parts.use_elsewhere.stop,
         index.stop,
         parts.rebuild.stop,
@@ -367,12 +374,15 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     await parts.links.change(topology)
     if parts.bridge is not None:
         parts.bridge.start()
+    parts.states.begin()
     parts.engine.maintenance.start()  # not before links and bridge hold back what they have not passed on
     parts.sources.replace(incoming(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()
+    await parts.settings.change(other_addresses(topology, parts.cluster))
+    await parts.settings.start()
     parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
     parts.engine.admission.use_elsewhere = parts.use_elsewhere
 

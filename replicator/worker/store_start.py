@@ -25,6 +25,8 @@ from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_mark import settle
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, Reclaimed, reclaim_opened
+from replicator.engine.cluster_settings.putting_back import put_back
+from replicator.engine.cluster_settings.state import taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import StoreLine
@@ -40,6 +42,7 @@ from replicator.topology import Topology
 from replicator.topology.fields import START as START_EMPTY
 from replicator.worker.asking_peers import ask_all
 from replicator.worker.early import Opening
+from replicator.worker.settings_teller import ask_settings
 from replicator.worker.start_decision import (
     How,
     IndexRows,
@@ -307,6 +310,8 @@ class StoreStart:
             lost = (*lost, "an operator ended a reclaim before its end: what it had not taken back")
             mark = restored_mark(engine.store)
             await settle(engine, (*(() if mark is None else mark.lost), *lost))
+        if new and self._setting != START_EMPTY:
+            await self._take_settings(engine, answers, reclaimed=decision.how is How.RECLAIMED)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)
         if new:
             await engine.remember(START, _row(started))
@@ -317,6 +322,17 @@ class StoreStart:
         elif new and silent and decision.how is not How.EMPTY:
             log.warning("some clusters were not asked", cluster=self._name, unasked=dict(silent))
         return started
+
+    async def _take_settings(self, engine: Engine, answers: Mapping[str, StoreOf], *, reclaimed: bool) -> None:
+        """Put back policies and permissions that the clusters that answer keep of an earlier store of this cluster."""
+        kept = await ask_settings({name: self._peers[name] for name in answers}, self._name, self._seconds())
+        taken = taken_back(self._name, {**dict.fromkeys(self._peers), **kept})
+        namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set()
+        if taken.state is not None or namespaces:
+            await put_back(engine, taken, namespaces)
+
+    def _seconds(self) -> float:
+        return self._topology.store.ask_peers_seconds or WAITING_ASK_SECONDS
 
     async def _unless_stopped(self, work: Any) -> Any:
         """Await ``work``. Raises :class:`StoppedEarly` if the worker is told to stop meanwhile."""

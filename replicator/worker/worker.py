@@ -15,7 +15,7 @@ from replicator.api.link_streams import end_streams
 from replicator.gateway.server_tls import ServerTls
 from replicator.topology import Topology, TopologyError
 from replicator.topology.diff import digest
-from replicator.worker.parts import Parts, addresses, client_origins, other_workers, service_urls
+from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
 from replicator.worker.reload import NotRunning, TopologyReloader
 from replicator.worker.running_links import incoming
 from replicator.worker.security import WorkerSecurity
@@ -110,4 +110,6 @@ class Worker:
         parts.watchdog.use(topology.watchdog)
         parts.stores.change(topology)
         parts.mending.change(other_workers(topology, parts.cluster))
+        parts.states.change(other_addresses(topology, parts.cluster), topology.store.wait_for_states_seconds)
+        await parts.settings.change(other_addresses(topology, parts.cluster))
         parts.failover.on_topology(addresses(topology), service_urls(topology), client_origins(topology))

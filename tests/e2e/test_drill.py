@@ -158,6 +158,30 @@ def test_over_a_one_way_link_nothing_settled_is_repeated_either(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("engine", "topics", "seed"),
+    [
+        ("embedded", 1, 1),
+        *(pytest.param("embedded", 4, seed, marks=SOAK) for seed in range(2, 12)),
+        *(pytest.param("spark", 1, seed, marks=SOAK) for seed in range(1, 11)),
+    ],
+)
+def test_a_cluster_that_loses_its_disk_under_traffic_starts_again_without_a_command(
+    tmp_path: Path, engine: str, topics: int, seed: int
+) -> None:
+    messages = MESSAGES if topics > 1 or engine == "spark" else MESSAGES // 2
+    options = ("--scenario", "lost-disk", "--messages", str(messages), "--topics", str(topics), "--seed", str(seed))
+    report = run_drill(tmp_path / "out", *options, engine=engine)
+    assert report["confirmed"] == messages
+    assert all(each["lost"] == each["lost_with_disk"] for each in report["subscriptions"]), "a peer had the others"
+    assert report["repeated_acked_over_1s_before_kill"] == 0
+    (disk,) = report["lost_disks"]
+    assert disk["cluster"] == "us-east"
+    assert disk["reclaimed_messages"] > 0
+    assert 0 < disk["start_seconds"] < disk["seconds"]
+    assert not any(report["worker_tracebacks"].values())
+
+
+@pytest.mark.parametrize(
     "scenario",
     [
         "planned",

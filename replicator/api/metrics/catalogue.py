@@ -67,6 +67,20 @@ STORE_TWINS: Final = gauge(
     unit="runs",
 )
 
+STORE_NEW: Final = flag(
+    "store_new",
+    "1 for a day after the first start on a new store that takes the place of a lost one, or that asked nobody; 0 after"
+    " the next start.",
+)
+PEER_STORE_NEW: Final = flag(
+    "peer_store_new", "1 for a day after another cluster was first heard of with another store than before.", "peer"
+)
+STORE_AWAITED: Final = gauge(
+    "store_awaited_clusters",
+    "Clusters that were not heard of since the start on a new store, or have not told the states of subscriptions.",
+    unit="clusters",
+)
+
 # Deduplication over clusters.
 SHARED_NAMES: Final = gauge(
     "producer_names_in_two_clusters",
@@ -326,6 +340,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED, STORE_TWINS),
+    *(STORE_NEW, PEER_STORE_NEW, STORE_AWAITED),
     *(SHARED_NAMES, OTHER_CONTENT, HIDDEN_DIFFERING),
     *(FAILOVER_EPOCH, FAILOVER_FENCED, FAILOVER_SERVES, FAILOVER_PRODUCERS, DRIVER_UP, DRIVER_STARTS),
     *(PUBLISH, ACKNOWLEDGE, DISPATCH, COPY, ANNOUNCE, SYNC),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -17,6 +18,8 @@ from replicator.api.metrics.declared import Metric as Declared
 from replicator.engine.latencies import BOUNDS_SECONDS, Histogram, Latencies
 from replicator.links.gaps import KINDS
 
+NEW_SECONDS: Final = 24 * 3600
+"""Time for which a store counts as new: long enough for somebody to read the alert the next morning."""
 CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
 """Of a link; see docs/http.md."""
 
@@ -110,6 +113,20 @@ class StatusCollector(Collector):
             self._add(names.STORE_MENDED, store["mended"])
         if (run := self._status.get("run")) is not None:
             self._add(names.STORE_TWINS, len({twin["id"] for twin in run["twins"]}))
+
+        self._collect_new_stores()
+
+    def _collect_new_stores(self) -> None:
+        """Collect what says that this cluster, or another one, has a new store."""
+        if (start := self._status.get("start")) is None:
+            return
+        replaces = start["how"] in ("reclaimed", "empty") or (start["how"] == "first" and start["nobody_asked"])
+        self._add(names.STORE_NEW, replaces and _is_recent(start["first_at_ms"]))
+        for peer, store in self._status.get("stores", {}).items():
+            self._add(names.PEER_STORE_NEW, bool(store["earlier"]) and _is_recent(store["since_ms"]), peer)
+        states = self._status.get("states") or {"clusters": {}}
+        awaited = states["clusters"].keys() | (start["unasked"].keys() if start["how"] != "usual" else set())
+        self._add(names.STORE_AWAITED, len(awaited))
 
     def _collect_deduplication(self) -> None:
         if (found := self._status.get("deduplication")) is None:
@@ -239,3 +256,7 @@ def _gaps_by_kind(link: Mapping[str, Any]) -> dict[str, int]:
     for gap in link["gaps"]:
         found[gap["kind"]] += 1
     return found
+
+
+def _is_recent(at_ms: int | None) -> bool:
+    return at_ms is not None and time.time() - at_ms / 1000 < NEW_SECONDS

@@ -20,6 +20,7 @@ from replicator.drills.scenarios.steps import (
     Disturb,
     FailOver,
     Kill,
+    LoseDisk,
     Move,
     Pause,
     Phase,
@@ -51,6 +52,7 @@ class Need(Enum):
     LINK_FAULTS = "links that it may disturb"
     DATABASES = "databases that it may stop"
     THREE_CLUSTERS = "three clusters"
+    OWN_STORES = "stores of workers"
 
 
 class Judged(Enum):
@@ -106,6 +108,23 @@ def _kill_each(source: random.Random) -> Iterator[Step]:
     yield Move(_PRIMARY, FailoverKind.KILL)
     yield Confirmed(second + _AWAY)
     yield Start(_SECONDARY)
+    yield Phase(AFTER)
+
+
+def _lost_disk(source: random.Random) -> Iterator[Step]:
+    lost = source.uniform(0.3, 0.45)
+    yield Phase(BEFORE)
+    yield Confirmed(lost)
+    yield LoseDisk(_PRIMARY)
+    yield Phase(DURING)
+    yield Move(_SECONDARY, FailoverKind.KILL)
+    yield Confirmed(lost + _AWAY)
+    yield Start(_PRIMARY)
+    yield Confirmed(lost + 2 * _AWAY)
+    yield CaughtUp(_PRIMARY, behind=_SECONDARY)
+    yield Pause(source.uniform(*_SETTLING_SECONDS))
+    yield Move(_PRIMARY, FailoverKind.MOVE)
+    yield Confirmed(lost + 2 * _AWAY + 0.01)  # so that few messages are on their way when clients move
     yield Phase(AFTER)
 
 
@@ -237,6 +256,8 @@ SCENARIOS: Final = {
                  _kill_primary, _KILLS),
         Scenario("kill-each", "both clusters' workers are killed, one after the other, at random moments",
                  _kill_each, _KILLS | {Need.LINK_BACK}),
+        Scenario("lost-disk", "the first cluster's worker is killed and loses its disk; it starts on a new store",
+                 _lost_disk, _KILLS | {Need.LINK_BACK, Need.OWN_STORES}),
         Scenario("partition", "the two clusters do not reach each other for a while; clients stay, then move",
                  _partition, _FAULTS),
         Scenario("one-way-partition", "the same from the first to the second cluster only, and in silence",

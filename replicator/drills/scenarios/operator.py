@@ -17,6 +17,7 @@ from replicator.drills.scenarios.steps import (
     Disturb,
     FailOver,
     Kill,
+    LoseDisk,
     Move,
     Pause,
     Phase,
@@ -52,6 +53,10 @@ class Operator:
         """What is going on, for people."""
         self.failovers: list[dict[str, Any]] = []
         """What each ``replicator failover`` reported."""
+        self._disks_lost_s: dict[str, float] = {}
+        """By cluster, when it lost its disk; it did not start again yet."""
+        self.lost_disks: list[dict[str, Any]] = []
+        """Clusters that lost their disks and serve again, each with the time that its start took."""
 
     async def take(self, step: Step) -> None:
         """Take one step; returns when it is done."""
@@ -66,6 +71,8 @@ class Operator:
                 await self._caught_up(self._cast.name(role), behind=self._cast.name(behind))
             case Kill(role):
                 await self._kill(self._cast.name(role))
+            case LoseDisk(role):
+                await self._lose_disk(self._cast.name(role))
             case Start(role):
                 await self._start_again(self._cast.name(role))
             case Disturb(source, destination, _):
@@ -112,8 +119,29 @@ class Operator:
         await self._system.kill(name)
         self.phase = f"{name} killed"
 
+    async def _lose_disk(self, name: str) -> None:
+        assert self._system.tools.lose_disk is not None
+        self._cut_s[name] = self._disks_lost_s[name] = time.monotonic()
+        for pair in self._pairs_of(name):
+            self._break(*pair)
+        await self._system.tools.lose_disk(name)
+        self.phase = f"{name} lost its disk"
+
     async def _start_again(self, name: str) -> None:
+        started_s = time.monotonic()
         await self._system.start_again(name)
+        if (lost_s := self._disks_lost_s.pop(name, None)) is not None:
+            assert self._system.tools.taken_back is not None
+            served_s = time.monotonic()
+            for topic, position in enumerate(await self._system.tools.taken_back(name)):
+                self._drill.observations.took_back(name, position, topic, lost_s, served_s)
+            self.lost_disks.append(
+                {
+                    "cluster": name,
+                    "start_seconds": round(served_s - started_s, 3),
+                    "seconds": round(served_s - lost_s, 3),
+                }
+            )
         for pair in self._pairs_of(name):
             self._repair(*pair)
         self.phase = f"{name} back, traffic at {self._drill.active.name}"

@@ -56,6 +56,8 @@ class Outcome:
     ended_s: float
     unsettled: str | None
     failovers: list[dict[str, Any]]
+    lost_disks: list[dict[str, Any]]
+    """Clusters that lost their disks, each with the times until it served again."""
 
 
 class _Seen:
@@ -135,6 +137,7 @@ class Run:
             time.monotonic(),
             unsettled,
             self._operator.failovers,
+            self._operator.lost_disks,
         )
 
     async def _begin(self) -> None:

@@ -62,6 +62,13 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class LoseDisk:
+    """Kill the worker with SIGKILL, and remove its data directory, with its database if that lies in it."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """The killed worker is started again, and takes traffic."""
 
@@ -104,7 +111,20 @@ class StartDatabases:
     """… and started again."""
 
 
-Step = Phase | Confirmed | Pause | CaughtUp | Kill | Start | Disturb | Move | FailOver | StopDatabases | StartDatabases
+Step = (
+    Phase
+    | Confirmed
+    | Pause
+    | CaughtUp
+    | Kill
+    | LoseDisk
+    | Start
+    | Disturb
+    | Move
+    | FailOver
+    | StopDatabases
+    | StartDatabases
+)
 
 
 def room_before(steps: Sequence[Step]) -> list[float]:

@@ -65,7 +65,9 @@ class OwnSystem:
         self.running: Mapping[str, asyncio.Event] = stage.workers.running
         self.kill = stage.workers.kill
         self.start_again = stage.workers.start_again
-        self.tools = Tools(_failover(stage.topology), stage.faults, stage.databases)
+        self.tools = Tools(
+            _failover(stage.topology), stage.faults, stage.databases, stage.workers.lose_disk, self._newest_own
+        )
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         return make_clients(
@@ -90,7 +92,13 @@ class OwnSystem:
             yield "the exchange of certificates", self._stage.secrets.exchange(self._topology)
 
     async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
-        origin = self._topology.origin_of_clients(origin)
+        return await self._marks(name, self._topology.origin_of_clients(origin), "position")
+
+    async def _newest_own(self, name: str) -> Sequence[Position]:
+        """Return for each topic the last message of its own that the cluster has; markers do not count."""
+        return await self._marks(name, self._topology.origin_of_clients(name), "messages")
+
+    async def _marks(self, name: str, origin: str, field: str) -> Sequence[Position]:
         params = {"origin": origin}
         if len(self.topics) == 1:  # else all of the cluster's are asked for, at one moment and in a short request
             params["topic"] = self.topics[0]
@@ -104,7 +112,7 @@ class OwnSystem:
         except TimeoutError:
             raise StepTimedOut(f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s") from None
         found = [rows.get(topic) for topic in self.topics]
-        return [Position.parse(row["position"]) if row else BEFORE_ALL for row in found]
+        return [Position.parse(row[field]) if row else BEFORE_ALL for row in found]
 
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         before = await self.high_waters(drill, name, origin=origin)
@@ -148,6 +156,7 @@ class OwnSystem:
             verify=verified,
             snapshot_mappings=mappings,
             subscription_updates=None if verified is None else _updates(verified),
+            stores={name: _store_of(status) for name, status in statuses.items()},
             configuration=_configuration(topology),
             more={
                 "differences": differing,
@@ -220,6 +229,15 @@ def _failover(topology: Topology) -> Failover:
         return dict(report.as_json())
 
     return fail_over
+
+
+def _store_of(status: Mapping[str, Any]) -> dict[str, Any]:
+    restored = status.get("restored") or {}
+    return {
+        "state": (status.get("start") or {}).get("state", "serving"),
+        "named_losses": list(restored.get("lost", ())),
+        "reclaimed_messages": restored.get("reclaimed_messages", 0),
+    }
 
 
 def _updates(verified: dict[str, Any]) -> int:

@@ -25,6 +25,10 @@ from replicator.drills.traffic.clients import DrillClients
 from replicator.topology import Topology
 from snapshots.position import Position
 
+LoseDisk = Callable[[str], Awaitable[None]]
+"""Kills a cluster's worker and removes its data directory."""
+TakenBack = Callable[[str], Awaitable[Sequence[Position]]]
+"""Returns for each topic the last message of its own that a cluster has."""
 Failover = Callable[[str, str, bool, bool], Awaitable[dict[str, Any]]]
 """Of the clients, from one cluster to another; planned or not, back or not. Returns what it reports."""
 
@@ -40,6 +44,8 @@ class Tools:
     failover: Failover | None = None
     faults: LinkFaults | None = None
     databases: OwnDatabases | None = None
+    lose_disk: LoseDisk | None = None
+    taken_back: TakenBack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class Findings:
     verify: Mapping[str, Any] | None = None
     snapshot_mappings: int | None = None
     subscription_updates: int | None = None
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By cluster, fields about the start of its worker: ``state``, ``named_losses``, ``reclaimed_messages``."""
     configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each part: what differs from how it comes, and the versions."""
     more: Mapping[str, Any] = field(default_factory=dict)

@@ -53,6 +53,8 @@ lineage    topic id | origin                              JSON: which store of t
                                                           here, and which lives it deleted, by incarnation; see
                                                           :mod:`replicator.engine.topics.origin_stores`
 deletions  hash of topic, origin and incarnation          JSON: a life of a topic that its origin deleted; see there
+kept_settings cluster | store, then hash of kind and name JSON: policies and permissions of another cluster, see
+                                                          :mod:`replicator.engine.cluster_settings.kept`
 ========== ============================================== =================================================
 
 All integers in keys are big-endian, so LMDB's order is the order of positions.
@@ -117,6 +119,7 @@ TABLES: Final = (
     "broker_cursors",
     "lineage",
     "deletions",
+    "kept_settings",
 )
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")

@@ -16,7 +16,7 @@ the set.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, TopicName
@@ -63,7 +63,9 @@ class Namespace:
 class CatalogIndex:
     """The names of one cluster. Names are full topic names, and ``tenant/namespace``."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[str, str], None] = lambda kind, name: None) -> None:
+        """``changed`` is told the table and the key of each tenant, namespace or partitioned topic that changed."""
+        self._changed = changed
         self._tenants: dict[str, dict[str, Namespace]] = {}
 
     # Asking.
@@ -100,15 +102,21 @@ class CatalogIndex:
 
     def add_tenant(self, tenant: str) -> None:
         self._tenants.setdefault(tenant, {})
+        self._changed("tenants", tenant)
 
     def remove_tenant(self, tenant: str) -> None:
         assert not self._tenants[tenant], f"tenant {tenant} has namespaces"
         del self._tenants[tenant]
+        self._changed("tenants", tenant)
 
     def add_namespace(self, name: str, policies: NamespacePolicies | None = None) -> Namespace:
         """The namespace of that name, made with its tenant if there is none; ``policies`` replace those it has."""
-        namespaces = self._tenants.setdefault(name.partition("/")[0], {})
+        tenant = name.partition("/")[0]
+        namespaces = self._tenants.setdefault(tenant, {})
         namespace = namespaces.get(name)
+        if namespace is None or policies is not None:
+            self._changed("tenants", tenant)
+            self._changed("namespaces", name)
         if namespace is None:
             namespace = namespaces[name] = Namespace(name, policies or NamespacePolicies())
         elif policies is not None:
@@ -121,6 +129,7 @@ class CatalogIndex:
         assert namespace is not None
         assert namespace.empty, f"namespace {name} has topics"
         del self._tenants[name.partition("/")[0]][name]
+        self._changed("namespaces", name)
 
     def add_topic(self, name: str) -> list[Change]:
         """A topic has a log now."""
@@ -141,6 +150,7 @@ class CatalogIndex:
         shown = [] if before is not None or is_internal(partitioned.name) else [partitioned.name]
         hidden = [name for name in self.partitions_here(partitioned.name) if not self._hidden(namespace, name)]
         namespace.partitioned[partitioned.name] = partitioned
+        self._changed("partitioned", partitioned.name)
         changes: list[Change] = []
         for name in hidden:
             if self._hidden(namespace, name):
@@ -154,6 +164,7 @@ class CatalogIndex:
         namespace = self.namespace(_namespace_of(name))
         assert namespace is not None
         del namespace.partitioned[name]
+        self._changed("partitioned", name)
         changes: list[Change] = [] if is_internal(name) else _disappear(namespace, name)
         for partition in self.partitions_here(name):
             if not self._hidden(namespace, partition):

@@ -87,7 +87,15 @@ class Changes(Protocol):
 class GrantTable:
     """All grants of one cluster, in memory and in the store."""
 
-    def __init__(self, store: Store, writer: Writer, changes: Changes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        changes: Changes,
+        changed: Callable[[str, str], None] = lambda table, name: None,
+    ) -> None:
+        """``changed`` is told this table and each name for which something else is granted from now on."""
+        self._changed = changed
         self._writer = writer
         self._changes = changes
         with store.env.begin(db=store.tables[TABLE]) as txn:
@@ -123,7 +131,7 @@ class GrantTable:
 
     def forget(self, name: str) -> None:
         for each in self._below(name):
-            del self._grants[each]
+            self._keep(each, NONE)
 
     async def revoke_all(self, topics: Iterable[str]) -> None:
         """Of topics that are about to be deleted, as a part of that change."""
@@ -131,7 +139,12 @@ class GrantTable:
         if granted:
             await self._writer.put_many([(TABLE, name.encode(), None) for name in granted])
             for name in granted:
-                del self._grants[name]
+                self._keep(name, NONE)
+
+    def replace_all(self, grants: Mapping[str, Grants]) -> None:
+        """Take over ``grants`` in place of all that was granted; the store has them already."""
+        for name in {*self._grants, *grants}:
+            self._keep(name, grants.get(name, NONE))
 
     def _below(self, name: str) -> list[str]:
         return [each for each in self._grants if f"{each.removeprefix(SCHEME)}/".startswith(f"{name}/")]
@@ -141,3 +154,4 @@ class GrantTable:
             self._grants.pop(name, None)
         else:
             self._grants[name] = grants
+        self._changed(TABLE, name)

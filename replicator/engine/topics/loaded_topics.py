@@ -5,7 +5,8 @@ A topic that is being deleted stays here until the store has deleted it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from replicator.engine.admission import Admission
 from replicator.engine.log.block_cache import BlockCache
@@ -27,6 +28,7 @@ class LoadedTopics:
 
     __slots__ = (
         "_admission",
+        "_changed",
         "_failover",
         "_index",
         "_store",
@@ -49,7 +51,10 @@ class LoadedTopics:
         cache: BlockCache,
         default_policies: TopicPolicies,
         tracing: Tracing | None = None,
+        changed: Callable[[str, str], None] = lambda table, name: None,
     ) -> None:
+        """``changed`` is told table ``policies`` and the name of each topic whose own policies changed."""
+        self._changed = changed
         self._store = store
         self._writer = writer
         self._index = index
@@ -80,6 +85,7 @@ class LoadedTopics:
             self._admission,
             self._tracing,
         )
+        topic.policies.on_own = partial(self._changed, "policies", topic.name)
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         return topic
@@ -95,6 +101,8 @@ class LoadedTopics:
         """The store has deleted it."""
         del self.by_name[topic.name]
         del self.by_id[topic.topic_id]
+        if topic.policies.own is not None:
+            self._changed("policies", topic.name)
 
     def set_default_policies(self, policies: TopicPolicies) -> None:
         """Other policies for topics where neither they nor their namespaces set them; they hold at once."""

@@ -18,6 +18,9 @@ After all topics, sparse segments of the store are compacted.
 Between two passes a topic can grow fast. So retention by size (4) checks a topic again as soon as an eighth of its
 limit was appended. The disk then never holds much more than the limit.
 
+While other clusters have to tell the states of subscriptions after a disk was lost, steps 1, 2 and 4 wait
+(:mod:`replicator.engine.upkeep.waiting_states`).
+
 A topic without any of these policies costs nothing. Reading headers gives way to others after
 :data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
 """
@@ -41,6 +44,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
 from replicator.engine.upkeep.hold_quota import Held
+from replicator.engine.upkeep.waiting_states import HOLDER
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout_at
 from snapshots.position import Position
@@ -90,6 +94,8 @@ class Maintenance:
         self._interval_seconds = interval_seconds
         self._monotonic = monotonic
         self._held_back_until = -math.inf
+        self.waits: Callable[[], bool] = lambda: False
+        """Returns whether nothing may be trimmed, expired or evicted, because states of subscriptions are awaited."""
         self._compact_segments = compact_segments
         self._sizes: dict[int, LogSizes] = {}
         self._compacting: Compaction | None = None
@@ -138,7 +144,7 @@ class Maintenance:
         """
         if not self._has_room():
             return
-        held = self.held_back
+        held = self._monotonic() < self._held_back_until
         self._held_back_until = self._monotonic() + HELD_BACK_SECONDS
         if not held:
             log.info("retention waits while a cluster takes back its messages", whose=whose)
@@ -147,8 +153,8 @@ class Maintenance:
 
     @property
     def held_back(self) -> bool:
-        """Whether retention waits for a cluster that takes back its messages."""
-        return self._monotonic() < self._held_back_until and self._has_room()
+        """Whether retention waits: for a cluster that takes back its messages, or for states of subscriptions."""
+        return self.waits() or (self._monotonic() < self._held_back_until and self._has_room())
 
     def _has_room(self) -> bool:
         return self._store.pressure() <= 1 - HOLD_ROOM_MIN
@@ -246,7 +252,7 @@ class Maintenance:
 
     async def _expire(self, topic: Topic) -> None:
         ttl_seconds = topic.policies.effective.message_ttl_seconds
-        if ttl_seconds is not None:
+        if ttl_seconds is not None and not self.waits():
             for subscription in _durable(topic):
                 await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
 
@@ -293,23 +299,30 @@ class Maintenance:
             topic.writing.quota_exceeded = None
             return
         backlogs = [await self._backlog(topic, each, sized=quota.bytes_max is not None) for each in _durable(topic)]
+        if (at := topic.holds.positions.get(HOLDER)) is not None:
+            backlogs.append(await self._backlog_after(topic, HOLDER, at, sized=quota.bytes_max is not None))
         decision = backlog_quota.decide(quota, backlogs, self._wall_clock_ms())
-        for eviction in decision.evictions:
+        for eviction in () if self.waits() else decision.evictions:
             await self._evict(topic, eviction)
         if decision.publishes is not topic.writing.quota_exceeded:
             log.info("backlog quota", topic=topic.name, publishes=decision.publishes and decision.publishes.value)
         topic.writing.quota_exceeded = decision.publishes
 
     async def _backlog(self, topic: Topic, subscription: Subscription, *, sized: bool) -> Backlog:
-        needed_after = subscription.cursor.needed_after()
+        return await self._backlog_after(topic, subscription.name, subscription.cursor.needed_after(), sized=sized)
+
+    async def _backlog_after(self, topic: Topic, name: str, needed_after: Position, *, sized: bool) -> Backlog:
         oldest = self._store.block_spans(topic.topic_id, needed_after, blocks_max=1)
         size_bytes = 0
         if sized:
             sizes = await self._sizes_of(topic)
             size_bytes = sizes.size_bytes - self._bytes_through(topic, sizes, needed_after)
-        return Backlog(subscription.name, size_bytes, oldest[0].publish_time_ms if oldest else None)
+        return Backlog(name, size_bytes, oldest[0].publish_time_ms if oldest else None)
 
     async def _evict(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
+        if eviction.subscription == HOLDER:
+            await self._evict_held(topic, eviction)
+            return
         subscription = topic.subscriptions.get(eviction.subscription)
         if subscription is None:
             return
@@ -317,12 +330,7 @@ class Maintenance:
         if isinstance(eviction, EvictOlder):
             await self._move_over_older(topic, subscription, eviction.published_before_ms)
         else:
-            left, reached = eviction.size_bytes, subscription.cursor.needed_after()
-            async for block in self._blocks(topic, reached):
-                if left <= 0:
-                    break
-                left -= block.size_bytes
-                reached = block.last
+            reached = await self._past(topic, subscription.cursor.needed_after(), eviction.size_bytes)
             await subscription.moves.consume_through(reached)
         log.warning(
             "backlog quota: messages were evicted",
@@ -331,6 +339,31 @@ class Maintenance:
             before=str(before),
             after=str(subscription.cursor.mark_delete),
         )
+
+    async def _evict_held(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
+        """Keep less for subscriptions whose states were not told."""
+        before = topic.holds.positions[HOLDER]
+        if isinstance(eviction, EvictOlder):
+            reached = await topic.reading.position_at_time(eviction.published_before_ms, after=before)
+        else:
+            reached = await self._past(topic, before, eviction.size_bytes)
+        if HOLDER in topic.holds.positions:
+            topic.holds.positions[HOLDER] = max(before, reached)
+        log.warning(
+            "backlog quota: messages were evicted that were kept for states of other clusters",
+            topic=topic.name,
+            before=str(before),
+            after=str(reached),
+        )
+
+    async def _past(self, topic: Topic, after: Position, size_bytes: int) -> Position:
+        """Return the end of the blocks above ``after`` that have at least ``size_bytes`` together."""
+        async for block in self._blocks(topic, after):
+            if size_bytes <= 0:
+                break
+            size_bytes -= block.size_bytes
+            after = block.last
+        return after
 
     async def _retain(self, topic: Topic) -> None:
         self._came_bytes.pop(topic.topic_id, None)

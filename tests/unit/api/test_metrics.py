@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ STATUS: dict[str, Any] = {
         "segments": {"live_bytes": 1, "free_bytes": 2, "dead_bytes": 3}, "disk": {"free_bytes": 9, "full": "it is"},
     },
     "run": {"id": "r1", "twins": [{"id": "r2"}, {"id": "r2"}]},
+    "start": {"how": "reclaimed", "nobody_asked": False, "first_at_ms": int(time.time() * 1000), "unasked": {"b": ""}},
+    "stores": {"b": {"store": "2", "since_ms": int(time.time() * 1000), "earlier": ["1"]}},
+    "states": {"clusters": {"b": "", "c": ""}},
     "deduplication": {"shared_names": 1, "other_content": 2, "hidden_differing": 3},
     "clients": {"connections": 1, "accepted": 2},
     "failover": {"epoch": 3, "fenced": False, "serves": ["eu-west"], "producers": "open"},

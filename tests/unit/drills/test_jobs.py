@@ -56,7 +56,7 @@ def test_several_runs_have_directories_of_their_own() -> None:
         "kill-primary-mark-delete",
     ]
     every = plan_jobs(replace(OPTIONS, scenario="all"))[0]
-    assert len({job.setting.out_dir for job in every}) == len(every) == 12
+    assert len({job.setting.out_dir for job in every}) == len(every) == 13
     assert [len(make_topology(job.setting).clusters) for job in every if job.scenario.name == "mesh-lose-one"] == [3]
 
 
@@ -70,10 +70,17 @@ def test_of_all_scenarios_those_that_the_topology_cannot_have_are_left_out_and_n
     jobs, left_out = plan_jobs(replace(OPTIONS, scenario="all", links="one-way"))
     names = {job.scenario.name for job in jobs}
     assert {"kill-primary", "partition", "move"} <= names
-    assert {line.partition(":")[0] for line in left_out} == {"kill-each", "planned", "failback", "mesh-lose-one"}
+    assert {line.partition(":")[0] for line in left_out} == {
+        "kill-each",
+        "lost-disk",
+        "planned",
+        "failback",
+        "mesh-lose-one",
+    }
     _, left_out = plan_jobs(replace(OPTIONS, scenario="all", topology_file=file))
-    assert len(left_out) == 1
-    assert left_out[0].startswith(f"mesh-lose-one: {file}: links: no three clusters")
+    assert len(left_out) == 2
+    assert left_out[0].startswith("lost-disk: --scenario lost-disk removes a data directory")
+    assert left_out[1].startswith(f"mesh-lose-one: {file}: links: no three clusters")
 
 
 def test_a_database_that_is_not_the_drills_is_not_stopped(tmp_path: Path) -> None:

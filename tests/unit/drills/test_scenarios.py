@@ -22,6 +22,7 @@ from replicator.drills.scenarios.steps import (
     Disturb,
     FailOver,
     Kill,
+    LoseDisk,
     Move,
     Phase,
     Role,
@@ -53,7 +54,7 @@ def test_what_is_broken_is_repaired_before_the_end(scenario: Scenario, seed: int
             case Confirmed(to):
                 assert share < to <= 1
                 share = to
-            case Kill(role):
+            case Kill(role) | LoseDisk(role):
                 assert role not in killed
                 killed.add(role)
             case Start(role):
@@ -79,9 +80,10 @@ def test_a_scenario_says_what_its_steps_need(scenario: Scenario) -> None:
     steps = steps_of(scenario)
     kinds = {type(step) for step in steps}
     roles = {role for step in steps for role in (getattr(step, "role", None), getattr(step, "to", None))}
-    assert (Need.OWN_WORKERS in scenario.needs) == bool(kinds & {Kill, Start, Disturb, StopDatabases})
+    assert (Need.OWN_WORKERS in scenario.needs) == bool(kinds & {Kill, LoseDisk, Start, Disturb, StopDatabases})
     assert (Need.LINK_FAULTS in scenario.needs) == (Disturb in kinds)
     assert (Need.DATABASES in scenario.needs) == (StopDatabases in kinds)
+    assert (Need.OWN_STORES in scenario.needs) == (LoseDisk in kinds)
     assert (Need.THREE_CLUSTERS in scenario.needs) == (Role.BYSTANDER in roles)
     assert scenario.moves_everybody == (FailOver in kinds)
     moves_back = any(getattr(step, "to", None) is Role.PRIMARY for step in steps)

@@ -1,0 +1,139 @@
+"""Settings of other clusters, as this cluster keeps them for a cluster that loses its disk.
+
+Invariants (DESIGN §3): 11, rows and stores of a cluster are limited; 13, kept settings are whole, because each message
+is one transaction, and they are replaced only as :mod:`.state` says.
+
+Table ``kept_settings``: the key ``cluster NUL store NUL`` has the head in JSON. Followed by a hash of kind and name, it
+has one row, as ``[kind, name, text]`` in JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import lmdb
+import structlog
+
+from replicator.engine.cluster_settings.state import (
+    KeptState,
+    Key,
+    SettingsHead,
+    Told,
+    Verdict,
+    changed_digest,
+    digest_of,
+    dropped,
+    judge,
+)
+from replicator.engine.errors import EngineError
+from replicator.engine.log.store import Store
+from replicator.engine.log.writer import Writer
+
+TABLE: Final = "kept_settings"
+ROWS_MAX: Final = 100_000
+"""Most rows of one cluster's settings: 10,000 topics with policies and permissions of their own, five times."""
+CLUSTERS_MAX: Final = 100
+"""Most clusters whose settings are kept; a topology has far fewer."""
+_HASH_BYTES: Final = 16
+_END: Final = b"\xff" * (_HASH_BYTES + 1)
+
+log = structlog.get_logger(__name__)
+
+
+class SettingsRefused(EngineError):
+    """Settings of another cluster are malformed, or there are too many of them."""
+
+
+class KeptSettings:
+    """Settings of other clusters in one store. All methods run on the engine's event loop."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+        self._one_by_one = asyncio.Lock()
+        self.heads: dict[tuple[str, str], SettingsHead] = {}
+        """By cluster and store, the version that is kept."""
+        with store.env.begin(db=store.tables[TABLE]) as txn:
+            cursor = txn.cursor()
+            more = cursor.first()
+            while more:
+                prefix = bytes(cursor.key())
+                head = SettingsHead.of_json(json.loads(bytes(cursor.value())))
+                self.heads[head.cluster, head.store] = head
+                more = cursor.set_range(prefix + _END)
+
+    def of(self, cluster: str) -> list[SettingsHead]:
+        """Return the versions that are kept of a cluster, one for each of its stores."""
+        return [head for (name, _), head in self.heads.items() if name == cluster]
+
+    def states(self, cluster: str) -> list[KeptState]:
+        """Return all settings that are kept of a cluster."""
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            return [KeptState(head, _read(txn, head)) for head in self.of(cluster)]
+
+    async def take(self, told: Told) -> Verdict:
+        """Keep what a cluster told about its own settings, in one transaction.
+
+        Raises :class:`SettingsRefused`, and errors of the store; nothing was changed then.
+        """
+        async with self._one_by_one:
+            head = told.head
+            key = head.cluster, head.store
+            kept = self.heads.get(key)
+            verdict = judge(kept, told)
+            if verdict is not None or told.changes is None:
+                return verdict or Verdict.WHOLE
+            prefix = _prefix(head)
+            cleared: list[tuple[str, bytes]] = [(TABLE, prefix)] if told.base is None else []
+            if told.base is None:
+                rows = {name: text for name, text in told.changes.items() if text is not None}
+                if digest_of(rows) != head.digest:
+                    raise SettingsRefused(f"the settings of {head.cluster} are not those that their digest names")
+                if len(rows) > ROWS_MAX:
+                    raise SettingsRefused(f"{head.cluster} has {len(rows)} settings; at most {ROWS_MAX} are kept")
+            elif changed_digest(told.base, self._before(head, list(told.changes)), told.changes) != head.digest:
+                return Verdict.WHOLE
+            if kept is None and len({name for name, _ in self.heads} | {head.cluster}) > CLUSTERS_MAX:
+                raise SettingsRefused(f"settings of more than {CLUSTERS_MAX} clusters are not kept")
+            gone = dropped(self.of(head.cluster), head)
+            cleared += [(TABLE, _prefix(self.heads[head.cluster, store])) for store in gone]
+            writes: list[tuple[str, bytes, bytes | None]] = [(TABLE, prefix, json.dumps(head.as_json()).encode())]
+            for (kind, name), text in told.changes.items():
+                value = None if text is None else json.dumps([str(kind), name, text]).encode()
+                writes.append((TABLE, prefix + _hash((kind, name)), value))
+            await self._writer.put_many(writes, cleared=cleared)
+            for store in gone:
+                del self.heads[head.cluster, store]
+            self.heads[key] = head
+            log.info("settings of a cluster kept", of=head.cluster, version=head.version, rows=len(told.changes))
+            return Verdict.KEPT
+
+    def _before(self, head: SettingsHead, keys: Sequence[Key]) -> dict[Key, str | None]:
+        prefix = _prefix(head)
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            stored = {key: txn.get(prefix + _hash(key)) for key in keys}
+        return {key: None if row is None else json.loads(bytes(row))[2] for key, row in stored.items()}
+
+
+def _prefix(head: SettingsHead) -> bytes:
+    return f"{head.cluster}\0{head.store}\0".encode()
+
+
+def _hash(key: Key) -> bytes:
+    return blake2b(f"{key[0]}\0{key[1]}".encode(), digest_size=_HASH_BYTES).digest()
+
+
+def _read(txn: lmdb.Transaction, head: SettingsHead) -> dict[Key, str]:
+    prefix = _prefix(head)
+    found: dict[Key, str] = {}
+    cursor: Any = txn.cursor()
+    more = cursor.set_range(prefix + b"\0" * _HASH_BYTES)
+    while more and bytes(cursor.key()).startswith(prefix):
+        kind, name, text = json.loads(bytes(cursor.value()))
+        found[kind, name] = text
+        more = cursor.next()
+    return found

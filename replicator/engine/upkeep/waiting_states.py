@@ -1,0 +1,76 @@
+"""Rule for a store whose messages were taken back: what is kept until other clusters tell its subscriptions. Pure.
+
+A new store has messages before it has subscriptions. Without a subscription nothing holds back retention, and what a
+subscription has not consumed would go. So other clusters are asked for the states of subscriptions.
+
+Invariant (DESIGN §3): 5, nothing is trimmed that a subscription may need whose state was not told.
+
+1. For :data:`SILENT_SECONDS` each other cluster counts, afterwards only one that answered. A cluster that is away must
+   not fill the disk.
+2. While one of these has not told its states, nothing is trimmed, expired or evicted, for ``seconds_max`` at most.
+3. After that, expiry goes on. Nothing is trimmed that was there, until the clusters in question have told their
+   states. It counts against the backlog quota, like the backlog of a subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Final
+
+SILENT_SECONDS: Final = 60.0
+"""Time in which a cluster that is starting too has to answer for the first time."""
+HOLDER: Final = "states of other clusters"
+"""Name of the holder of a topic's log in place of subscriptions whose states were not told."""
+
+
+class Kept(Enum):
+    """Part of the log that is kept for subscriptions that were not told."""
+
+    EVERYTHING = "everything"
+    """Nothing is trimmed, expired or evicted."""
+    UNTOLD = "untold"
+    """Nothing is trimmed, and what is kept counts against the backlog quota."""
+    NOTHING = "nothing"
+
+
+class WaitingStates:
+    """States of subscriptions that the clusters ``peers`` have to tell, since ``since_ms`` of the wall clock.
+
+    ``told`` are clusters that have told theirs before a restart.
+    """
+
+    def __init__(self, peers: Collection[str], since_ms: int, seconds_max: float, told: Iterable[str] = ()) -> None:
+        self.since_ms = since_ms
+        self._peers = frozenset(peers)
+        self._ms_max = 1000 * seconds_max
+        self._told = set(told)
+        self._heard = set(told)
+
+    def change(self, peers: Collection[str], seconds_max: float) -> None:
+        """Use another topology: a cluster that is not in it any more is not awaited."""
+        self._peers, self._ms_max = frozenset(peers), 1000 * seconds_max
+
+    def heard(self, peer: str) -> None:
+        """Note that ``peer`` answered, though it has not told everything yet."""
+        self._heard.add(peer)
+
+    def told(self, peer: str) -> None:
+        """Note that ``peer`` has told the states of all its subscriptions."""
+        self._heard.add(peer)
+        self._told.add(peer)
+
+    @property
+    def those_told(self) -> list[str]:
+        return sorted(self._told)
+
+    def untold(self, now_ms: int) -> list[str]:
+        """Return the clusters that are awaited at that time."""
+        counted = self._peers if now_ms < self.since_ms + 1000 * SILENT_SECONDS else self._peers & self._heard
+        return sorted(counted - self._told)
+
+    def kept(self, now_ms: int) -> Kept:
+        """Return what is kept at that time."""
+        if not self.untold(now_ms):
+            return Kept.NOTHING
+        return Kept.EVERYTHING if now_ms < self.since_ms + self._ms_max else Kept.UNTOLD

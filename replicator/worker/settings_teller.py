@@ -1,0 +1,291 @@
+"""Tells other workers the policies and permissions of this cluster, and asks for those of a store that was lost.
+
+Invariants (DESIGN §3): 8, a worker that is away delays only itself; 11, one message is under way to each worker.
+
+1. When a row changed, its version is stored, and each other worker is told the changed rows.
+2. A worker whose state is not known is asked first whether it has this version; that costs a few hundred bytes. It gets
+   all rows only if it lacks them. This is so after a start, after a failure, after its link to this cluster opened, and
+   every :data:`LOOK_SECONDS`.
+3. After a new store took back settings, each worker that was silent then is asked once it answers. If it keeps a newer
+   version, that one counts, as long as nobody changed settings here meanwhile; otherwise the status names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.putting_back import put_back, set_digest
+from replicator.engine.cluster_settings.state import Changes, KeptState, Key, Told, Verdict, taken_back
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept, SettingsTold, verdict_of
+from replicator.running.connecting import why_no_answer
+from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session, worker_url
+
+LOOK_SECONDS: Final = 60.0
+"""How often a worker is asked whether it still has the version that it was told."""
+RETRY_SECONDS: Final = 5.0
+TELL_SECONDS_MAX: Final = 30.0
+GATHER_SECONDS: Final = 0.1
+"""Time in which changes are gathered, so that a script that sets many policies causes few messages."""
+
+log = structlog.get_logger(__name__)
+
+
+class NotTold(Exception):
+    """Another worker does not answer, or refuses the settings."""
+
+
+class SettingsTeller:
+    """Tells the settings of ``engine``'s cluster. ``run_id`` names the present start of this worker."""
+
+    def __init__(self, engine: Engine, run_id: str = "") -> None:
+        self.engine = engine
+        self.run_id = run_id
+        self._settling = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._peers: dict[str, _Peer] = {}
+        self._running = False
+        self._task = engine.supervisor.task("settings", "settings of this cluster", self._run)
+        engine.cluster_settings.changed.on_changed = self._changed.set
+
+    async def change(self, addresses: Mapping[str, str]) -> None:
+        """Tell the workers at ``addresses`` from now on, by cluster; this cluster is not among them."""
+        gone = [peer for name, peer in self._peers.items() if addresses.get(name) != peer.address]
+        await asyncio.gather(*(peer.task.stop() for peer in gone))
+        for peer in gone:
+            del self._peers[peer.name]
+        for name, address in addresses.items():
+            if name not in self._peers:
+                self._peers[name] = peer = _Peer(self, name, address)
+                if self._running:
+                    peer.task.start()
+
+    async def start(self) -> None:
+        """Begin to tell. Returns when this cluster's version is known."""
+        with suppress(EngineError):  # it is tried again
+            await self.settle()
+        self._running = True
+        self._task.start()
+        for peer in self._peers.values():
+            peer.task.start()
+
+    async def stop(self) -> None:
+        self._running = False
+        self.engine.cluster_settings.changed.on_changed = lambda: None
+        await asyncio.gather(self._task.stop(), *(peer.task.stop() for peer in self._peers.values()))
+
+    def opened(self, cluster: str) -> None:
+        """Ask ``cluster`` again: its link to this cluster has opened, so it may have started anew."""
+        if (peer := self._peers.get(cluster)) is not None:
+            peer.forget()
+
+    async def settle(self) -> None:
+        """Store the next version if rows changed, and note the changes for each peer. Raises errors of the store."""
+        async with self._settling:
+            changes = await self.engine.cluster_settings.settle()
+            for peer in self._peers.values():
+                peer.add(changes)
+
+    async def whole(self) -> KeptState | None:
+        """Return all settings with their version."""
+        await self.settle()
+        while self.engine.cluster_settings.changed.keys:
+            await self.settle()
+        return self.engine.cluster_settings.state()
+
+    def status(self) -> dict[str, Any]:
+        """Return the version here, what each other worker has of it, and what was taken back at the start."""
+        own, kept = self.engine.cluster_settings, self.engine.kept_settings
+        note = self.engine.store.meta(TAKEN)
+        waits = note is not None and (note["silent"] or note.get("newer"))
+        return {
+            "version": own.version,
+            "told": {name: {"kept": peer.kept, "reason": peer.reason} for name, peer in self._peers.items()},
+            "kept_of": {cluster: max(head.version for head in kept.of(cluster)) for cluster, _ in kept.heads},
+            "taken_back": note if waits or note is None else {**note, "permissions": []},
+        }
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._changed.clear()
+            try:
+                await self.settle()
+            except EngineError as error:
+                log.warning("settings have no version yet", cluster=self.engine.cluster, reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                self._changed.set()
+
+
+class _Peer:
+    """One other worker, with what it has of this cluster's settings."""
+
+    def __init__(self, teller: SettingsTeller, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.reason = ""
+        """Why it was not told; empty if nothing is wrong."""
+        self._teller = teller
+        self._engine = teller.engine
+        self._base: str | None = None
+        """Digest of the settings that it has; None if that is not known."""
+        self._changes: dict[Key, str | None] = {}
+        """Rows that changed since :attr:`_base`."""
+        self._wake = asyncio.Event()
+        self.task = self._engine.supervisor.task("settings", f"settings told to {name}", self._run)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it has the newest version."""
+        own = self._engine.cluster_settings
+        return not own.version or self._base == own.digest
+
+    def forget(self) -> None:
+        self._base = None
+        self._wake.set()
+
+    def add(self, changes: Changes | None) -> None:
+        """Note changed rows, or with None that any row may have changed."""
+        if changes is None:
+            self._base = None
+            self._changes = {}
+        elif self._base is not None:
+            self._changes |= changes
+        if changes is None or changes:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            seconds = LOOK_SECONDS
+            try:
+                await self._tell()
+                await self._ask_if_silent_before()
+                self._note("")
+            except (NotTold, EngineError) as error:
+                self._base = None
+                self._note(str(error))
+                seconds = RETRY_SECONDS
+            with suppress(TimeoutError):
+                async with timeout(seconds):
+                    await self._wake.wait()
+
+    def _note(self, reason: str) -> None:
+        if reason and reason != self.reason:
+            log.info("settings not told", cluster=self._engine.cluster, to=self.name, reason=reason)
+        self.reason = reason
+
+    async def _tell(self) -> None:
+        own = self._engine.cluster_settings
+        if (head := own.head()) is None:
+            return
+        base, changes, self._changes = self._base, self._changes, {}
+        told = Told(head) if base is None or base == head.digest else Told(head, base, changes)
+        verdict = await self._post(told)
+        if verdict is Verdict.WHOLE:
+            whole = await self._teller.whole()
+            if whole is None:
+                return
+            head, self._changes = whole.head, {}
+            verdict = await self._post(Told(head, None, whole.rows))
+        if verdict is not Verdict.KEPT:
+            raise NotTold(
+                f"{self.name} keeps a newer version of this store's settings: this store is an older copy of itself. "
+                "The next change here counts again"
+            )
+        self._base = head.digest
+
+    async def _ask_if_silent_before(self) -> None:
+        """Ask for this cluster's settings if the worker was silent when a new store took back settings."""
+        note: dict[str, Any] | None = self._engine.store.meta(TAKEN)
+        if note is None or self.name not in note["silent"]:
+            return
+        states = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
+        if states is None:
+            raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
+        others = [each for each in states if each.head.store != self._engine.origin_stores.store]
+        taken = taken_back(self._engine.cluster, {self.name: others})
+        silent = [name for name in note["silent"] if name != self.name]
+        if taken.state is None or taken.state.head.version <= note["version"]:
+            await self._engine.remember(TAKEN, {**note, "silent": silent})
+            return
+        newer = {"peer": self.name, "store": taken.state.head.store, "version": taken.state.head.version}
+        if note.get("digest") != set_digest(self._engine):
+            log.warning("a cluster keeps newer settings than were taken back", cluster=self._engine.cluster, **newer)
+            await self._engine.remember(TAKEN, {**note, "silent": silent, "newer": [*note.get("newer", ()), newer]})
+            return
+        await put_back(self._engine, taken, silent=silent)
+        await self._teller.settle()
+
+    async def _post(self, told: Told) -> Verdict:
+        params = {"from": self._engine.cluster}
+        if self._teller.run_id:
+            params["run"] = self._teller.run_id
+        url = f"{worker_url(self.address)}{SETTINGS_ROUTE}"
+        body = await asyncio.to_thread(lambda: json.dumps(SettingsTold(told).as_json()).encode())
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with (
+                timeout(TELL_SECONDS_MAX),
+                worker_session() as session,
+                session.post(url, params=params, data=body, headers=headers) as response,
+            ):
+                answer = json.loads(await response.read())
+                if response.status != 200:
+                    raise NotTold(f"{self.name}: {answer.get('message', response.status)}")
+                return verdict_of(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotTold(f"{self.name} at {self.address}: {why_no_answer(error)}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotTold(f"{self.name} at {self.address}: its answer cannot be read: {error!r:.100}") from None
+
+
+async def ask_settings(
+    addresses: Mapping[str, str], cluster: str, seconds_max: float = TELL_SECONDS_MAX
+) -> dict[str, Sequence[KeptState] | None]:
+    """Return, by other cluster, the settings of ``cluster`` that its worker keeps; None if it gives no valid answer.
+
+    Each worker is asked at its configured address, all at once.
+    """
+    answers = await asyncio.gather(*(_asked(name, at, cluster, seconds_max) for name, at in addresses.items()))
+    return dict(zip(addresses, answers, strict=True))
+
+
+async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> Sequence[KeptState] | None:
+    url = f"{worker_url(address)}{SETTINGS_ROUTE}"
+    try:
+        async with (
+            timeout(seconds_max),
+            worker_session() as session,
+            session.get(url, params={"cluster": cluster}) as response,
+        ):
+            body = await response.read()
+            if response.status != 200:
+                raise NotTold(f"status {response.status}: {body[:200]!r}")  # noqa: TRY301 - one place logs all reasons
+            kept = SettingsKept.of_json(json.loads(body))
+            if kept.cluster != name:
+                raise NotTold(f"cluster {kept.cluster!r} answers there")  # noqa: TRY301 - see above
+            return kept.states
+    except (
+        aiohttp.ClientError,
+        OSError,
+        TimeoutError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        NotTold,
+    ) as error:
+        log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))
+        return None

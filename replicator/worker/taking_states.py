@@ -1,0 +1,334 @@
+"""Taking the states of replicated subscriptions from other clusters, for a worker whose store is new or was restored.
+
+Links bring these states too, but only behind all messages that they copy. Consumers that connect before would get
+messages again that were acknowledged.
+
+Invariants (DESIGN §3): 5 and 6, a state is merged as if a link had brought it; 8, a cluster that is away delays only
+what is kept for it; 11, so many questions to one cluster are under way.
+
+1. Before clients are served, each other cluster is asked, for :data:`FIRST_SECONDS` at most.
+2. A topic that is not here is made if a link brings messages for it. Messages that come later find the state.
+3. A cluster that does not answer is asked again. Until it has told its states, messages are kept
+   (:mod:`replicator.engine.upkeep.waiting_states`).
+
+The row :data:`ROW` in the table ``meta`` says for which store this began, when, and who has told. It ends with the last
+one, so that a restart asks nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+from replicator.engine.log.link_frame import PROTOCOL_VERSION
+from replicator.engine.restored import restored_mark
+from replicator.engine.upkeep.waiting_states import HOLDER, Kept, WaitingStates
+from replicator.peering.comparing import STATES_ROUTE, TOPICS_MAX
+from replicator.running.connecting import why_no_answer
+from replicator.running.timeouts import timeout
+from replicator.security.asking import worker_session, worker_url
+from replicator.sync.service import SubscriptionSync
+from snapshots.ack_vector import from_data
+from snapshots.actions import ApplyUpdate
+from snapshots.errors import InvalidPosition
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.starts import from_data as starts_of
+
+ROW: Final = "waits for states"
+FIRST_SECONDS: Final = 5.0
+"""Longest time for which a start waits for other clusters. They answer in it unless they have thousands of topics."""
+FIRST_PAUSE_SECONDS: Final = 0.1
+"""Pause before a cluster that is starting too is asked again."""
+RETRY_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
+ASK_SECONDS_MAX: Final = 30.0
+AT_ONCE_MAX: Final = 16
+"""Questions to one cluster that are under way."""
+NAMED_MAX: Final = 1_000
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, InvalidPosition)
+
+log = structlog.get_logger(__name__)
+
+
+class NotTaken(Exception):
+    """A cluster does not answer, or its answer cannot be read."""
+
+
+class PeerStarts(NotTaken):
+    """A cluster's worker answers that it is starting."""
+
+
+class TakingStates:
+    """Takes states from the other clusters' workers at ``addresses``, by cluster, for ``engine``."""
+
+    def __init__(
+        self, engine: Engine, sync: SubscriptionSync, addresses: Mapping[str, str], seconds_max: float
+    ) -> None:
+        self._engine = engine
+        self._sync = sync
+        self.addresses = dict(addresses)
+        self._seconds_max = seconds_max
+        self.waiting: WaitingStates | None = None
+        """States that are awaited; None if none are."""
+        self._store: list[str] = []
+        self._reasons: dict[str, str] = {}
+        self._starting: set[str] = set()
+        """Clusters whose workers answered last that they are starting."""
+        self._told: set[tuple[str, str]] = set()
+        """Topic and name of each subscription that a cluster told."""
+        self._task = engine.supervisor.task("states", "states of subscriptions", self._run, until_done=True)
+
+    def begin(self) -> None:
+        """Decide whether states are awaited. Call this before anything is trimmed, and before clients are served."""
+        row = self._engine.store.meta(ROW)
+        mark = restored_mark(self._engine.store)
+        store = [self._engine.origin_stores.store, "" if mark is None else mark.restore_id]
+        if row is None and mark is None and self._engine.topics():
+            return  # a store that was in use before there was such a row
+        if row is not None and row["store"] == store and row["done"]:
+            return
+        if not self.addresses or not self._sync.exact:
+            return
+        begun = row is not None and row["store"] == store
+        since_ms = row["since_ms"] if begun else self._engine.writer.wall_clock_ms()
+        told = row["told"] if begun else ()
+        self.waiting = WaitingStates(self.addresses, since_ms, self._seconds_max, told)
+        self._store = store
+        self._engine.maintenance.waits = lambda: self._kept() is Kept.EVERYTHING
+        for topic in self._engine.topics():
+            topic.holds.positions[HOLDER] = topic.log.trimmed
+
+    async def first_try(self) -> None:
+        """Ask each cluster, for :data:`FIRST_SECONDS` at most. A cluster that is starting too is asked again."""
+        if self.waiting is None:
+            return
+        with suppress(TimeoutError):
+            async with timeout(FIRST_SECONDS):
+                await asyncio.gather(*map(self._take_from, self.waiting.untold(self._now_ms())))
+                while self._starting:
+                    await asyncio.sleep(FIRST_PAUSE_SECONDS)
+                    await asyncio.gather(*map(self._take_from, list(self._starting)))
+        await self._note()
+        self._task.start()
+
+    async def stop(self) -> None:
+        await self._task.stop()
+
+    def change(self, addresses: Mapping[str, str], seconds_max: float) -> None:
+        """Use the addresses and the time of another topology."""
+        self.addresses, self._seconds_max = dict(addresses), seconds_max
+        if self.waiting is not None:
+            self.waiting.change(addresses, seconds_max)
+
+    def status(self) -> dict[str, Any] | None:
+        """Return who has not told yet and what is kept; None if nothing is awaited."""
+        if self.waiting is None:
+            return None
+        now_ms = self._now_ms()
+        return {
+            "since_ms": self.waiting.since_ms,
+            "kept": self.waiting.kept(now_ms).value,
+            "clusters": {name: self._reasons.get(name, "") for name in self.waiting.untold(now_ms)},
+            "subscriptions": [
+                {"topic": topic.name, "subscription": name}
+                for topic in self._engine.topics()
+                if HOLDER in topic.holds.positions
+                for name, each in topic.subscriptions.items()
+                if each.durable and (topic.name, name) not in self._told
+            ][:NAMED_MAX],
+        }
+
+    def _now_ms(self) -> int:
+        return self._engine.writer.wall_clock_ms()
+
+    def _kept(self) -> Kept:
+        return Kept.NOTHING if self.waiting is None else self.waiting.kept(self._now_ms())
+
+    async def _run(self) -> None:
+        after_limit = False
+        due = 0.0
+        loop = asyncio.get_running_loop()
+        while self.waiting is not None and (untold := self.waiting.untold(self._now_ms())):
+            if not after_limit and self._kept() is Kept.UNTOLD:
+                after_limit = True
+                log.warning(
+                    "messages stay until other clusters tell the states of subscriptions, and count against quotas",
+                    cluster=self._engine.cluster,
+                    clusters=untold,
+                )
+            if loop.time() >= due:
+                await asyncio.gather(*map(self._take_from, untold))
+                await self._note()
+                due = loop.time() + RETRY_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+        await self._end()
+
+    async def _end(self) -> None:
+        if self.waiting is not None:
+            await self._note(done=True)
+            self.waiting = None
+            self._engine.maintenance.waits = lambda: False
+            for topic in self._engine.topics():
+                topic.holds.positions.pop(HOLDER, None)
+            log.info("the states of subscriptions are complete", cluster=self._engine.cluster)
+
+    async def _note(self, *, done: bool = False) -> None:
+        assert self.waiting is not None
+        told = self.waiting.those_told
+        row = {"store": self._store, "since_ms": self.waiting.since_ms, "told": told, "done": done}
+        with suppress(EngineError):  # then a restart asks again
+            if self._engine.store.meta(ROW) != row:
+                await self._engine.remember(ROW, row)
+
+    # Asking.
+
+    async def _take_from(self, peer: str) -> None:
+        waiting, address = self.waiting, self.addresses.get(peer)
+        if waiting is None or address is None:
+            return
+        try:
+            async with worker_session(at_once_max=AT_ONCE_MAX) as session:
+                asked = _Asked(session, peer, address)
+                names = await asked.topics()
+                waiting.heard(peer)
+                subscribed = [name for part in _parts(names) for name in await asked.replicated(part)]
+                turn = asyncio.Semaphore(AT_ONCE_MAX)
+
+                async def take(name: str) -> None:
+                    async with turn:
+                        await self._take_topic(asked, name)
+
+                await asyncio.gather(*map(take, subscribed))
+        except (NotTaken, EngineError) as error:
+            (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
+            if self._reasons.get(peer) != str(error):
+                log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=str(error))
+            self._reasons[peer] = str(error)
+            return
+        waiting.told(peer)
+        self._starting.discard(peer)
+        self._reasons.pop(peer, None)
+
+    async def _take_topic(self, asked: _Asked, name: str) -> None:
+        topic = self._engine.find(name)
+        if topic is None:
+            if not await asked.has_messages_of(sorted(self._sync.origins(name)), name):
+                return  # such as a copy of a topic that this cluster deleted
+            topic = await self._engine.topic(name, by_link=True)
+        for update in await asked.states(name):
+            await self._sync.merge_told(topic, update)
+            self._told.add((name, update.subscription))
+
+
+class _Asked:
+    """Questions to the worker of one cluster. They raise :class:`NotTaken`."""
+
+    def __init__(self, session: aiohttp.ClientSession, peer: str, address: str) -> None:
+        self._session = session
+        self._peer = peer
+        self._base = worker_url(address)
+
+    async def topics(self) -> list[str]:
+        """Return the names of all its topics."""
+        answer = await self._json("GET", "/replication/v1/topics")
+        try:
+            if answer["cluster"] != self._peer:
+                raise NotTaken(f"{self._base} is cluster {answer['cluster']!r}, and not {self._peer!r}")
+            return [str(row["name"]) for row in answer["topics"]]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from None
+
+    async def replicated(self, names: Sequence[str]) -> list[str]:
+        """Return those topics that have replicated subscriptions."""
+        found: list[str] = []
+        left: Sequence[str] = names
+        while left:
+            answer = await self._json("POST", STATES_ROUTE, body={"topics": list(left), "mappings": False})
+            try:
+                rows = answer["topics"]
+                found += [
+                    name for name, row in rows.items() if any(each["replicated"] for each in row["subscriptions"])
+                ]
+                left = answer["left"] if rows else ()
+            except _UNREADABLE as error:
+                raise self._unreadable(error) from None
+        return found
+
+    async def has_messages_of(self, origins: Sequence[str], name: str) -> bool:
+        """Return whether a topic has messages of one of ``origins``; markers do not count."""
+        query = {"origins": ",".join(origins), "origin": self._peer, "topic": name, "protocol": str(PROTOCOL_VERSION)}
+        if not origins:
+            return False
+        answer = await self._json("GET", "/replication/v1/high-water", query=query)
+        try:
+            marks = answer["topics"].get(name, {})
+            return any(Position.parse(row.get("messages", row["position"])) > BEFORE_ALL for row in marks.values())
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from None
+
+    async def states(self, name: str) -> list[ApplyUpdate]:
+        """Return the states of a topic's replicated subscriptions."""
+        answer = await self._json("GET", "/replication/v1/ack-vectors", query={"topic": name}, or_none=True)
+        try:
+            return [
+                ApplyUpdate(
+                    str(subscription),
+                    int(row["generation"]),
+                    None,
+                    self._peer,
+                    acks=from_data(row["vector"]),
+                    whole=True,
+                    properties={str(key): str(value) for key, value in row.get("properties", {}).items()},
+                    read_compacted=bool(row.get("read_compacted", False)),
+                    starts=starts_of(row.get("starts", {})),
+                )
+                for subscription, row in answer.get("subscriptions", {}).items()
+            ]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> NotTaken:
+        return NotTaken(f"{self._peer} at {self._base}: its answer cannot be read: {error!r:.100}")
+
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        or_none: bool = False,
+    ) -> dict[str, Any]:
+        """Return the answer. With ``or_none``, return nothing if the worker does not find what was asked for."""
+        try:
+            async with (
+                timeout(ASK_SECONDS_MAX),
+                self._session.request(method, f"{self._base}{path}", params=query, json=body) as response,
+            ):
+                read = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotTaken(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
+        if or_none and response.status == 404:
+            return {}
+        if response.status != 200:
+            kind = PeerStarts if response.status == 503 else NotTaken
+            raise kind(f"{self._peer} at {self._base}: status {response.status}: {read[:200].decode(errors='replace')}")
+        try:
+            answer = json.loads(read)
+        except ValueError as error:
+            raise self._unreadable(error) from None
+        if not isinstance(answer, dict):
+            raise NotTaken(f"{self._peer} at {self._base}: its answer is no object")
+        return answer
+
+
+def _parts(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[first : first + TOPICS_MAX] for first in range(0, len(names), TOPICS_MAX)]

@@ -1,0 +1,435 @@
+"""Workers tell each other their policies and permissions, and a new store takes its own back.
+
+Invariants (DESIGN §3): 8, a worker that is away delays nobody; 13, what is not taken back is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from engine_support import TOPIC, DataPlaneServer, eventually, opened
+
+from replicator.api.cluster_settings import settings_routes
+from replicator.api.guarding import GUARD, ROLE
+from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.putting_back import put_back
+from replicator.engine.cluster_settings.state import digest_of, taken_back
+from replicator.engine.engine import Engine
+from replicator.engine.policies import BacklogQuota, PolicyOverrides
+from replicator.engine.topics.grants import Grants
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.peering.cluster_settings import SETTINGS_ROUTE
+from replicator.security.guard import PermissionGuard
+from replicator.security.permissions import Permissions
+from replicator.worker import settings_teller
+from replicator.worker.settings_teller import SettingsTeller, ask_settings
+
+PARTITIONED = "persistent://shop/orders/lines"
+LIMITED = PolicyOverrides({"max_producers": 3, "backlog_quota": BacklogQuota(bytes_max=1_000)})
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_teller, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(settings_teller, "GATHER_SECONDS", 0.01)
+
+
+@dataclass
+class Peer:
+    """An engine that serves the routes, and counts what it was asked."""
+
+    engine: Engine
+    server: DataPlaneServer
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def rows_told(self) -> list[int]:
+        return [len(body["rows"]) for body in self.bodies if body["rows"] is not None]
+
+
+@asynccontextmanager
+async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncIterator[Peer]:
+    server = DataPlaneServer(engine)
+    peer = Peer(engine, server)
+
+    def add(app: web.Application) -> None:
+        if middleware is not None:
+            app.middlewares.append(middleware)
+        app.add_routes(settings_routes())
+
+    server.also = add
+    take = engine.kept_settings.take
+
+    async def taken(told: Any) -> Any:
+        peer.bodies.append({"rows": None if told.changes is None else list(told.changes)})
+        return await take(told)
+
+    engine.kept_settings.take = taken  # type: ignore[method-assign]
+    await server.start()
+    try:
+        yield peer
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def telling(engine: Engine, addresses: Mapping[str, str]) -> AsyncIterator[SettingsTeller]:
+    teller = SettingsTeller(engine)
+    await teller.change(addresses)
+    await teller.start()
+    try:
+        yield teller
+    finally:
+        await teller.stop()
+
+
+async def set_everything(engine: Engine) -> None:
+    """One of each kind of settings."""
+    await engine.catalog.create_namespace("shop/orders", NamespacePolicies(auto_topic_creation=False))
+    topic = await engine.making.create(TOPIC)
+    await topic.policies.set(LIMITED)
+    await engine.partitioned.create(PARTITIONED, 3)
+    await grant(engine, "shop/orders", "clerk", "produce")
+    await grant(engine, TOPIC, "reader", "consume")
+
+
+async def grant(engine: Engine, name: str, role: str, *actions: str) -> None:
+    await engine.catalog.grants.change(name, lambda grants: grants.with_role(role, actions), lambda: None)
+
+
+def grants(engine: Engine) -> dict[str, Grants]:
+    return dict(engine.catalog.grants.all())
+
+
+def has_all(teller: SettingsTeller, peer: str = "eu") -> bool:
+    """Whether a peer has what is set now."""
+    own = teller.engine.cluster_settings
+    settled = not own.version or own.digest == settings_digest(teller.engine)
+    return settled and bool(teller.status()["told"][peer]["kept"])
+
+
+def test_a_cluster_that_sets_nothing_tells_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            opened(tmp_path / "us", "us") as us,
+            opened(tmp_path / "eu", "eu") as eu,
+            serving_settings(eu) as peer,
+        ):
+            await us.topic(TOPIC)
+            async with telling(us, {"eu": peer.server.address}) as teller:
+                await us.topic(TOPIC + "-2")
+                await teller.settle()
+                assert us.cluster_settings.head() is None
+                assert has_all(teller)
+            assert peer.bodies == []
+
+    asyncio.run(main())
+
+
+def test_a_change_is_told_by_itself_and_all_rows_only_to_who_lacks_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            us = await stack.enter_async_context(opened(tmp_path / "us", "us"))
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            await set_everything(us)
+            teller = await stack.enter_async_context(telling(us, {"eu": peer.server.address}))
+            await eventually(lambda: has_all(teller), "all is kept")
+            rows = us.cluster_settings.all_rows()
+            assert peer.rows_told == [len(rows)]
+            await grant(us, TOPIC, "reader")
+            await eventually(lambda: has_all(teller), "the change is kept")
+            assert peer.rows_told == [len(rows), 1]
+            teller.opened("eu")  # its link has opened: it is asked, and has all
+            asked = len(peer.bodies)
+            await eventually(lambda: len(peer.bodies) > asked and has_all(teller), "it was asked")
+            assert peer.rows_told == [len(rows), 1]
+            (kept,) = eu.kept_settings.states("us")
+            assert kept.whole
+            assert kept.rows == us.cluster_settings.all_rows()
+            assert ("grants", TOPIC) not in kept.rows
+            assert grants(eu) == {}, "what is kept of another cluster counts for nobody here"
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_away_is_told_when_it_is_back_and_others_do_not_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            us = await stack.enter_async_context(opened(tmp_path / "us", "us"))
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            away = await stack.enter_async_context(serving_settings(ap))
+            await away.server.stop()
+            await set_everything(us)
+            teller = await stack.enter_async_context(
+                telling(us, {"eu": peer.server.address, "ap": away.server.address})
+            )
+            await eventually(lambda: has_all(teller, "eu"), "the one that is there keeps all")
+            await eventually(lambda: teller.status()["told"]["ap"]["reason"], "the other is named")
+            await away.server.start()
+            await eventually(lambda: has_all(teller, "ap"), "it keeps all once it is there")
+            assert ap.kept_settings.states("us")[0].rows == us.cluster_settings.all_rows()
+
+    asyncio.run(main())
+
+
+def test_a_version_is_never_used_twice_over_restarts_and_a_change_before_one_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "us", "us") as us:
+            await set_everything(us)
+            await us.cluster_settings.settle()
+            first = us.cluster_settings.version
+            assert first > 0
+            await grant(us, "shop", "boss", "admin")  # and the worker ends before anybody settles it
+        async with opened(tmp_path / "us", "us") as us:
+            await us.cluster_settings.settle()
+            second = us.cluster_settings.version
+            assert second > first
+        async with opened(tmp_path / "us", "us") as us:
+            await us.cluster_settings.settle()
+            assert us.cluster_settings.version == second
+
+    asyncio.run(main())
+
+
+def test_every_kind_of_change_is_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "us", "us") as us:
+            await set_everything(us)
+            own = us.cluster_settings
+            await own.settle()
+
+            async def differs() -> None:
+                before = own.version
+                changes = await own.settle()
+                assert changes
+                assert own.version > before
+                assert own.digest == settings_digest(us)
+
+            await us.catalog.create_tenant("new")
+            await differs()
+            await us.catalog.create_namespace("new/space")
+            await differs()
+            await us.catalog.set_namespace("new/space", NamespacePolicies(auto_partitions=2))
+            await differs()
+            await grant(us, "new/space", "x", "produce")
+            await differs()
+            await us.catalog.delete_namespace("new/space")
+            await differs()
+            await us.catalog.delete_tenant("new")
+            await differs()
+            topic = us.find(TOPIC)
+            assert topic is not None
+            await topic.policies.set(None)
+            await differs()
+            await topic.policies.set(LIMITED)
+            await differs()
+            await us.deleting.delete(TOPIC)
+            await differs()
+            await us.partitioned.create(PARTITIONED + "-2", 2)
+            await differs()
+            await us.partitioned.delete(PARTITIONED + "-2")
+            await differs()
+            await us.catalog.delete_namespace("shop/orders", force=True)
+            await differs()
+            assert await own.settle() == {}
+
+    asyncio.run(main())
+
+
+def settings_digest(engine: Engine) -> str:
+    return digest_of(engine.cluster_settings.all_rows())
+
+
+def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            addresses = {"eu": peer.server.address}
+            await grant(eu, "theirs", "stranger", "admin")
+            async with opened(tmp_path / "us", "us") as us, telling(us, addresses) as teller:
+                await set_everything(us)
+                await teller.settle()
+                await eventually(lambda: has_all(teller), "all is kept")
+                before, rows = us.cluster_settings.version, us.cluster_settings.all_rows()
+            async with opened(tmp_path / "us-new", "us") as us:
+                answers = await ask_settings(addresses, "us")
+                note = await put_back(us, taken_back("us", answers), ["shop/orders", "shop/unknown"])
+                assert us.cluster_settings.all_rows() == rows
+                assert note["missing"] == ["shop/unknown"]
+                assert note["silent"] == []
+            async with opened(tmp_path / "us-new", "us") as us, telling(us, addresses) as teller:
+                assert us.cluster_settings.all_rows() == rows, "it is durable"
+                assert us.cluster_settings.version > before
+                await eventually(lambda: has_all(teller), "the new store tells its own")
+                assert [head.store for head in eu.kept_settings.of("us")] == [us.origin_stores.store]
+                topic = us.find(TOPIC)
+                assert topic is not None
+                assert topic.policies.own == LIMITED
+                assert us.partitioned.count(PARTITIONED) == 3
+                assert not us.catalog.namespace("shop/orders").auto_topic_creation
+
+    asyncio.run(main())
+
+
+def test_a_store_that_began_empty_does_not_wipe_out_what_is_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            addresses = {"eu": peer.server.address}
+            for name in ("us", "us-empty"):
+                async with opened(tmp_path / name, "us") as us, telling(us, addresses) as teller:
+                    await grant(us, name, "role", "produce")
+                    await teller.settle()
+                    await eventually(partial(has_all, teller), "it is kept")
+            assert len(eu.kept_settings.of("us")) == 2
+            (states,) = (await ask_settings(addresses, "us")).values()
+            taken = taken_back("us", {"eu": states})
+            assert taken.state is not None
+            assert ("grants", "us-empty") in taken.state.rows, "the newest counts"
+            assert ("grants", "us") not in taken.state.rows, "and nothing is merged into it"
+
+    asyncio.run(main())
+
+
+def test_a_silent_cluster_is_asked_later_and_its_newer_version_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            away = await stack.enter_async_context(serving_settings(ap))
+            addresses = {"eu": peer.server.address, "ap": away.server.address}
+            async with opened(tmp_path / "us", "us") as us:
+                async with telling(us, addresses) as teller:
+                    await grant(us, "shop", "old", "produce")
+                    await teller.settle()
+                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
+                async with telling(us, {"ap": away.server.address}) as teller:
+                    await grant(us, "shop", "old")
+                    await grant(us, "shop", "new", "produce")
+                    await teller.settle()
+                    await eventually(lambda: has_all(teller, "ap"), "one keeps the newer version")
+            await away.server.stop()
+            async with opened(tmp_path / "us-new", "us") as us:
+                note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")))
+                assert note["silent"] == ["ap"]
+                assert list(grants(us)["shop"].roles) == ["old"]
+                async with telling(us, addresses) as teller:
+                    status = teller.status()["taken_back"]
+                    assert status["permissions"] == ["shop"], "they are shown while a cluster is silent"
+                    await away.server.start()
+                    await eventually(lambda: list(grants(us)["shop"].roles) == ["new"], "the newer version counts")
+                    await eventually(lambda: not us.store.meta(TAKEN)["silent"], "nobody is silent any more")
+                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "all know it")
+                assert [len(each.kept_settings.of("us")) for each in (eu, ap)] == [1, 1]
+
+    asyncio.run(main())
+
+
+def test_a_newer_version_that_comes_too_late_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            away = await stack.enter_async_context(serving_settings(ap))
+            addresses = {"ap": away.server.address}
+            async with opened(tmp_path / "us", "us") as us, telling(us, addresses) as teller:
+                await grant(us, "shop", "old", "produce")
+                await teller.settle()
+                await eventually(lambda: has_all(teller, "ap"), "it is kept")
+            await away.server.stop()
+            async with opened(tmp_path / "us-new", "us") as us:
+                note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")), ["shop/a"])
+                assert note["missing"] == ["shop/a"]
+                async with telling(us, addresses) as teller:
+                    await grant(us, "shop", "operator", "produce")
+                    await teller.settle()
+                    await away.server.start()
+                    await eventually(lambda: teller.status()["taken_back"].get("newer"), "the newer version is named")
+                    assert list(grants(us)["shop"].roles) == ["operator"]
+
+    asyncio.run(main())
+
+
+def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_path: Path) -> None:
+    roles = {"shop": {"worker": frozenset({"replicate"})}}
+    guard = PermissionGuard(lambda: Permissions(lambda name: Grants(), roles), lambda: ())
+
+    @web.middleware
+    async def asked_by_worker(request: web.Request, handler: Any) -> web.StreamResponse:
+        request[ROLE], request[GUARD] = "worker", guard
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            us = await stack.enter_async_context(opened(tmp_path / "us", "us"))
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            peer = await stack.enter_async_context(serving_settings(eu, asked_by_worker))
+            await grant(us, "shop", "clerk", "produce")
+            teller = await stack.enter_async_context(telling(us, {"eu": peer.server.address}))
+            await eventually(lambda: has_all(teller), "it may replicate all of it")
+            await grant(us, "bank", "clerk", "produce")
+            await eventually(lambda: "bank" in teller.status()["told"]["eu"]["reason"], "it may not tell of more")
+            assert ("grants", "bank") not in eu.kept_settings.states("us")[0].rows
+            assert (await ask_settings({"eu": peer.server.address}, "us"))["eu"] is not None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("source", "body", "status"),
+    [
+        ("us", {"head": None}, 400),
+        ("us", [], 400),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": 0, "digest": "0" * 32}}, 400),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "x" * 32}}, 400),
+        ("us", {"head": {"cluster": "ap", "store": "s", "version": 1, "digest": "0" * 32}}, 409),
+        ("eu", {"head": {"cluster": "eu", "store": "s", "version": 1, "digest": "0" * 32}}, 409),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["grants"]]}, 400),
+        (
+            "us",
+            {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "b", "c"]]},
+            400,
+        ),
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
+    tmp_path: Path, source: str, body: Any, status: int
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "eu", "eu") as eu, serving_settings(eu) as peer, ClientSession() as session:
+            url = f"http://{peer.server.address}{SETTINGS_ROUTE}"
+            async with session.post(url, params={"from": source}, json=body) as response:
+                assert response.status == status, await response.text()
+            assert eu.kept_settings.heads == {}
+            async with session.get(url) as response:
+                assert response.status == 400
+
+    asyncio.run(main())
+
+
+def test_an_earlier_version_answers_that_it_keeps_nothing_that_is_known(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "eu", "eu") as eu:
+            server = DataPlaneServer(eu)
+            await server.start()
+            assert (await ask_settings({"eu": server.address, "gone": "127.0.0.1:9"}, "us")) == {
+                "eu": None,
+                "gone": None,
+            }
+            await server.stop()
+
+    asyncio.run(main())

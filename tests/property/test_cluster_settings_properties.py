@@ -1,0 +1,118 @@
+"""Peers keep, and a new store takes back, one whole version of a cluster's settings, in whatever order they were told.
+
+Invariants (DESIGN §3): 13, nothing is taken back that no version had; permissions are never merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.engine.cluster_settings.state import (
+    STORES_MAX,
+    KeptState,
+    Key,
+    Kind,
+    Rows,
+    SettingsHead,
+    Told,
+    Verdict,
+    changed_digest,
+    digest_of,
+    dropped,
+    judge,
+    rows_from_json,
+    rows_to_json,
+    taken_back,
+)
+
+KEYS = st.tuples(st.sampled_from([*map(str, Kind), "a kind of later versions"]), st.sampled_from("abc"))
+ROWS = st.dictionaries(KEYS, st.sampled_from(["", "{}", "x", "y"]))
+CLUSTERS = ["us", "eu"]
+STORES = ["one", "two", "three"]
+
+
+def state(cluster: str, store: str, version: int, rows: Rows, **earlier: int) -> KeptState:
+    return KeptState(SettingsHead(cluster, store, version, digest_of(rows), earlier), rows)
+
+
+STATES = st.builds(state, st.sampled_from(CLUSTERS), st.sampled_from(STORES), st.integers(1, 9), ROWS)
+
+
+@given(ROWS, ROWS)
+def test_a_digest_that_follows_changes_is_that_of_the_whole(before: Rows, after: Rows) -> None:
+    changes = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
+    had = {key: before.get(key) for key in changes}
+    assert changed_digest(digest_of(before), had, changes) == digest_of(after)
+    assert (digest_of(before) == digest_of(after)) == (before == after)
+
+
+@given(st.dictionaries(KEYS, st.one_of(st.none(), st.text(max_size=3))))
+def test_rows_are_read_as_they_were_told(rows: dict[Key, str | None]) -> None:
+    assert rows_from_json(rows_to_json(rows)) == rows
+
+
+@given(st.lists(STATES), ROWS)
+def test_a_peer_keeps_the_newest_version_of_a_store_and_never_a_mixture(told: list[KeptState], rows: Rows) -> None:
+    kept: dict[str, KeptState] = {}
+    for each in told:
+        mine = kept.get(each.head.store)
+        head = None if mine is None else mine.head
+        # changes count only on top of the settings that they were made from
+        other = Told(each.head, digest_of({**rows, ("policies", "only here"): "x"}), each.rows)
+        if head is None or head.version < each.head.version:
+            assert judge(head, other) is Verdict.WHOLE
+            assert judge(head, Told(each.head)) is Verdict.WHOLE
+            assert judge(head, Told(each.head, None, each.rows)) is None
+            kept[each.head.store] = each
+        else:
+            assert judge(head, Told(each.head, None, each.rows)) in (Verdict.KEPT, Verdict.NEWER)
+    for store, each in kept.items():
+        versions = [other.head.version for other in told if other.head.store == store]
+        assert each.whole
+        assert each.head.version == max(versions)
+
+
+@given(st.lists(STATES, max_size=12), st.dictionaries(st.sampled_from(STORES), st.integers(0, 9)))
+def test_settings_are_dropped_only_where_a_later_store_knows_them(
+    kept: list[KeptState], earlier: dict[str, int]
+) -> None:
+    heads = list({each.head.store: each.head for each in kept}.values())
+    head = SettingsHead("us", "new", 10, digest_of({}), earlier)
+    for store in dropped(heads, head):
+        version = next(each.version for each in heads if each.store == store)
+        assert version <= earlier.get(store, -1)
+
+
+@given(st.integers(1, 3 * STORES_MAX))
+def test_the_number_of_kept_stores_is_limited_and_the_newest_versions_stay(count: int) -> None:
+    heads = [SettingsHead("us", f"store-{number}", number + 1, digest_of({})) for number in range(count)]
+    head = SettingsHead("us", "new", 1, digest_of({}))
+    gone = dropped(heads, head)
+    assert len(heads) - len(gone) + 1 <= STORES_MAX or not gone
+    assert gone == [each.store for each in heads[: len(gone)]]
+    assert count + 1 - len(gone) == min(count + 1, STORES_MAX)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.one_of(st.none(), st.lists(STATES))), st.booleans())
+def test_a_new_store_takes_back_one_whole_version_of_its_own_cluster(
+    answers: dict[str, list[KeptState] | None], damage: bool
+) -> None:
+    if damage:  # what a peer keeps is not all of it
+        answers = {
+            peer: None if states is None else [replace(each, rows={("grants", "all"): "x"}) for each in states]
+            for peer, states in answers.items()
+        }
+    taken = taken_back("us", answers)
+    told = [each for states in answers.values() for each in states or () if each.head.cluster == "us" and each.whole]
+    assert taken.silent == tuple(sorted(peer for peer, states in answers.items() if states is None))
+    if not told:
+        assert taken.state is None
+        return
+    assert taken.state in told
+    assert taken.state in (answers[taken.peer] or ())
+    assert taken.state.head.version == max(each.head.version for each in told)
+    for store, version in taken.earlier.items():
+        assert version <= taken.state.head.version, f"a newer version of {store} is not known"

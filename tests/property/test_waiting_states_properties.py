@@ -1,0 +1,57 @@
+"""Nothing goes that a subscription may need whose state was not told, whatever clusters do in whatever order.
+
+Invariant (DESIGN §3): 5.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.engine.upkeep.waiting_states import SILENT_SECONDS, Kept, WaitingStates
+
+PEERS = ("a", "b", "c")
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["heard", "told"]), st.sampled_from(PEERS), st.integers(0, 200_000)), max_size=12
+)
+
+
+@given(EVENTS, st.integers(0, 900), st.integers(0, 1_000_000), st.booleans())
+def test_all_is_kept_while_an_answering_cluster_has_not_told_and_only_for_so_long(
+    events: list[tuple[str, str, int]], seconds_max: int, more_ms: int, restarted: bool
+) -> None:
+    waiting, now_ms = WaitingStates(PEERS, 0, seconds_max), 0
+    heard: set[str] = set()
+    told: set[str] = set()
+    for what, peer, ms in events:
+        now_ms += ms
+        heard.add(peer)
+        if what == "told":
+            told.add(peer)
+            waiting.told(peer)
+        else:
+            waiting.heard(peer)
+    now_ms += more_ms
+    if restarted:  # who told is remembered; who only answered is asked again
+        waiting, heard = WaitingStates(PEERS, 0, seconds_max, waiting.those_told), set(told)
+    awaited = (set(PEERS) if now_ms < 1000 * SILENT_SECONDS else heard) - told
+    kept = waiting.kept(now_ms)
+    assert waiting.untold(now_ms) == sorted(awaited)
+    assert (kept is Kept.NOTHING) == (not awaited)
+    if awaited:
+        assert kept is (Kept.EVERYTHING if now_ms < 1000 * seconds_max else Kept.UNTOLD)
+    for peer in PEERS:
+        waiting.told(peer)
+    assert waiting.kept(now_ms) is Kept.NOTHING
+
+
+def test_a_cluster_that_left_the_topology_is_not_awaited() -> None:
+    waiting = WaitingStates(PEERS, 0, 600)
+    for peer in PEERS:
+        waiting.heard(peer)
+    waiting.told("a")
+    waiting.told("b")
+    assert waiting.kept(500_000) is Kept.EVERYTHING
+    assert waiting.kept(700_000) is Kept.UNTOLD
+    waiting.change(["a", "b"], 600)
+    assert waiting.kept(700_000) is Kept.NOTHING
