@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help venv docs reference drill compare test e2e pictures lint bench versions soak fuzz peers helm-test proto lock metrics-page clean
+.PHONY: help venv docs reference drill compare test e2e pictures lint bench versions soak histories fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -56,6 +56,9 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
+
+histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails
+	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1)
 
 fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris

@@ -361,10 +361,9 @@ class World:
         self.model.failed_back(to)
 
     async def lose_disk(self, *, at: str) -> None:
-        """Kill a worker, delete its directory, and take back what other clusters have of it."""
+        """Kill a worker, delete its directory, and start it: it takes back what other clusters have of it."""
         await self.kill(at=at)
         shutil.rmtree(self.regions.path / f"data-{at}")
-        await self._command("backup", "reclaim", "-c", at)
         self.model.disk_lost(at)
         await self.start(at=at)
 
