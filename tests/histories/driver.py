@@ -9,12 +9,8 @@ import asyncio
 import json
 import random
 import shutil
-import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -23,90 +19,39 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import forked_commands
-from failover_support import Deployment
 from postgres_support import databases_of, served_postgres, traversable_directory
 
-from histories.model import Model, Shape, Subscription, Violation
-from histories.steps import NAMED, TYPES, is_replicated
+from histories.clients import (
+    CHUNK_BYTES,
+    FIRST_SECONDS,
+    NAMESPACE,
+    POLL_SECONDS,
+    ClusterClients,
+    Deduplicating,
+    Regions,
+)
+from histories.model import Shape, Subscription, Violation
+from histories.steps import NAMED, is_replicated
 from replicator.client import (
     Client,
-    CompressionType,
     Consumer,
-    ConsumerType,
-    InitialPosition,
     Message,
     MessageId,
     PulsarException,
     Reader,
     Timeout,
 )
-from replicator.client.errors import ChunkMissing, UnknownError
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import load_topology
 
-NAMESPACE: Final = "public/default"
-FIRST_SECONDS: Final = 0.3
-"""How long a consumer waits for the first message, where there may be none."""
-NEXT_SECONDS: Final = 0.1
-CHUNK_BYTES: Final = 600
 REST_SECONDS: Final = 25.0
 STILL_SECONDS: Final = 0.3
 """Clusters are at rest when nothing moved for so long."""
-REQUEST_SECONDS: Final = 20.0
-"""No request of a client or an operator may take longer."""
-POLL_SECONDS: Final = 0.03
 
 
-class Regions(Deployment):
-    """Workers with deduplication on or off."""
-
-    deduplication = False
-
-    def stop_one(self, name: str) -> None:
-        """Stop a worker by SIGTERM, and wait for its end."""
-        process = self._processes.pop(name)
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise Violation(f"{name} did not stop within 20 s") from None
-
-    def ask(self, name: str, method: str, path: str, body: Any = None) -> Any:
-        """Return what a worker answers, read as JSON; None for an empty answer."""
-        data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(self.url(name, path), data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(asked, timeout=REQUEST_SECONDS) as response:
-            content = response.read()
-        return json.loads(content) if content.strip() else None
-
-    def write(self, links: str, file: str = "topology.yaml") -> Path:
-        path = super().write(links, file)
-        if self.deduplication:
-            path.write_text(path.read_text() + "policies: {deduplication: true}\n")
-        return path
-
-
-class Deduplicating(Regions):
-    """Workers with deduplication on."""
-
-    deduplication = True
-
-
-class World:
+class World(ClusterClients):
     """The clusters of one history, their clients, and the model."""
-
-    def __init__(self, shape: Shape, regions: Regions, *, deduplication: bool, name: str = "h") -> None:
-        self.shape, self.regions = shape, regions
-        self.model = Model(shape, deduplication=deduplication)
-        self._name = name
-        """Part of the names of its topics. So histories can share clusters, one after the other."""
-        self._clients: dict[str, Client] = {}
-        self._producers: dict[tuple[str, str, str], Any] = {}
-        self._number = 0
-        self._asked_again: set[Consumer] = set()
-        """Consumers that got an incomplete message. Such a message comes again, with what was sent behind it."""
 
     # Publishing.
 
@@ -521,121 +466,6 @@ class World:
             return  # no cluster has any of these topics
         if report.findings:
             raise Violation(f"verify finds {report.findings[:5]}")
-
-    # Asking.
-
-    def _known(self, topic: str, name: str, at: str) -> Subscription:
-        found = self.model.find(topic, name, at, replicated=is_replicated(name))
-        assert found is not None
-        return found
-
-    def _full(self, topic: str) -> str:
-        return f"persistent://{self._path(topic)}"
-
-    def _path(self, topic: str) -> str:
-        return f"{NAMESPACE}/{self._name}-{topic}"
-
-    def _uid(self, at: str) -> str:
-        self._number += 1
-        return f"{at}{self._number}"
-
-    def _client(self, at: str) -> Client:
-        if at not in self._clients:
-            self._clients[at] = Client(self.regions.client_url(at), operation_timeout_seconds=REQUEST_SECONDS)
-        return self._clients[at]
-
-    async def _producer(self, at: str, topic: str, how: str) -> Any:
-        key = (at, topic, how)
-        if key not in self._producers:
-            more: dict[str, Any] = {"batching_enabled": how == "batch"}
-            if how == "chunks":
-                more |= {"chunking_enabled": True, "chunk_max_message_size": CHUNK_BYTES}
-            if how == "compressed":
-                more["compression_type"] = CompressionType.ZSTD
-            making = self._client(at).create_producer(self._full(topic), **more)
-            self._producers[key] = await self._in_time(making, f"a producer of {topic} at {at}")
-        return self._producers[key]
-
-    async def _consumer(self, at: str, topic: str, name: str, *, earliest: bool) -> Consumer:
-        making = self._client(at).subscribe(
-            self._full(topic),
-            name,
-            ConsumerType[TYPES[name.partition("-")[2]]],
-            initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
-            replicate_subscription_state_enabled=is_replicated(name),
-            negative_ack_redelivery_delay_ms=50,
-            ack_receipt_enabled=True,
-            acknowledgement_group_time_ms=0,
-        )
-        made = await self._in_time(making, f"a consumer of {topic} {name} at {at}")
-        assert isinstance(made, Consumer)
-        return made
-
-    async def _receive(self, consumer: Consumer, count: int, *, first_seconds: float = FIRST_SECONDS) -> list[Message]:
-        got: list[Message] = []
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + first_seconds
-        while len(got) < count and (left := deadline - loop.time()) > 0:
-            try:
-                more = await consumer.receive_many(count - len(got), timeout_millis=max(1, int(left * 1000)))
-            except ChunkMissing:  # skipping counts entries: it may leave the end of a message
-                self._asked_again.add(consumer)
-                continue
-            if not more:
-                break
-            got += more
-            deadline = loop.time() + NEXT_SECONDS
-        return got
-
-    async def _leave(self, at: str) -> None:
-        """Close the clients of a worker that is about to go, or has gone."""
-        await self._forget_producers(at, close=False)
-        client = self._clients.pop(at, None)
-        if client is not None:
-            with suppress(PulsarException, TimeoutError):
-                await asyncio.wait_for(client.close(), 2.0)
-
-    async def _forget_producers(self, at: str, *, close: bool = True) -> None:
-        for key in [key for key in self._producers if key[0] == at]:
-            producer = self._producers.pop(key)
-            if close:
-                with suppress(PulsarException):
-                    await producer.close()
-
-    async def _in_time(self, awaitable: Any, what: str) -> Any:
-        try:
-            return await asyncio.wait_for(awaitable, REQUEST_SECONDS)
-        except TimeoutError:
-            raise Violation(f"{what} did not end within {REQUEST_SECONDS:.0f} s") from None
-        except Timeout as error:
-            raise Violation(f"{what} did not end: {error}") from error
-        except UnknownError as error:
-            raise Violation(f"{what}: {error}") from error
-
-    async def _until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + REQUEST_SECONDS
-        while not await condition():
-            if time.monotonic() > deadline:
-                raise Violation(f"{what} did not end within {REQUEST_SECONDS:.0f} s")
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _admin(self, at: str, method: str, path: str, *, allow: tuple[int, ...] = ()) -> Any:
-        return await self._ask(at, method, f"/admin/v2/persistent/{path}", allow=allow)
-
-    async def _ask(self, at: str, method: str, path: str, body: Any = None, *, allow: tuple[int, ...] = ()) -> Any:
-        """Return the JSON that a worker answers; None for an answer with a status in ``allow``."""
-        try:
-            return await asyncio.to_thread(self.regions.ask, at, method, path, body)
-        except urllib.error.HTTPError as error:
-            if error.code in allow:
-                return None
-            raise Violation(f"{method} {path} at {at}: {error.code} {error.read()[:300]!r}") from None
-        except TimeoutError:
-            raise Violation(f"{method} {path} at {at} did not end") from None
-
-    async def close(self) -> None:
-        for at in list(self._clients):
-            await self._leave(at)
 
 
 def _uid(message: Message) -> str:
