@@ -154,6 +154,8 @@ class Model:
         """The cluster confirmed these messages: every subscription that exists must get them."""
         found = self.topic(topic)
         for uid in uids:
+            if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
+                continue
             found.sent[uid].confirmed = True
             for subscription in self.of_topic(topic):
                 if not subscription.deleted:
