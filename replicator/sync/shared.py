@@ -47,5 +47,5 @@ class Shared:
 
 
 def monotonic_ms() -> int:
-    """The clock that the cores are given."""
+    """Return the reading of the clock that the cores use."""
     return time.monotonic_ns() // 1_000_000
