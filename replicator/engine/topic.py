@@ -143,7 +143,7 @@ class Topic:
 
     @property
     def busy(self) -> str | None:
-        """Return in words how many producers and consumers are connected; None if there are none."""
+        """Text that says how many producers and consumers are connected; None if there are none."""
         producers, consumers = self.producers.connected, self.subscriptions.consumers
         if not consumers and not producers:
             return None

@@ -154,7 +154,7 @@ class Maintenance:
 
     @property
     def held_back(self) -> bool:
-        """Return whether retention waits for a cluster that takes back its messages, or for states of subscriptions."""
+        """Whether retention waits for a cluster that takes back its messages, or for states of subscriptions."""
         return self.waits() or (self._monotonic() < self._held_back_until and self._has_room())
 
     def _has_room(self) -> bool:

@@ -116,7 +116,7 @@ class Dispatcher(ABC):
 
     @property
     def wake_at_ms(self) -> int | None:
-        """Return the wall-clock time at which to ask again although nothing happened; None if never."""
+        """Wall-clock time at which to ask again although nothing happened; None if never."""
         return None
 
     @property
