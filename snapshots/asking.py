@@ -1,14 +1,15 @@
-"""When a cluster asks for snapshots, of one topic (DESIGN 4.2, docs/adr/0068). Pure.
+"""Times at which a cluster requests snapshots of one topic (DESIGN 4.2, docs/adr/0068). Pure.
 
 It serves invariants 7 (an idle topic gets no markers) and 8 (whoever does not answer delays nobody for ever).
 
-1. Who published asks, or who cannot wait for who did. Between two requests lies an interval. All topics of a worker
-   share a budget of requests, :class:`~snapshots.pacing.SnapshotBudget`. A topic waits for its turn, but no longer than
-   :meth:`~snapshots.pacing.SnapshotBudget.age_ms_max`, and no longer than :data:`MESSAGES_MAX` messages.
+1. The cluster that published asks. Another cluster asks if it cannot wait for that. Between two requests lies an
+   interval. All topics of a worker share a budget of requests, :class:`~snapshots.pacing.SnapshotBudget`. A topic waits
+   for its turn, but no longer than :meth:`~snapshots.pacing.SnapshotBudget.age_ms_max`, and no longer than
+   :data:`MESSAGES_MAX` messages.
 2. Messages of a peer that asks by itself are *uncovered* until an answer of each cluster that we could ask covers them.
    We wait for these answers. If the peer does not ask in time (:func:`patience_ms`), or not all have answered in time
    after it asked, we ask.
-3. What a cluster has said covers what is here until the next message comes. So nobody asks what all know.
+3. A cluster's answer covers all messages here until the next message comes. So no cluster asks for what all know.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It serves invariant 5: a position is looked up only in mappings that an answer proved.
 
-1. A mapping is of use from when it is made: it goes to the peer's table, and to the index.
+1. A mapping is used from the moment when it is made: it goes to the peer's table, and to the index.
 2. The local snapshot that keeps it for a restart waits for the mappings of the other peers that answer, for one
    interval at most. So in a mesh of N clusters a round of answers has one local snapshot in each, and not N - 1. If a
    cluster stops before, these mappings are lost, and later ones take their place.

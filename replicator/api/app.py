@@ -87,8 +87,8 @@ def make_app(
     ``linked_sources`` are the links that may append here, and ``link_opened`` is called when one of them does.
     ``addresses`` are those at which clients reach the clusters. ``allowed`` returns the names by which the worker is
     called, and the pages that may use it. ``audit`` gets operators' changes. ``guarding`` identifies requests.
-    ``limits`` counts the requests and connections of each client. ``metrics`` returns how many topics and subscriptions
-    have series.
+    ``limits`` counts the connections and other resources of each client. ``metrics`` returns how many topics and
+    subscriptions have series.
     """
     limits = limits or ClientLimits()
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])

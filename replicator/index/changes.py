@@ -1,4 +1,4 @@
-"""What the services of a worker report to the index: noted at once, written later (:mod:`replicator.index.writer`).
+"""Changes that services of a worker report to the index: noted at once, written later (:mod:`replicator.index.writer`).
 
 Invariants (DESIGN §3): 9, whoever reports never waits for the database; 11, what is noted is bounded.
 

@@ -1,4 +1,4 @@
-"""The copy state machine of one link: what to read next, and what may be in flight. Pure; no clock, no I/O.
+"""State machine of one link's copying: it decides what to read next and what may be in flight. Pure; no clock, no I/O.
 
 Invariants (DESIGN §3): 2, each entry is copied at most once and in the end once: the destination decides, this
 machine only starts where the destination's high-water marks are; 3, blocks of an origin are sent in log order;

@@ -1,4 +1,4 @@
-"""How a link talks to its destination: one long-lived connection with frames one way and answers the other.
+"""Connection of a link to its destination: one long-lived connection with frames one way and answers the other.
 
 It begins as an HTTP request, and is upgraded (:mod:`replicator.links.frame_streams`); with an end of the version before
 the frames are the request's body (:mod:`replicator.links.posted_frames`). Frames are those of

@@ -484,6 +484,6 @@ class TopicSync:
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:
-    """Nobody waits for it."""
+    """Take the exception of a failed save, for which nobody waits, so that asyncio does not log it."""
     if not saving.cancelled():
         saving.exception()

@@ -1,6 +1,6 @@
-"""What differs between two topologies, which workers can take it while they run, and what tells topologies apart.
+"""Differences between two topologies, the workers that can take them over while they run, and digests of topologies.
 
-Pure. Owns the words in which ``plan``, ``apply`` and a worker's log say what changes.
+Pure. This module owns the words in which ``plan``, ``apply`` and a worker's log say what changes.
 
 1. Clusters are compared by name, links by their key (``A>B`` or ``A>B#name``), everything else field by field, in the
    form in which it stands in the file. Order means nothing, but among the links of one pair: there the first that lets
@@ -234,8 +234,10 @@ def _without_places(said: Any) -> Any:
 
 
 def portable_text(topology: Topology) -> str:
-    """The topology as YAML that may be shown and read elsewhere: no passwords, and directories that lie beneath the
-    file's are given from there."""
+    """Return the topology as YAML that may be shown and read elsewhere.
+
+    It has no passwords. Directories below the file's are relative to it.
+    """
     beside = None if topology.path is None else topology.path.absolute().parent
     clusters = []
     shown = masked(topology)

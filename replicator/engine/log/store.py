@@ -432,14 +432,14 @@ class Store(TopicRows):
         return found
 
     def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:
-        """The last position before the first message above ``after`` that was published at ``published_ms`` or later.
+        """Return the last position before the first message above ``after`` published at ``published_ms`` or later.
 
         1. Blocks that their origin wrote before that time are passed over by their headers.
         2. In the first that is not, entries are told apart by the publish time that their producer gave.
         3. If all of that block's are before, the next block is looked into; at most :data:`REFINE_ENTRIES_MAX` entries.
 
         So no message that was published at that time or later is passed over, whatever the links mixed in.
-        ``after`` if nothing is before. Costs a header for each block in between.
+        The result is ``after`` if no message is before. The cost is a header for each block in between.
         """
         reached, decoded = after, 0
         with self.reading_blocks() as txn:

@@ -1,4 +1,4 @@
-"""What stands between a producer and the log: the checks of its entries, and the gate of the backlog quota.
+"""Steps between a producer and the log: the checks of its entries, and the gate of the backlog quota.
 
 Every entry is checked for its frame, checksum and metadata, its size, and, where it is a chunk, its place among the
 chunks. A batch must have room for as many messages as it says, and its first message must be readable: reading all 100

@@ -1,4 +1,4 @@
-"""What tenants, namespaces and topics there are, in memory. Pure.
+"""Index of all tenants, namespaces and topics, in memory. Pure.
 
 Invariants: names are kept sorted, so a look-up is O(log n) and a listing costs what it lists; what consumers can
 subscribe to is always the partitioned topics by their base names, and the topics that are no partition of one of

@@ -117,7 +117,7 @@ class OriginStores:
         self._writer = writer
         self._loaded = loaded
         self._rows: dict[int, dict[str, _CopyRow]] = {}
-        """By topic id and origin."""
+        """Rows about copies, by topic id and origin."""
         self._own_deleted: dict[str, dict[int, Position]] = {}
         """For each topic, the lives that this cluster itself deleted."""
         self._forgotten: _Writes = []

@@ -1,4 +1,4 @@
-"""What a new region is to have when it has joined, and what of it is still missing there. Pure.
+"""Goals of a backfill: the state that a new region must have when it has joined, and what it still lacks. Pure.
 
 It serves invariants 2 (everything that the source had) and 5, 6 (what is acknowledged there is acknowledged here too,
 and nothing is waited for that a newer generation took back).

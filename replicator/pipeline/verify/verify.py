@@ -71,9 +71,9 @@ POLL_SECONDS: Final = 0.5
 WORKING: Final = frozenset({"", "copying", "idle", "paused"})
 """States of links that need no remark, or that are remarked on elsewhere."""
 LOOKS: Final = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
-"""When topics whose acknowledgements differ are compared again, as shares of the settling time. A topic that lacks
-something is compared as often, at once, if more of it was trimmed meanwhile: its markers may be trimmed every second,
-and one look at it may take as long on a busy machine."""
+"""Times at which topics with different acknowledgements are compared again, as shares of the settling time. A topic
+that lacks messages is compared as often, without a pause, if more of it was trimmed meanwhile. Its markers may be
+trimmed every second, and one comparison may take as long on a busy machine."""
 PROBES_MAX: Final = 200
 """Most positions that are looked up in the exact mapping. Each takes a millisecond."""
 GONE_NAMED_MAX: Final = 20

@@ -1,8 +1,8 @@
-"""What every dispatcher does: consumers, permits, and what is out and not acknowledged. Pure; the time is passed in.
+"""Base of all dispatchers: consumers, permits, and entries that were sent and not acknowledged. Pure.
 
-A dispatcher decides which consumer gets which entry; the shell around it reads, sends and saves. The shell asks what
-to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each subscription type is
-one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
+The time is passed in. A dispatcher decides which consumer gets which entry; the shell around it reads, sends and saves.
+The shell asks what to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each
+subscription type is one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
 
 What holds for all of them:
 

@@ -1,4 +1,4 @@
-"""What is wrong with the entries of some cells, as several clusters have them. Pure; vectorised over all of them.
+"""Faults in the entries of some cells, found by comparing several clusters. Pure; vectorised over all entries.
 
 Copies are the same bytes everywhere, so an entry is compared by its identity and its block's checksums:
 

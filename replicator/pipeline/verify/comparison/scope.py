@@ -1,4 +1,4 @@
-"""What is compared, and what is excused: pure values that go to every task.
+"""Scope of a comparison, and the differences that it excuses: pure values that go to every task.
 
 A cluster's copy of an origin's messages has three kinds of holes that are no loss, all known from the cluster itself:
 
