@@ -52,7 +52,7 @@ class Origins:
         self._high_waters = dict(store.high_waters(topic_id))
         self._message_vector = store.message_vector(topic_id, self._high_waters)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
-        """For each origin, the ranges that were read since its last hole."""
+        """For each origin, the cached ranges that links left out. A new hole drops them."""
         self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
         self._between: Position | None = None

@@ -154,7 +154,7 @@ class PublishRequest(Request):
     numbered: Sequence[Numbered] | None = None
     """Numbers for deduplication, one for each entry; None if deduplication is off."""
     stored: Sequence[bool] | None = None
-    """Whether each entry is stored, which duplicates are not; None if all are stored."""
+    """For each entry, whether it is stored, which a duplicate is not; None if all entries are stored."""
     known_new: bool = False
     """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
     turn: Turn | None = None
