@@ -30,7 +30,7 @@ from snapshots.position_set import PositionSet
 PART_BYTES_TARGET: Final = 1024 * 1024
 """A marker is an entry, and an entry has a limit of about 5 MiB."""
 BITMAP_POSITIONS_MAX: Final = 1 << 22
-"""From the first to the last of one bitmap on the wire: at most 64 containers of 8 kB each."""
+"""Most positions between the first and the last of one bitmap on the wire: at most 64 containers of 8 kB each."""
 _RANGE_BYTES: Final = 48
 _BATCH_BYTES: Final = 24
 
@@ -40,7 +40,7 @@ Range = tuple[Position, Position]
 
 @dataclass(slots=True)
 class OriginAcks:
-    """What is acknowledged of one origin's messages. Ranges ascend and are disjoint."""
+    """Acknowledged positions of one origin's messages. Ranges ascend and are disjoint."""
 
     incarnation: int
     """The newest life of the topic at the origin that the claimant knows."""
@@ -73,7 +73,7 @@ class OriginAcks:
         self.batches = {at: indexes for at, indexes in self.batches.items() if at <= position}
 
     def covers(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """Return whether the whole entry at ``position`` is acknowledged."""
         at = bisect_left(self.ranges, position, key=lambda each: each[1])  # the first that ends at or above it
         return position in self.positions or (at < len(self.ranges) and self.ranges[at][0] < position)
 
@@ -88,7 +88,7 @@ class AckVector:
     origins: dict[str, OriginAcks] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether anything is acknowledged."""
+        """Return whether anything is acknowledged."""
         return any(self.origins.values())
 
     def merge(self, other: AckVector) -> None:
@@ -103,9 +103,9 @@ class AckVector:
         return AckVector({origin: acks.copy() for origin, acks in self.origins.items()})
 
     def parts(self) -> Iterator[tuple[AckVector, int]]:
-        """Vectors of about :data:`PART_BYTES_TARGET` encoded bytes at most, whose union is this one; at least one.
+        """Yield one or more vectors whose union is this one, of about :data:`PART_BYTES_TARGET` encoded bytes at most.
 
-        Each names all origins, and comes with about its size in bytes.
+        Each vector names all origins, and comes with about its size in bytes.
         """
         part, size = self._empty(), 0
         for origin, acks in self.origins.items():
@@ -122,7 +122,7 @@ class AckVector:
 
 
 def merged_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """The same positions by the fewest ranges, ascending and disjoint."""
+    """Return the positions of ``ranges`` as the fewest ranges, ascending and disjoint."""
     merged: list[Range] = []
     for after, upto in sorted(ranges):
         if upto <= after:
@@ -159,7 +159,7 @@ def without(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` lies in one of ``holes``; both ascend and are disjoint."""
+    """Return the parts of ``ranges`` that lie in one of ``holes``. Both ascend and are disjoint."""
     found: list[Range] = []
     left, wanted = iter(ranges), iter(holes)
     each, hole = next(left, None), next(wanted, None)
@@ -175,7 +175,7 @@ def within(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
 
 
 def union(vectors: Iterable[AckVector]) -> AckVector:
-    """All of them merged; they stay as they are."""
+    """Return all vectors merged into a new one. The given ones do not change."""
     result = AckVector()
     for vector in vectors:
         result.merge(vector)
@@ -183,7 +183,7 @@ def union(vectors: Iterable[AckVector]) -> AckVector:
 
 
 def as_data(vector: AckVector) -> Mapping[str, object]:
-    """The vector for JSON: the same for equal vectors, exact, with runs instead of bitmaps."""
+    """Return the vector for JSON, exact, with runs instead of bitmaps. Equal vectors give equal data."""
     return {
         origin: {
             "incarnation": acks.incarnation,
@@ -222,7 +222,7 @@ def claimed(acks: Mapping[str, Any]) -> list[Range]:
 
 
 def bitmap_pieces(bitmap: BitMap) -> Iterator[BitMap]:
-    """The bitmap in pieces that span :data:`BITMAP_POSITIONS_MAX` at most, compact."""
+    """Yield the bitmap in compact pieces, each of which spans at most :data:`BITMAP_POSITIONS_MAX`."""
     rank = 0
     while rank < len(bitmap):
         low = bitmap[rank]
@@ -233,7 +233,7 @@ def bitmap_pieces(bitmap: BitMap) -> Iterator[BitMap]:
 
 
 def _pieces(acks: OriginAcks) -> Iterator[tuple[OriginAcks, int]]:
-    """The acks in pieces that are small against a part, each with about its encoded bytes."""
+    """Yield the acknowledgements in pieces that are much smaller than a part, each with about its encoded bytes."""
     for each in acks.ranges:
         yield OriginAcks(acks.incarnation, ranges=[each]), _RANGE_BYTES
     for ledger, bitmap in acks.positions.by_ledger():

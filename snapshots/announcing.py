@@ -104,7 +104,7 @@ class _Subscription:
     ask_id: str = ""
     """Question to be asked, for whose answer somebody waits."""
     asked: Mapping[str, str] | None = None
-    """By cluster, its last question that was heard; None if there was none."""
+    """For each cluster, its last question that was heard; None if there was none."""
 
 
 def _unknown(subscription: str) -> Starts:
@@ -156,7 +156,8 @@ class UpdateAnnouncer:
 
     @property
     def due_ms(self) -> int | None:
-        """When what is noted is to be announced; None where nothing is, or while an update is under way."""
+        """Time at which the noted changes are to be announced; None without changes, or while an update is under
+        way."""
         due_ms = self._pace.due_ms
         if self._changed or due_ms is None or not self._coarse:
             return due_ms if self._changed else None
@@ -197,7 +198,7 @@ class UpdateAnnouncer:
         self._note(name, subscription, now_ms)
 
     def on_acknowledged(self, name: str, now_ms: int) -> None:
-        """Something was acknowledged here that the source of acks has ready."""
+        """Note that subscription ``name`` has new acknowledgements that the source of acknowledgements can return."""
         subscription = self._subscriptions.get(name)
         if subscription is not None and self._acks is not None:
             subscription.acknowledged = True
@@ -216,7 +217,8 @@ class UpdateAnnouncer:
                 self._add(name, now_ms)
 
     def on_peers(self, peers: Collection[str], now_ms: int, *, announce_all: bool) -> None:
-        """Other clusters get our markers; with ``announce_all`` some of them know nothing yet."""
+        """Note which clusters get our markers. With ``announce_all``, announce every subscription, as some of them
+        are new."""
         self._peers = peers
         if not peers:
             self._changed.clear()
@@ -235,13 +237,16 @@ class UpdateAnnouncer:
             self._add(name, now_ms)
 
     def note_all(self, now_ms: int) -> None:
-        """What was known of mappings has changed: any subscription may have news."""
+        """Note that any subscription may have news, since the known mappings changed."""
         for name, subscription in self._subscriptions.items():
             self._note(name, subscription, now_ms)
 
     def recall(self, update: SubscriptionUpdate) -> None:
-        """An update of our own stands in the log: what it says was announced. What was asked for since is not: live, it
-        may be seen here only after that."""
+        """Note that the content of ``update``, which is in the log, was announced by this cluster.
+
+        Questions that came since then are not answered by it. While the worker runs, it may be seen here only after
+        them.
+        """
         subscription = self._subscriptions.get(update.subscription)
         if subscription is None or subscription.generation != update.generation or update.deleted:
             return

@@ -1,14 +1,15 @@
-"""When a cluster asks for snapshots, of one topic (DESIGN 4.2, docs/adr/0068). Pure.
+"""Times at which a cluster requests snapshots of one topic (DESIGN 4.2, docs/adr/0068). Pure.
 
 It serves invariants 7 (an idle topic gets no markers) and 8 (whoever does not answer delays nobody for ever).
 
-1. Who published asks, or who cannot wait for who did. Between two requests lies an interval. All topics of a worker
-   share a budget of requests, :class:`~snapshots.pacing.SnapshotBudget`. A topic waits for its turn, but no longer than
-   :meth:`~snapshots.pacing.SnapshotBudget.age_ms_max`, and no longer than :data:`MESSAGES_MAX` messages.
+1. The cluster that published asks. Another cluster asks if it cannot wait for that. Between two requests lies an
+   interval. All topics of a worker share a budget of requests, :class:`~snapshots.pacing.SnapshotBudget`. A topic waits
+   for its turn, but no longer than :meth:`~snapshots.pacing.SnapshotBudget.age_ms_max`, and no longer than
+   :data:`MESSAGES_MAX` messages.
 2. Messages of a peer that asks by itself are *uncovered* until an answer of each cluster that we could ask covers them.
    We wait for these answers. If the peer does not ask in time (:func:`patience_ms`), or not all have answered in time
    after it asked, we ask.
-3. What a cluster has said covers what is here until the next message comes. So nobody asks what all know.
+3. A cluster's answer covers all messages here until the next message comes. So no cluster asks for what all know.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from typing import Final
 from snapshots.pacing import SnapshotBudget
 
 PATIENCE_INTERVALS: Final = 5
-"""A peer whose turn has come asks within an interval and a round trip. After so many, it is not waited for."""
+"""Number of snapshot intervals that a peer has for its request, after its turn came. Then this cluster asks instead."""
 MESSAGES_MAX: Final = 1_000
-"""Messages after which a topic does not wait for its turn any more."""
+"""Number of messages after which a topic requests a snapshot without waiting for its turn."""
 TIMEOUTS_WAITED_MAX: Final = 10
-"""A peer that asks again and again, as messages keep coming, is waited for no longer: some cluster may not hear it."""
+"""Longest wait for a peer that keeps asking while messages keep coming, in timeouts. Some cluster may not receive its
+requests."""
 
 
 def patience_ms(budget: SnapshotBudget, interval_ms: int) -> int:
-    """Return how long a peer that asks is waited for: until its turn has come in its own budget, and some intervals."""
+    """Return how long to wait for a peer that asks by itself: its longest wait in its budget, and some intervals."""
     return budget.age_ms_max(interval_ms) + PATIENCE_INTERVALS * interval_ms
 
 
 class Asking:
-    """Whether to ask, and from when on. ``budget`` is that of all topics of the worker."""
+    """Decision whether and when one topic requests snapshots. All topics of the worker share ``budget``."""
 
     __slots__ = (
         "_budget",
@@ -48,26 +50,30 @@ class Asking:
     def __init__(self, budget: SnapshotBudget) -> None:
         self._budget = budget
         self._turn_ms: int | None = None
-        """Turn in the budget, from when it is first asked for until the request."""
+        """Time that the budget gave for the next request; None if no time was reserved."""
         self._messages = 0
-        """Messages since the last request that nobody else asks about."""
+        """Number of messages since the last request for which no other cluster asks."""
         self._moved = False
-        """Messages came since the last request that nobody else asks about."""
+        """Whether messages came since the last request for which no other cluster asks."""
         self._uncovered: frozenset[str] = frozenset()
-        """Of whom no answer covers what is here."""
+        """Clusters of which no answer covers all messages of this cluster."""
         self._waiting_since_ms = 0
-        """When the first message came that others ask about."""
+        """Time at which the first message came for which another cluster should ask."""
         self._patience_ms = 0
-        """Until when they are waited for."""
+        """Time until which this cluster waits for the request of another cluster."""
         self._requested_ms: int | None = None
 
     @property
     def wanted(self) -> bool:
-        """Whether there is something to ask about."""
+        """Whether a snapshot request is needed, now or later."""
         return self._moved or bool(self._uncovered)
 
     def due_ms(self, now_ms: int, interval_ms: int) -> int:
-        """Return when to ask, if that is wanted. The first call after messages came takes a turn in the budget."""
+        """Return the earliest time at which to request a snapshot, if :attr:`wanted`.
+
+        The first call after new messages reserves that time in the budget. ``interval_ms`` is the shortest time between
+        two requests.
+        """
         earliest_ms = now_ms if self._requested_ms is None else max(now_ms, self._requested_ms + interval_ms)
         if not self._moved:
             return max(earliest_ms, self._patience_ms)
@@ -83,8 +89,8 @@ class Asking:
     ) -> None:
         """Record that ``count`` messages came.
 
-        ``asked`` are the clusters that we could ask. With ``others_ask``, the cluster that published them asks by
-        itself.
+        ``asked`` are the clusters that this cluster can ask. With ``others_ask``, the cluster that published the
+        messages asks by itself.
         """
         if not others_ask:
             self._moved = True
@@ -94,36 +100,40 @@ class Asking:
         self._uncovered = asked
 
     def on_peers(self, asked: frozenset[str], *, ask: bool) -> None:
-        """From now on we could ask these; with ``ask`` we do, since some of them know nothing yet."""
+        """Record that this cluster can now ask the clusters ``asked``. ``ask`` requests a snapshot, since some of them
+        are new."""
         self._uncovered &= asked
         self._moved |= ask
 
     def on_asked(self, now_ms: int, timeout_ms: int) -> None:
-        """A peer has asked."""
+        """Record that a peer requested a snapshot. Wait for the answers for at most ``timeout_ms``."""
         self._patience_ms = min(now_ms + timeout_ms, self._waiting_since_ms + TIMEOUTS_WAITED_MAX * timeout_ms)
 
     def is_uncovered(self, cluster: str) -> bool:
         return cluster in self._uncovered
 
     def on_covered(self, clusters: Collection[str]) -> None:
-        """These have said that they have every message that is here."""
+        """Record that ``clusters`` have every message that this cluster has."""
         if self._uncovered:
             self._uncovered = self._uncovered.difference(clusters)
             if not self._uncovered:
                 self._rest()
 
     def on_request(self, now_ms: int) -> None:
-        """We ask, about all that is here."""
+        """Record that this cluster requests a snapshot for all messages that it has."""
         self._requested_ms = now_ms
         self.on_request_stands(about_all=True)
 
     def on_request_stands(self, *, about_all: bool) -> None:
-        """A request of ours stands in the log after the last message; links carry it after what we published. It is
-        ``about_all`` if others' messages were here, too, when it was decided."""
+        """Record that a request of this cluster is in the log behind the last message. Links carry it behind our
+        messages.
+
+        ``about_all`` says that the request was decided after all messages of other clusters came.
+        """
         self._rest()
         if about_all:
             self._uncovered = frozenset()
 
     def _rest(self) -> None:
-        """Record that there is nothing to ask about until more messages come."""
+        """Record that no request is needed until more messages come."""
         self._moved, self._messages, self._turn_ms = False, 0, None

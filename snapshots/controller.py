@@ -72,10 +72,11 @@ from snapshots.recording import MappingRecorder
 from snapshots.starts import Starts
 
 PENDING_REQUESTS_MAX: Final = 256
-"""Unanswered requests remembered for counting: 30 s of them at 5/s are 150. Past it the oldest counts as timed out."""
+"""Most unanswered requests that are remembered for counting: 30 s of them at 5/s are 150. Beyond it the oldest counts
+as timed out."""
 WAITING_ANSWERS_MAX: Final = 16
-"""Answers of one peer that may wait for a third origin. Past it the newest replaces the one before: the oldest are
-fulfilled first, and the newest covers most."""
+"""Most answers of one peer that wait for a third origin. Beyond it the newest answer replaces the one before. The
+oldest answers are fulfilled first, and the newest covers most."""
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ class SnapshotController:
         self._peers = _others(peers, local)
         self._reachable = _others(reachable_origins, local)
         self._asked = _common(self._peers, self._reachable)
-        """Who answers us."""
+        """Clusters that get the requests of this cluster, and whose answers reach it."""
         self._recorder = MappingRecorder()
         self.stats = ControllerStats()
         self.updates = UpdateAnnouncer(
@@ -130,7 +131,7 @@ class SnapshotController:
 
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
-        """At or above the last message; None while we do not know."""
+        """Position at or above the last message; None if it is not known yet."""
         self._asking = Asking(self._budget)
         self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[SnapshotResponse]] = {}
@@ -140,15 +141,15 @@ class SnapshotController:
     # ---- what the shell may ask -------------------------------------------------------------------------
 
     def mappings(self, peer: str) -> MappingTable:
-        """The mappings for one peer; empty if there are none."""
+        """Return the mappings for ``peer``; an empty table if there are none."""
         return self._recorder.table(peer)
 
     def mapped_peers(self) -> list[str]:
-        """The peers with mappings."""
+        """Return the names of the peers that have mappings."""
         return self._recorder.peers()
 
     def next_deadline(self, now_ms: int) -> int | None:
-        """When to call :meth:`on_tick` next unless an event changes it; None when there is nothing to wait for."""
+        """Return the time of the next :meth:`on_tick`, unless an event changes it; None if nothing is due."""
         if self._waiting_may_end:
             return now_ms
         deadline_ms = self.updates.due_ms
@@ -168,7 +169,10 @@ class SnapshotController:
     # ---- events that are only noted ---------------------------------------------------------------------
 
     def on_append(self, last: Position, *, origin: str | None, messages: int, now_ms: int) -> None:
-        """The log grew up to ``last`` by entries of ``origin`` (None: of any), with so many ``messages``."""
+        """Record that the log grew up to ``last`` by entries of ``origin``, among them ``messages`` messages.
+
+        ``origin`` is None if the entries can be of any origin.
+        """
         before, self._last = self._last, max(self._last, last)
         if origin != self._local and any(self._waiting.values()):
             self._waiting_may_end = True
@@ -195,8 +199,11 @@ class SnapshotController:
         announced: bool = False,
         claims: bool = True,
     ) -> None:
-        """A replicated subscription exists. Peers are told once, unless they know of it (``announced``); nothing of its
-        mark-delete position unless it ``claims`` that all up to there was consumed."""
+        """Record that the replicated subscription ``name`` exists, and tell peers once.
+
+        With ``announced``, peers know of it and are not told. Without ``claims``, not everything up to ``mark_delete``
+        was consumed, and peers are told nothing of that position.
+        """
         self.updates.on_subscription(name, mark_delete, generation, now_ms, announced=announced, claims=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
@@ -209,11 +216,11 @@ class SnapshotController:
         self.updates.on_mark_delete(name, mark_delete, generation, now_ms, local=local)
 
     def on_acknowledged(self, name: str, now_ms: int) -> None:
-        """Something was acknowledged here that the source of acks has ready."""
+        """Record that subscription ``name`` has new acknowledgements that the source of acknowledgements can return."""
         self.updates.on_acknowledged(name, now_ms)
 
     def ask(self, name: str, now_ms: int) -> str:
-        """Ask the other clusters for the whole state of the subscription ``name``. Return the name of the question."""
+        """Ask the other clusters for the whole state of the subscription ``name``. Return the id of the question."""
         ask_id = self._next_id()
         self.updates.ask(name, ask_id, now_ms)
         return ask_id
@@ -236,15 +243,16 @@ class SnapshotController:
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
 
     def on_written(self, now_ms: int) -> None:
-        """A marker of :class:`WriteUpdate` stands in the log, or was refused: the next one may follow."""
+        """Record that a marker of :class:`WriteUpdate` was written or refused, so the next one may follow."""
         self.updates.on_written(now_ms)
 
     def on_settings(self, settings: ControllerSettings) -> None:
-        """Other paces, from now on; what is due already stays due."""
+        """Use ``settings`` from now on. Times that are set already do not change."""
         self._settings = self.updates.settings = settings
 
     def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
-        """Links came or went. A new peer is told of every subscription; what is known of the others stays."""
+        """Record that links were added or removed. Tell a new peer of every subscription, and keep the state of other
+        peers."""
         added = frozenset(peers) - self._peers - {self._local}
         self._peers = _others(peers, self._local)
         self._reachable = _others(reachable_origins, self._local)
@@ -255,17 +263,24 @@ class SnapshotController:
         self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
-        """Take back what was recorded before a restart: each peer's oldest first, before any marker is replayed."""
+        """Load the mappings that were stored before a restart. Call it before any marker is replayed.
+
+        The mappings of each peer come oldest first.
+        """
         self._recorder.restore(mappings)
 
     def trim(self, below: Position) -> None:
-        """No subscription's mark-delete position is below this, or ever will be."""
+        """Forget mappings that are not needed, since the mark-delete positions of all subscriptions stay at or above
+        ``below``."""
         self._recorder.trim(below)
 
     # ---- events that are answered with actions ----------------------------------------------------------
 
     def on_marker(self, position: Position, origin: str, marker: Marker, log: LogState, now_ms: int) -> list[Action]:
-        """A marker of ``origin`` stands in the local log at ``position``; ``log`` is the log at this moment."""
+        """Return the actions for ``marker`` of ``origin``, which is in the local log at ``position``.
+
+        ``log`` is the state of the log at this moment.
+        """
         assert position <= log.lac, f"marker at {position} is past the LAC {log.lac}"
         if origin == self._local:
             self.on_own_marker(position, marker)
@@ -281,7 +296,7 @@ class SnapshotController:
                 return []
 
     def on_tick(self, now_ms: int, log: LogState) -> list[Action]:
-        """Do what is due by the clock; ``log`` is the log at this moment."""
+        """Return the actions that are due at ``now_ms``. ``log`` is the state of the log at this moment."""
         self._expire_pending(now_ms)
         actions: list[Action] = []
         if self._waiting_may_end:
@@ -358,7 +373,11 @@ class SnapshotController:
         return self._on_answer(position, response, log, now_ms)
 
     def _on_answer(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
-        """Three cases: it proves something now; it will once a third origin has come further; it never can."""
+        """Return the actions for the answer of a peer.
+
+        There are three cases: the answer proves a mapping now, it will once a third origin has come further, or it
+        never can.
+        """
         missing = self._missing(response, log)
         # Without a vector nothing is known of third origins (the answer of a broker that does not send one), or there
         # is no message to cover. And a peer with entries of ours that we do not have (we lost our log) proves nothing.
@@ -381,7 +400,7 @@ class SnapshotController:
         return self._record(position if only_us_two else log.lac, response, log, now_ms)
 
     def _missing(self, response: SnapshotResponse, log: LogState) -> set[str]:
-        """The third origins of which the answering cluster had more than our log has."""
+        """Return the third origins of which the answering cluster had more than the local log has."""
         return {
             origin
             for origin, reached in response.vector.items()
@@ -390,7 +409,8 @@ class SnapshotController:
         }
 
     def _has_what_was_lost(self, response: SnapshotResponse, log: LogState) -> bool:
-        """Whether the answering cluster has messages of another origin that our log is past, and never had."""
+        """Return whether the answering cluster has messages of another origin that the local log passed over and never
+        had."""
         return any(
             not log.holds(origin, reached)
             for origin, reached in response.vector.items()
@@ -398,7 +418,7 @@ class SnapshotController:
         )
 
     def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
-        """Record, for each peer, the newest answer that our log has come to dominate."""
+        """Record, for each peer, the newest answer whose vector the local log has reached."""
         self._waiting_may_end = False
         actions: list[Action] = []
         for waiting in self._waiting.values():
@@ -436,7 +456,10 @@ class SnapshotController:
         return [] if snapshot is None else [WriteLocalSnapshot(snapshot)]
 
     def _mapped(self, peer: str, claim: Position) -> Position | None:
-        """How far the peer's copy of a subscription may move that consumed all up to ``claim`` here."""
+        """Return the position up to which ``peer`` may move its copy of a subscription; None without a mapping.
+
+        The subscription consumed everything up to ``claim`` in this cluster.
+        """
         if self._last_message is not None and claim >= self._last_message:
             # Only markers follow, and nobody consumes those.
             claim = max(claim, self._last)
@@ -445,9 +468,9 @@ class SnapshotController:
     # ---- our own markers, seen again --------------------------------------------------------------------
 
     def on_own_marker(self, position: Position, marker: Marker) -> None:
-        """Record that a marker of this cluster stands in the log at ``position``.
+        """Record that a marker of this cluster is in the log at ``position``.
 
-        Live, it says what we know already; after a restart it brings that back.
+        While the worker runs this changes nothing. After a restart it restores what the cluster asked and announced.
         """
         match marker:
             case SnapshotRequest():
@@ -467,16 +490,17 @@ class SnapshotController:
                 self._note_said(marker.position)
 
     def _note_said(self, lac: Position) -> None:
-        """Peers were told what was here up to there."""
+        """Record that peers were told the vector of the log up to ``lac``. A follow-up is not needed if that covers all
+        messages."""
         if self._last_message is not None and self._last_message <= lac:
             self._follow_up_ms = None
 
 
 def _said(log: LogState) -> dict[str, Position]:
-    """Return, by origin, how far its messages are here, with a name of its own for each earlier life.
+    """Return the positions to put into a request or an answer: for each origin, the last message that is here.
 
-    A cluster that lacks an earlier life has no origin of that name and never gets one. So an answer from here proves
-    nothing to that cluster.
+    Each earlier life counts as an origin with a name of its own. A cluster that lacks this life never gets that origin,
+    so an answer from here proves nothing to it.
     """
     return {**_messages(log), **log.earlier_lives}
 
@@ -486,11 +510,13 @@ def _messages(log: LogState) -> dict[str, Position]:
 
 
 def _common(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    """Return what is in both; ``one`` itself if it is all in ``other``, as there is a controller for each topic."""
+    """Return the names that are in both sets. Return ``one`` itself if possible, so that controllers of many topics
+    share it."""
     return one if one <= other else one & other
 
 
 def _others(clusters: Collection[str], local: str) -> frozenset[str]:
-    """Without the local one; a frozenset that lacks it is shared, as there is a controller for each topic."""
+    """Return ``clusters`` without ``local``. A frozenset without ``local`` is returned itself, so that controllers
+    share it."""
     others = frozenset(clusters)
     return others if local not in others else others - {local}

@@ -135,12 +135,12 @@ class SubscriptionsUpdate:
 
 @dataclass(frozen=True, slots=True)
 class FailoverEpoch:
-    """Which cluster serves the clients of which, from this epoch on. See :mod:`replicator.failover.epochs`.
+    """Assignment of serving clusters to home clusters, valid from this epoch on. See :mod:`replicator.failover.epochs`.
 
     ``serving`` holds every home cluster that another one serves; a cluster that is not in it serves itself.
-    ``consumers_kept`` are clusters whose consumers stay though they serve nobody. ``record_id`` is random and tells
-    apart what one writer wrote twice under one number, as after a restore from an old copy. ``at_ms`` is the writer's
-    wall clock; nothing is decided by it.
+    ``consumers_kept`` are clusters whose consumers stay though they serve nobody. ``record_id`` is random. It tells
+    apart two records that one writer wrote under one number, as after a restore from an old copy. ``at_ms`` is the
+    writer's wall clock; nothing is decided by it.
     """
 
     epoch: int
@@ -158,7 +158,7 @@ Marker = SnapshotRequest | SnapshotResponse | LocalSnapshot | SubscriptionsUpdat
 
 
 def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
-    """The marker's type and its payload bytes."""
+    """Return the type of a marker and its payload bytes."""
     message: Message
     match marker:
         case SnapshotRequest():
@@ -410,7 +410,10 @@ def _bitmap_to_wire(bitmap: BitMap) -> bytes:
 
 
 def _bitmap_from_wire(encoded: bytes, span_max: int) -> BitMap:
-    """A bitmap whose members lie within ``span_max`` of each other: what a few bytes can unpack to stays small."""
+    """Return a bitmap whose members lie within ``span_max`` of each other, so that few bytes cannot unpack to many.
+
+    Raises :class:`MarkerCorrupt`.
+    """
     try:
         bitmap = BitMap.deserialize(encoded)
     except (ValueError, IndexError, MemoryError) as error:

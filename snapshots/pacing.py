@@ -23,17 +23,19 @@ from __future__ import annotations
 from typing import Final
 
 GATHER_MS_MAX: Final = 100
-"""The longest that changes are gathered for the sake of what updates cost."""
+"""Longest time for which changes are collected to save updates."""
 QUIET_MS: Final = 4
-"""So long an update takes where nothing else is done. One that takes longer says that the worker is busy."""
+"""Duration of an update on a worker that does nothing else. A longer one shows that the worker is busy."""
 UPDATES_A_SECOND: Final = 200
-"""Updates of all topics of a worker before changes are gathered: a fifth of a core, on both sides together."""
+"""Updates of all topics of a worker per second before changes are collected: a fifth of a core, on both sides together.
+"""
 BURST_UPDATES: Final = 20
-"""Updates that may go at once after a rest."""
+"""Number of updates that may go at once after a pause."""
 SNAPSHOTS_A_SECOND: Final = 20
-"""Snapshots of all topics of a worker before they are thinned. One is four markers in two clusters, so these are 80."""
+"""Snapshots of all topics of a worker per second before they become rarer. One is four markers in two clusters, so 20
+are 80 markers."""
 BURST_SNAPSHOTS: Final = 20
-"""Snapshots that may begin at once after a rest."""
+"""Number of snapshots that may begin at once after a pause."""
 SNAPSHOT_AGE_MS_MAX: Final = 10_000
 """Longest time for which messages wait for a snapshot, at the default interval."""
 SNAPSHOT_AGE_INTERVALS_MAX: Final = 50
@@ -42,11 +44,12 @@ extend the wait beyond :data:`SNAPSHOT_AGE_MS_MAX`."""
 COARSE_SNAPSHOTS_A_SECOND: Final = 200
 """Used instead of :data:`SNAPSHOTS_A_SECOND` where acknowledgements travel as mark-delete positions alone."""
 COARSE_AGE_INTERVALS_MAX: Final = 5
-"""Used instead of :data:`SNAPSHOT_AGE_INTERVALS_MAX` there: an acknowledgement waits for a snapshot, 1 s at most."""
+"""Longest wait in intervals where acknowledgements travel as mark-delete positions alone: 1 s with intervals of 200 ms.
+"""
 
 
 TICK_MS: Final = 20
-"""Time between two ticks of updates and snapshots. At 500 updates a second six topics share one."""
+"""Time between two ticks of updates and snapshots. At 500 updates a second, six topics share one tick."""
 
 
 class Budget:
@@ -62,10 +65,10 @@ class Budget:
         self._tick_ms = tick_ms
         self._burst_ms = burst * self._slot_ms
         self._next_ms = 0.0
-        """When the next one would be due if all were spaced evenly."""
+        """Time at which the next use would be due if all were evenly spaced."""
 
     def reserve(self, earliest_ms: int, latest_ms: int) -> int:
-        """Return the time at which something that is wanted at ``earliest_ms`` may begin.
+        """Return the time at which an update or a snapshot may begin that is wanted at ``earliest_ms``.
 
         If its turn does not come before ``latest_ms``, return the last tick before that.
         """
@@ -76,7 +79,7 @@ class Budget:
         return int(at_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long something that is wanted now would wait for its turn."""
+        """Return how long an update or a snapshot that is wanted now would wait for its turn."""
         return max(0, int(self._next_ms - self._burst_ms) - now_ms)
 
 
@@ -103,13 +106,15 @@ class SnapshotBudget(Budget):
         self._age_intervals_max = SNAPSHOT_AGE_INTERVALS_MAX if exact else COARSE_AGE_INTERVALS_MAX
 
     def age_ms_max(self, interval_ms: int) -> int:
-        """Return how long a topic's messages may wait for a snapshot, if its snapshots are ``interval_ms`` apart where
-        few topics move."""
+        """Return how long a topic's messages may wait for a snapshot.
+
+        ``interval_ms`` is the time between two snapshots of the topic while few topics move.
+        """
         return max(interval_ms, min(SNAPSHOT_AGE_MS_MAX, self._age_intervals_max * interval_ms))
 
 
 class UpdatePace:
-    """Of one topic."""
+    """Times at which one topic announces changes of its subscriptions."""
 
     __slots__ = ("_began_ms", "_budget", "_due_ms", "_not_before_ms", "_under_way")
 
@@ -117,28 +122,28 @@ class UpdatePace:
         self._budget = budget
         self._due_ms = 0
         self._under_way = 0
-        """Markers that were decided and do not stand in the log yet."""
+        """Number of markers that were decided and are not in the log yet."""
         self._began_ms = 0
         self._not_before_ms = 0
 
     @property
     def due_ms(self) -> int | None:
-        """When what has changed is to be announced; None while an update is under way, which will end."""
+        """Time at which the changes are to be announced; None while an update is under way."""
         return None if self._under_way else max(self._due_ms, self._not_before_ms)
 
     def changed(self, now_ms: int, interval_ms: int) -> None:
-        """There is something to announce, and there was nothing before."""
+        """Record the first change after the last update, and reserve a time for its announcement."""
         earliest_ms = max(now_ms, self._not_before_ms)
         self._due_ms = self._budget.reserve(earliest_ms, max(earliest_ms, now_ms + max(GATHER_MS_MAX, interval_ms)))
 
     def began(self, now_ms: int, markers: int, interval_ms: int) -> None:
-        """All that had changed is in so many markers."""
+        """Record that ``markers`` markers announce all changes, and that no update may begin for ``interval_ms``."""
         self._under_way += markers
         self._began_ms = now_ms
         self._not_before_ms = now_ms + interval_ms
 
     def ended(self, now_ms: int) -> None:
-        """One of the markers stands in the log, or was refused."""
+        """Record that one of the announcing markers is in the log or was refused."""
         self._under_way -= 1
         if not self._under_way:
             took_ms = now_ms - self._began_ms

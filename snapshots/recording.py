@@ -2,7 +2,7 @@
 
 It serves invariant 5: a position is looked up only in mappings that an answer proved.
 
-1. A mapping is of use from when it is made: it goes to the peer's table, and to the index.
+1. A mapping is used from the moment when it is made: it goes to the peer's table, and to the index.
 2. The local snapshot that keeps it for a restart waits for the mappings of the other peers that answer, for one
    interval at most. So in a mesh of N clusters a round of answers has one local snapshot in each, and not N - 1. If a
    cluster stops before, these mappings are lost, and later ones take their place.
@@ -21,34 +21,34 @@ from snapshots.position import Position
 
 
 class MappingRecorder:
-    """Tables of all peers, and the mappings that are in no local snapshot yet."""
+    """Snapshot mappings of one topic with all peers, and those of them that no local snapshot in the log has yet."""
 
     __slots__ = ("_covers", "_due_ms", "_recorded_ms", "_tables", "_unwritten")
 
     def __init__(self) -> None:
         self._tables: dict[str, MappingTable] = {}
         self._recorded_ms: dict[str, int] = {}
-        """By peer, when the last mapping was recorded."""
+        """For each peer, the time at which its last mapping was recorded."""
         self._unwritten: dict[str, SnapshotMapping] = {}
-        """By peer, the newest mapping that is in no local snapshot."""
+        """For each peer, its newest mapping that no local snapshot contains."""
         self._covers = True
         self._due_ms = 0
 
     def table(self, peer: str) -> MappingTable:
-        """Return the mappings of one peer; an empty table if there are none."""
+        """Return the mappings of ``peer``; an empty table if there are none."""
         return self._tables.get(peer) or MappingTable()
 
     def peers(self) -> list[str]:
-        """Return the peers with mappings."""
+        """Return the names of the peers that have mappings."""
         return list(self._tables)
 
     @property
     def due_ms(self) -> int | None:
-        """Time at which the next local snapshot is due; None if there is nothing to write."""
+        """Time at which the next local snapshot must be written; None if no mapping waits for one."""
         return self._due_ms if self._unwritten else None
 
     def restore(self, mappings: Iterable[SnapshotMapping]) -> None:
-        """Take back what was recorded before a restart: each peer's oldest first."""
+        """Load the mappings that were stored before a restart. Those of each peer come oldest first."""
         by_peer: dict[str, list[SnapshotMapping]] = {}
         for mapping in mappings:
             by_peer.setdefault(mapping.peer, []).append(mapping)
@@ -57,18 +57,22 @@ class MappingRecorder:
             self._tables[peer] = MappingTable.restored(its_mappings)
 
     def recall(self, snapshot: LocalSnapshot) -> None:
-        """Record that a local snapshot stands in the log."""
+        """Add the mappings of ``snapshot``, a local snapshot that is in the log."""
         for peer, remote in snapshot.clusters.items():
             mapping = SnapshotMapping(snapshot.snapshot_id, snapshot.local, peer, remote)
             self._tables.setdefault(peer, MappingTable()).add(mapping)
 
     def trim(self, below: Position) -> None:
-        """Forget mappings that are of no use at ``below`` or above."""
+        """Forget mappings that no mark-delete position at or above ``below`` can use."""
         for table in self._tables.values():
             table.trim(below)
 
     def lookup(self, peer: str, mark_delete: Position) -> Position | None:
-        """Return how far the peer's copy may move with this mark-delete position; None without a mapping."""
+        """Return the position up to which ``peer`` may move its copy of a subscription.
+
+        ``mark_delete`` is the subscription's mark-delete position in this cluster. Return None if no mapping proves a
+        position.
+        """
         table = self._tables.get(peer)
         mapping = None if table is None else table.lookup(mark_delete)
         return None if mapping is None else mapping.remote
@@ -83,7 +87,10 @@ class MappingRecorder:
         return recorded_ms is not None and now_ms - recorded_ms < interval_ms
 
     def record(self, mapping: SnapshotMapping, now_ms: int, interval_ms: int, *, covers: bool) -> bool:
-        """Record a mapping; return False if it says nothing new. ``covers``: it covers all messages that are here."""
+        """Record ``mapping``. Return False if it adds nothing to the earlier mappings of its peer.
+
+        ``covers`` says whether the peer's answer included all messages that this cluster has.
+        """
         peer = mapping.peer
         if not self._tables.setdefault(peer, MappingTable()).add(mapping):
             return False
@@ -95,13 +102,14 @@ class MappingRecorder:
         return True
 
     def on_messages(self) -> None:
-        """Record that messages came, which no mapping covers."""
+        """Record that new messages came, so the waiting mappings no longer cover all messages."""
         self._covers = False
 
     def snapshot(self, now_ms: int, answering: Collection[str]) -> LocalSnapshot | None:
-        """Return the local snapshot to write now, or None.
+        """Return a local snapshot with all mappings that no local snapshot has yet, or None if it should not be written
+        now.
 
-        It is written when all who are ``answering`` have a mapping in it, or when it is due.
+        It is written when it is due, or when every peer in ``answering`` has a mapping in it.
         """
         if not self._unwritten or (self._due_ms > now_ms and not self._unwritten.keys() >= set(answering)):
             return None

@@ -24,13 +24,13 @@ from snapshots.ack_vector import AckVector, as_data
 
 
 class AckVectors(Protocol):
-    """Where the exact state comes from."""
+    """Source of the exact state of subscriptions."""
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """What is acknowledged."""
+        """Return the acknowledged messages of a subscription."""
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """What is here and not consumed; for parts of batches, which of their messages are acknowledged."""
+        """Return the unconsumed messages that are here. For parts of batches, it has their acknowledged messages."""
 
     def announce_all(self, topic_name: str | None = None) -> None:
         """Tell the whole state of a topic's replicated subscriptions."""

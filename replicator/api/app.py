@@ -82,12 +82,13 @@ def make_app(
     limits: ClientLimits | None = None,
     metrics: Callable[[], MetricsSettings] = MetricsSettings,
 ) -> web.Application:
-    """The application of one worker.
+    """Return the HTTP application of one worker.
 
-    ``linked_sources`` are the links that may append here; ``link_opened`` is told when one of them does;
-    ``addresses`` are where clients reach the clusters; ``allowed`` are the names by which the worker is called, and the
-    pages that may use it; ``audit`` hears what operators change; ``guarding`` asks who somebody is; ``limits`` counts
-    what each client has; ``metrics`` says of how much there are series.
+    ``linked_sources`` are the links that may append here, and ``link_opened`` is called when one of them does.
+    ``addresses`` are those at which clients reach the clusters. ``allowed`` returns the names by which the worker is
+    called, and the pages that may use it. ``audit`` gets operators' changes. ``guarding`` identifies requests.
+    ``limits`` counts the connections and other resources of each client. ``metrics`` returns how many topics and
+    subscriptions have series.
     """
     limits = limits or ClientLimits()
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])

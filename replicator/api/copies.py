@@ -38,7 +38,7 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
 
 
 def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str | None:
-    """What is here, and would not come back with a copy from ``source``; None if nothing is."""
+    """Return in words which messages a copy from ``source`` would not bring back; None if there are none."""
     kept = {name.rpartition("/")[0] for name in topic.origins.earlier_lives()}
     for origin, newest in topic.origins.message_vector().items():
         if origin == source:

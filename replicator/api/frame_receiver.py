@@ -29,14 +29,15 @@ from replicator.running.timeouts import timeout
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone; or takes no answer."""
 LINGER_SECONDS_MAX: Final = 10.0
-"""How long a link may take to read why its stream has ended."""
+"""Longest time that a link may take to read why its stream has ended."""
 FRAMES_AHEAD_MAX: Final = 2
 SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Of a stream, what waits to be used again: a commit lets go of all frames that it holds at once."""
+"""Most bytes of a stream's buffers that are kept for reuse. A commit frees all frames that it holds at once."""
 
 
 async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, FrameReceiver]:
-    """Raises :class:`UpgradeRequired` where the request does not ask for it."""
+    """Switch a link's connection from HTTP to frames. Raise :class:`UpgradeRequired` if the request does not ask for
+    that."""
     if request.headers.get(hdrs.UPGRADE, "").strip().lower() != UPGRADE:
         raise UpgradeRequired(f"this version of the links' protocol goes by an upgrade: send Upgrade: {UPGRADE}")
     transport = request.transport
@@ -62,7 +63,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         """A frame has begun, or is whole, or none comes any more."""
         self._error: EngineError | None = None
         self._thrown_away: memoryview | None = None
-        """Where bytes go that nobody wants any more."""
+        """Buffer for bytes that are read and ignored; None while bytes are used."""
         self._at_end = asyncio.Event()
         """The link sends nothing more."""
         self._paused = False
@@ -72,10 +73,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
     async def next(self) -> memoryview | None:
-        """The next frame, as it was before compression; None at the end of the stream.
+        """Return the next frame, decompressed; None at the end of the stream.
 
-        Raises :class:`BlockCorrupt` where the stream ends inside a frame, :class:`FrameTooLarge`,
-        :class:`TimeoutError`.
+        Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
         """
         while not self._frames:
             if self._error is not None:
@@ -93,7 +93,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
         return memoryview(await asyncio.to_thread(unpack_frame, header, content))
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
+        """Send ``answer`` to the link.
+
+        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
+        """
         if not self._transport.is_closing():
             self._transport.write(pack_answer(answer))
             if not self._writable.is_set():
@@ -127,7 +130,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def idle(self) -> None:
-        """Nothing is to be copied for now."""
+        """Free spare buffers: no frame has anything to append for now."""
         self._buffers.clear()
 
     # The transport.
@@ -150,7 +153,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Returns whether answers can go out still, which they cannot inside TLS."""
+        """Note the end of the stream. Return whether answers can still be sent, which is impossible inside TLS."""
         if self._error is None:
             try:
                 self._parser.end()
@@ -178,7 +181,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._changed.set()
 
     def _throw_away(self) -> None:
-        """What still comes."""
+        """Ignore all bytes that still come."""
         self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
 
     def _read_on(self) -> None:

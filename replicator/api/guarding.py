@@ -1,10 +1,10 @@
-"""Who may ask what over HTTP: a request is identified, and refused unless its route's rule lets its role through.
+"""Access control of the HTTP routes: a request is identified, and refused unless its route's rule allows its role.
 
-A route that no rule fits is for superusers: one that somebody adds is closed until it is given a rule. What is public
-stands in :data:`PUBLIC`, each with its reason.
+A route without a rule is for superusers. So a new route is closed until it gets a rule. Public routes are in
+:data:`PUBLIC`, each with its reason.
 
-Routes whose body or stream names topics (:data:`TOPICS_INSIDE`) are let through for a role that may do it anywhere;
-they look at each topic by :func:`may` themselves.
+Routes whose body or stream names topics (:data:`TOPICS_INSIDE`) are open to a role that may do it anywhere. They check
+each topic by :func:`may` themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PUBLIC: Final[Mapping[str, str]] = {
     "/dashboard/sign-in": "where somebody shows who they are; it says nothing of what is here but the cluster's name",
     "/dashboard/static/{file}": "styles and scripts of the dashboard, the same for everybody",
 }
-"""What anybody may ask, and why."""
+"""Routes that are open to everybody, each with the reason."""
 ANYBODY_IDENTIFIED: Final = (
     "/admin/v2/brokers/version",
     "/admin/v2/brokers/ready",
@@ -51,8 +51,8 @@ ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
 READING: Final = (Action.CONSUME, Action.REPLICATE)
 DASHBOARD: Final = "/dashboard/"
 SHOWN_BY_BROWSER: Final[web.AppKey[Callable[[web.Request], str | None]]] = web.AppKey("shown_by_browser")
-"""What whoever signed in to the dashboard showed then, in the form of the header ``Authorization``. It counts for the
-dashboard's own paths, and for nothing else: a browser sends a cookie unasked."""
+"""Function that returns the credentials of a user signed in to the dashboard, as a header ``Authorization``. They
+count only for the dashboard's own paths, because a browser sends a cookie unasked."""
 
 TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/topics"): READING,
@@ -116,7 +116,7 @@ _FIGURES: Final = frozenset(
         "/offload",
     }
 )
-"""What may be read of a topic by who may use it."""
+"""Parts of a topic's routes that everybody who may use the topic can read."""
 _DEAD_LETTERS: Final = frozenset({"maxRedeliverCount", "deadLetterTopic"})
 """Parameters of a WebSocket consumer that has messages sent to a topic for dead letters."""
 _REGISTERING: Final = ("POST", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema")
@@ -125,21 +125,21 @@ _READ_BY_POST: Final = frozenset({"/compatibility", "/version", "/backlogSize"})
 ROLE: Final = web.RequestKey("role", str)
 GUARD: Final[web.RequestKey[Guard]] = web.RequestKey("guard", Guard)
 EXPIRES_AT: Final[web.RequestKey[float | None]] = web.RequestKey("expires_at")
-"""What a request that was let through bears."""
+"""Key of a request's expiry time: the end of the credentials that let it through."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarding:
-    """What a worker that asks who somebody is does with requests; its parts are replaced by reloads."""
+    """Parts that a worker needs to guard its requests. Reloads replace them."""
 
     identifying: Callable[[], Identifying]
     guard: Guard
     metrics_roles: Callable[[], frozenset[str] | None]
-    """Who may read the metrics; None if everybody."""
+    """Function that returns the roles that may read the metrics; None if everybody may."""
 
 
 def guard_requests(guarding: Guarding) -> Middleware:
-    """The middleware."""
+    """Return the middleware that identifies each request, and refuses it if its role may not do it."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -163,7 +163,8 @@ def guard_requests(guarding: Guarding) -> Middleware:
 
 
 def shown_with(request: web.Request) -> str | None:
-    """The header ``Authorization``, or what it would be of who signed in to the dashboard."""
+    """Return the header ``Authorization``. For a dashboard path, a signed-in user's credentials replace a missing
+    header."""
     header = request.headers.get("Authorization")
     if header is not None or not is_dashboard(canonical(request)) or SHOWN_BY_BROWSER not in request.app:
         return header
@@ -175,7 +176,10 @@ def is_dashboard(route: str) -> bool:
 
 
 def _check_speaks_for_itself(request: web.Request, role: str) -> None:
-    """A proxy says for whom it asks. Nobody is one here; upstream's brokers refuse others than their proxies so too."""
+    """Raise :class:`NotIdentified` if the request asks for another role, as a proxy does. No role here is a proxy.
+
+    Upstream's brokers also refuse roles that are not their proxies.
+    """
     claimed = request.headers.get(ORIGINAL_PRINCIPAL, "").strip()
     if claimed and claimed != role:
         raise NotIdentified(
@@ -184,7 +188,7 @@ def _check_speaks_for_itself(request: web.Request, role: str) -> None:
 
 
 def canonical(request: web.Request) -> str:
-    """The route with names in braces; the path where no route fits."""
+    """Return the route with names in braces, or the path if no route fits."""
     resource = request.match_info.route.resource
     return request.path if resource is None else resource.canonical
 
@@ -244,7 +248,8 @@ def sees_all(request: web.Request) -> bool:
 
 
 def check(request: web.Request, route: str, role: str, guard: Guard) -> None:
-    """Raises :class:`NotPermitted`, and what is wrong with a name in the path."""
+    """Raise :class:`NotPermitted` if ``role`` may not use ``route``. Raise other errors for a wrong name in the
+    path."""
     method = "GET" if request.method == "HEAD" else request.method
     if route in ANYBODY_IDENTIFIED and method == "GET":
         return

@@ -51,20 +51,22 @@ log = structlog.get_logger(__name__)
 
 
 class FrameStream(Protocol):
-    """Frames that come in, and answers that go out."""
+    """Stream of a link: frames come in, and answers go out."""
 
     async def next(self) -> memoryview | None:
-        """The next frame, as it was before compression; None at the end of the stream.
+        """Return the next frame, decompressed; None at the end of the stream.
 
-        Raises :class:`BlockCorrupt` where the stream ends inside a frame, :class:`FrameTooLarge`,
-        :class:`TimeoutError`.
+        Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
         """
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing."""
+        """Send ``answer`` to the link.
+
+        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
+        """
 
     def idle(self) -> None:
-        """Nothing is to be copied for now."""
+        """Note that no frame has anything to append for now, so spare memory can be freed."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -72,7 +74,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def close_streams(app: web.Application) -> None:
-    """End the streams of links, for ``app.on_shutdown``: else the server waits for them to end by themselves."""
+    """End the streams of all links when ``app`` shuts down. Otherwise the server waits until they end by themselves."""
     for stream in app.get(STREAMS, {}).values():
         if stream.transport is not None:
             stream.transport.close()
@@ -110,7 +112,7 @@ async def append(request: web.Request) -> web.StreamResponse:
 
 
 async def _append_posted(request: web.Request, link: IncomingLink) -> web.StreamResponse:
-    """The first answer is given as the HTTP status, the others in the stream."""
+    """Serve the frames of a posted stream. The HTTP status is the first answer; the stream carries the others."""
     frames = posted_frames.PostedFrames(request)
     frame = await frames.next()
     if frame is None:
@@ -140,8 +142,7 @@ def _link(request: web.Request) -> IncomingLink:
 
 @contextmanager
 def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
-    """A link has one stream of each name. What is open when it opens another is half-open, and would hold memory for a
-    while."""
+    """Keep at most one stream of each name for a link. Abort an older one, which is half-open and holds memory."""
     streams = request.app.get(STREAMS, {})
     named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
     of_link = [each for each in streams if each[0] == key and each != named]
@@ -245,7 +246,7 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
 
 
 def _notes(noted: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
-    """Which messages of a frame are traced, by topic. Whatever is wrong with that is no reason to refuse blocks."""
+    """Return the notes of a frame that say which of its messages are traced, by topic. Ignore malformed notes."""
     try:
         return decode_notes(noted)
     except ValueError as error:

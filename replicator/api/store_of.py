@@ -1,8 +1,10 @@
-"""HTTP routes of a cluster's store: a worker of another cluster asks what is known of its own store and messages, and
-announces a store that is later than the known one.
+"""HTTP routes by which a cluster asks another one about its own store.
 
-A link announces its store, too. But a worker whose place is taken may still run, and then the link of the later store
-is refused as that of a twin.
+A worker of another cluster asks what is known of its own store and messages. It also announces a store that is later
+than the known one.
+
+A link announces its store, too. But a worker whose place is taken may still run. Then the link of the later store is
+refused as that of a twin.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ async def _take_later(engine: Engine, request: web.Request) -> web.Response:
 
 
 async def store_known(engine: Engine, request: web.Request, cluster: str, counted: bool) -> StoreOf:
-    """Return what this cluster knows of the store of ``cluster``, and what it has of its messages.
+    """Return what this cluster knows of ``cluster``: its newest store, the failover epoch, and numbers of its topics.
 
     Topics are counted only if ``counted``, and only those that the role of ``request`` may read.
     """

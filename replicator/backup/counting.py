@@ -32,7 +32,7 @@ class Counted:
     messages: int | None = None
     """Messages of all peers together, each once; None if a peer cannot count its own."""
     of_peer: Mapping[str, int | None] = field(default_factory=dict)
-    """By peer, the messages that it has; None if it cannot count them."""
+    """For each peer, the number of messages that it has; None if it cannot count them."""
 
 
 def count(plan: TopicPlan, peers: Iterable[Peer], origin: str) -> Counted:

@@ -46,7 +46,7 @@ class Peer:
     copies: Mapping[str, Sequence[PeerCopy]]
     record: FailoverEpoch
     deletions: Mapping[str, Mapping[int, Position]]
-    """By topic, the lives that this cluster deleted on purpose, as the peer remembers them, each with its last
+    """For each topic, the lives that this cluster deleted on purpose, as the peer remembers them, each with its last
     position."""
     engine: Engine | None = None
     """The opened store. Only another copy of this cluster's store has it."""

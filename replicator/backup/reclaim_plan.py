@@ -82,7 +82,7 @@ class OwnLog:
 
     @property
     def last(self) -> Position:
-        """The last position of the log, or the last own one if that is higher."""
+        """Position of the last entry of the log, or ``own_last`` if that is higher."""
         return max(self.own_last, Position(self.runs[-1][0], self.runs[-1][2])) if self.runs else self.own_last
 
     def ends(self) -> dict[int, int]:
@@ -105,11 +105,11 @@ class TopicPlan:
     sources: Mapping[str, Position]
     """The peers to read from, each up to its mark."""
     has: Mapping[str, Sequence[Range]]
-    """By peer, the ranges of which the peer has all messages that A published."""
+    """For each peer, the ranges in which the peer has all messages that A published."""
     holes: tuple[Range, ...]
     """The ranges that no peer has, as far as that is known before anything is read."""
     firsts: Mapping[str, Position] = field(default_factory=dict)
-    """By peer, the first position of the plan that the peer has, if that is known: it is read from there on."""
+    """For each peer, the first position of the plan that the peer has, if that is known. Reading starts there."""
     below: bool = False
     """Whether the messages are put back below the end of the log, such as those of an earlier life."""
     between: bool = False
@@ -123,7 +123,7 @@ class Lives:
 
     newest: TopicPlan | None = None
     below: tuple[TopicPlan, ...] = ()
-    """Plans for what is put back below the end of the log: earlier lives first, the oldest of them first."""
+    """Plans for messages that go below the end of the log. Earlier lives come first, the oldest of them first."""
     refused: tuple[str, ...] = ()
     """Messages that have no place in the log any more and cannot be taken back, in words."""
     joins: bool = False
@@ -132,7 +132,8 @@ class Lives:
     """Lives that have refused messages. They reach above the begin of a later life, or the topic is compacted. The
     messages stay at the peers."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the peer."""
+    """For each peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the
+    peer."""
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:

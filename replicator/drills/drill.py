@@ -39,12 +39,13 @@ from snapshots.errors import SnapshotsError
 PREPARED_MESSAGES_MAX: Final = 250_000
 """Some 100 MB of flights; of a larger input the rest is made on the way."""
 COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
-"""Of the garbage collector, while a drill runs: it holds hundreds of thousands of messages, none of them garbage, and
-to go through them again and again would take a quarter of its time."""
+"""Thresholds of the garbage collector during a drill. A drill holds hundreds of thousands of messages, and no
+garbage: with the default thresholds, collecting would take a quarter of its time."""
 
 
 Showing = Callable[[bool, Console, int, Sequence[str]], AbstractContextManager[OnProgress]]
-"""How far a drill is, for who watches: whether it is to be quiet, where, of how many messages, and by whom consumed."""
+"""Function that shows the progress of a drill. It gets: whether to be quiet, the console, the number of messages,
+and the names of subscriptions."""
 
 
 def run_drill(
@@ -93,8 +94,10 @@ def _verdict_line(report: Mapping[str, Any]) -> str:
 
 
 def _prepared(source: InputSource) -> Iterator[InputMessage]:
-    """The messages, with the first ones made: finding and forming them is no part of the drill, which has to keep the
-    pace of its clients with one core."""
+    """Return the messages, with the first ones made already.
+
+    Making them is no part of the drill, which must keep the pace of its clients with one core.
+    """
     messages = iter(source)
     return chain(list(islice(messages, PREPARED_MESSAGES_MAX)), messages)
 
@@ -191,7 +194,7 @@ def _keep(job: Job, started_at: datetime, report: dict[str, Any], place: StorePl
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What is left of a run when its clusters are gone."""
+    """Results of a run that remain when its clusters are gone."""
 
     outcome: Outcome
     findings: Findings
@@ -222,7 +225,7 @@ async def _run(options: DrillOptions, job: Job, source: InputSource, count: int,
 
 
 def _stop_in_order_on_sigterm() -> None:
-    """As Ctrl-C does: what was started is stopped. Else workers would outlive a drill that a script ends."""
+    """Cancel the drill on SIGTERM, as Ctrl-C does. Otherwise workers would outlive a drill that a script ends."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,4 +1,4 @@
-"""What a drill is asked to do: its options, and the runs of the replicator that they mean.
+"""Options of a drill, and the runs of the replicator that they mean.
 
 Every run is planned and checked before the first one starts, so that a wrong option costs no time. A scenario that the
 topology cannot have is an error, except with ``--scenario all``, which leaves it out and says why.
@@ -41,7 +41,7 @@ BOTH: Final = "both"
 CONSUMERS_MAX: Final = 4_000
 """Consumers of a drill in all topics. Each is a task of this process, which has one core."""
 OFFICIAL_CONSUMERS_MAX: Final = 200
-"""The same of official clients. Each has threads and connections of its own."""
+"""Most consumers of official clients. Each has threads and connections of its own."""
 TOPIC_MESSAGES_MIN: Final = 10
 """Messages for each topic, so that there are some before, during and after a failover."""
 REMOVED_AT_ONCE: Final = 16
@@ -50,7 +50,7 @@ REMOVED_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DrillOptions:
-    """What the command line gives; see ``replicator drill --help``."""
+    """Options of the command line; see ``replicator drill --help``."""
 
     messages: int
     system: str = NAME
@@ -144,7 +144,8 @@ class OwnJob:
 
 
 def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
-    """Every run, all of them checked before the first one starts; and why which of all scenarios are left out."""
+    """Return every run, checked before the first one starts, and texts that say which scenarios are left out, and
+    why."""
     topology = _topology(options)
     kind = _kind(options, topology)
     subscriptions = _subscriptions(options, kind)
@@ -236,7 +237,7 @@ def _check_topics(
 
 
 def _subscriptions(options: DrillOptions, kind: str) -> tuple[TestedSubscription, ...]:
-    """Brokers do not show which messages of a batch are acknowledged, so beside them that is not tested."""
+    """Return the subscriptions to test. Beside brokers, batch indexes are not tested, as brokers do not show them."""
     if kind == EMBEDDED_KIND:
         return parse_subscriptions(options.subscriptions)
     if options.subscriptions.strip() == "all":
@@ -251,8 +252,10 @@ def _subscriptions(options: DrillOptions, kind: str) -> tuple[TestedSubscription
 
 
 def _kind(options: DrillOptions, topology: Topology | None) -> str:
-    """Of the clusters: as the topology's file says, else as ``--kind`` does. Raises :class:`DrillError` for what does
-    not go with it."""
+    """Return the kind of the clusters, from the topology file or from ``--kind``.
+
+    Raises :class:`DrillError` for options that do not fit the kind.
+    """
     if options.kind not in KINDS:
         raise DrillError(f"--kind is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {options.kind!r}")
     kind = options.kind if topology is None else kind_of(topology)
@@ -282,7 +285,7 @@ def _kind(options: DrillOptions, topology: Topology | None) -> str:
 
 
 def _check_spark(options: DrillOptions, setting: Setting, topology: Topology) -> None:
-    """Raises :class:`ExtraMissing` where the drill needs Spark, and a plain installation has none."""
+    """Raise :class:`ExtraMissing` if the drill needs Spark, and it is not installed."""
     from replicator.pipeline.verify.verify import SMALL_ENTRIES
 
     if not setting.is_running and any(topology.engine_of(link) == SPARK for link in topology.links):

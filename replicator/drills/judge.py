@@ -14,7 +14,7 @@ from replicator.drills.scenarios.catalog import BEFORE, DURING, Judged
 from replicator.index.drill_reports import EXACT
 
 RATE_SHARE_MIN: Final = 0.75
-"""Of the rate before: less is not "the same rate" even on a busy machine."""
+"""Smallest share of the rate before that counts as the same rate, even on a busy machine."""
 LAG_FACTOR_MAX: Final = 2.0
 LAG_SLACK_MS: Final = 250.0
 """Lags of milliseconds double by chance."""
@@ -23,7 +23,7 @@ Report = Mapping[str, Any]
 
 
 def failures(report: Report) -> Iterator[str]:
-    """What keeps the drill from passing, each in one sentence."""
+    """Yield the reasons for which the drill does not pass, each in one sentence."""
     yield from _of_messages(report)
     yield from _of_disks(report)
     yield from _of_repeats(report)

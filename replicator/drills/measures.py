@@ -135,7 +135,7 @@ class Measures:
 
 
 def measure(observations: Observations) -> Measures:
-    """All measures; raises :class:`ObservationsIncomplete` for a failover without a high-water mark."""
+    """Return all measures. Raise :class:`ObservationsIncomplete` for a failover without a high-water mark."""
     timeline = Timeline(observations)
     stranded_by_failover = [timeline.stranded_at(number) for number in range(len(timeline.failover_s))]
     stranded = np.zeros(timeline.count, bool)

@@ -1,7 +1,7 @@
-"""What producers and consumers saw during a drill, as compact columns.
+"""Record of events that producers and consumers saw during a drill, in compact columns.
 
-Owns the record and nothing that is derived from it (:mod:`replicator.drills.measures` does that). One drill
-records about ten events a message, so each kind of event is a table of typed arrays, and names (clusters,
+This module owns the record and nothing that is derived from it (:mod:`replicator.drills.measures` does that). One drill
+records about ten events for each message. So each kind of event is a table of typed arrays, and names (clusters,
 subscriptions, consumers) are small codes.
 
 Every message has an id, 0, 1, 2, … in the order in which it is published; it travels in the message property
@@ -33,12 +33,12 @@ class ForeignMessage(Exception):
 
 
 def drill_id_property(message_id: int) -> dict[str, str]:
-    """The property to publish a message with."""
+    """Return the property that carries the id of a message."""
     return {DRILL_ID_PROPERTY: str(message_id)}
 
 
 def drill_id_of(properties: Mapping[str, str]) -> int:
-    """The id in a received message's properties; raises :class:`ForeignMessage`."""
+    """Return the id in the properties of a received message. Raise :class:`ForeignMessage` if they have none."""
     text = properties.get(DRILL_ID_PROPERTY, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ForeignMessage(f"a message without a valid property {DRILL_ID_PROPERTY!r} ({text[:40]!r})")
@@ -56,7 +56,7 @@ class DrillSubscription:
 
     @property
     def ordered(self) -> bool:
-        """What arrives is in order by key: everything goes to one consumer, or everything of a key."""
+        """Whether messages arrive in order by key: one consumer gets all of them, or all of a key."""
         return self.type is not SubscriptionType.SHARED
 
 
@@ -65,9 +65,9 @@ class FailoverKind(Enum):
 
     KILL = "kill"
     PARTITION = "partition"
-    """They were at a cluster that could not reach the others, and left it while that was so."""
+    """The clients' cluster could not reach the others, and clients left it during that time."""
     MOVE = "move"
-    """They were moved with nothing broken; neither side was told before."""
+    """Clients moved while nothing was broken. Neither cluster was told before."""
     PLANNED = "planned"
 
     @property
@@ -79,8 +79,10 @@ _KINDS: Final = tuple(FailoverKind)
 
 
 class Place(NamedTuple):
-    """Where a message stands in one cluster. Whole entries are from index :data:`FIRST_INDEX` to
-    :data:`LAST_INDEX`; a message that is alone in its entry has index -1."""
+    """Position of a message in one cluster. Whole entries are from index :data:`FIRST_INDEX` to :data:`LAST_INDEX`.
+
+    A message that is alone in its entry has index -1.
+    """
 
     ledger: int
     entry: int
@@ -117,7 +119,7 @@ class Table:
                 column.extend(array(column.typecode, [values]) * count)
 
     def column(self, name: str) -> Column:
-        """A copy of a column, so that recording can go on."""
+        """Return a copy of a column, so that recording can go on."""
         column = self._columns[self._names.index(name)]
         return np.array(column, dtype=_NUMPY_OF[column.typecode])
 
@@ -141,7 +143,7 @@ class Names:
 
 
 class Receipt(NamedTuple):
-    """What a consumer sees of one message; ``position`` is the origin's."""
+    """Delivery of one message to a consumer. ``position`` is the position at the origin."""
 
     message_id: int
     origin: str
@@ -210,19 +212,19 @@ class Observations:
         return len(self._confirmed) - 1
 
     def sent(self, message_id: int, time_s: float) -> None:
-        """A producer hands the message over; once more if it sends it again elsewhere."""
+        """Record that a producer sends the message. A message that is sent again elsewhere is recorded again."""
         self._check(message_id)
         self.sends.append(message_id, time_s)
 
     def confirmed(self, message_id: int, cluster: str, position: Position, batch_index: int, time_s: float) -> None:
-        """A producer's send was confirmed at ``position`` of ``cluster``. At most once a message."""
+        """Record that a producer's send was confirmed at ``position`` of ``cluster``, at most once for a message."""
         self._check(message_id)
         assert not self._confirmed[message_id], f"message {message_id} is confirmed a second time"
         self._confirmed[message_id] = 1
         self.confirms.append(message_id, self.clusters.code(cluster), *position, batch_index, time_s)
 
     def is_confirmed(self, message_id: int) -> bool:
-        """Whether a producer still has to send this message."""
+        """Return whether a producer's send of this message was confirmed."""
         return bool(self._confirmed[message_id])
 
     def received(
@@ -237,14 +239,14 @@ class Observations:
         redelivery_count: int,
         time_s: float,
     ) -> None:
-        """A consumer of ``subscription``, connected to ``cluster``, was handed the message."""
+        """Record that a consumer of ``subscription``, connected to ``cluster``, received the message."""
         row = Receipt(message_id, origin, origin_position, batch_index, redelivery_count)
         self.received_many(subscription, consumer, cluster, [row], time_s)
 
     def received_many(
         self, subscription: str, consumer: str, cluster: str, receipts: Sequence[Receipt], time_s: float
     ) -> None:
-        """The same for messages that were handed over together, in order: there are millions of them in a drill."""
+        """Record that a consumer received several messages together, in order. One drill has millions of them."""
         if not receipts:
             return
         ids, origins, positions, batch_indexes, redelivery_counts = zip(*receipts, strict=True)
@@ -266,35 +268,37 @@ class Observations:
         )
 
     def acked(self, subscription: str, cluster: str, message_id: int, time_s: float) -> None:
-        """A consumer acknowledged the message and the worker took it. A cumulative one is recorded for each
-        message that it covers and that was not acknowledged before."""
+        """Record that the worker accepted the acknowledgement of a message.
+
+        A cumulative one is recorded for each message that it covers and that was not acknowledged before.
+        """
         self.acked_many(subscription, cluster, [message_id], time_s)
 
     def acked_many(self, subscription: str, cluster: str, message_ids: Sequence[int], time_s: float) -> None:
-        """The same for messages that were acknowledged together."""
+        """Record that the worker accepted the acknowledgement of several messages."""
         self._check_all(message_ids)
         codes = self._subscription_codes[subscription], self.clusters.code(cluster)
         self.acks.extend(len(message_ids), *codes, message_ids, time_s)
 
     def observed(self, cluster: str, message_id: int, position: Position, batch_index: int, time_s: float) -> None:
-        """A reader at the tail of the topic saw the message at ``position`` of ``cluster``."""
+        """Record that a reader at the end of the topic saw the message at ``position`` of ``cluster``."""
         self._check(message_id)
         self.copies.append(self.clusters.code(cluster), message_id, *position, batch_index, time_s)
 
     def covered(
         self, subscription: str, cluster: str, first: Place, last: Place, time_s: float, topic: int = 0
     ) -> None:
-        """A poll of ``cluster`` found everything of the subscription from ``first`` to ``last`` acknowledged there.
+        """Record that ``cluster`` has all of the subscription from ``first`` to ``last`` acknowledged, as a poll found.
 
-        What an earlier poll found need not be recorded again.
+        A range that an earlier poll found need not be recorded again.
         """
         codes = self._subscription_codes[subscription], topic, self.clusters.code(cluster)
         self.covers.append(*codes, *first, *last, time_s)
 
     def failed_over(self, kind: FailoverKind, cluster: str, to: str, cut_s: float, time_s: float) -> int:
-        """Clients leave ``cluster`` for ``to`` at ``time_s``; its number, for :meth:`high_water`.
+        """Record that clients leave ``cluster`` for ``to`` at ``time_s``. Return its number, for :meth:`high_water`.
 
-        From ``cut_s`` on, nothing of ``cluster`` could be relied on to reach ``to``; the same time where no link broke.
+        From ``cut_s`` on, nothing of ``cluster`` was sure to reach ``to``. It equals ``time_s`` if no link broke.
         """
         assert cut_s <= time_s
         assert not len(self.failovers) or time_s >= self.failovers.column("time_s")[-1], "they are recorded in order"
@@ -303,7 +307,7 @@ class Observations:
         return len(self.failovers) - 1
 
     def returned(self, cluster: str, time_s: float) -> None:
-        """What ``cluster`` confirms from now on reaches the others again."""
+        """Record that messages that ``cluster`` confirms from now on reach the others again."""
         self.returns.append(self.clusters.code(cluster), time_s)
 
     def high_water(self, failover: int, cluster: str, position: Position, topic: int = 0) -> None:
@@ -317,19 +321,20 @@ class Observations:
         self.taken_back.append(topic, self.clusters.code(cluster), *position, lost_s, time_s)
 
     def link_broke(self, source: str, destination: str, time_s: float) -> None:
-        """From now on copies take longer from ``source`` to ``destination``: a cut, or one of them is down."""
+        """Record that copies from ``source`` to ``destination`` take longer now: the link is cut, or a cluster is
+        down."""
         self.link_breaks.append(self.clusters.code(source), self.clusters.code(destination), time_s)
 
     def link_repaired(self, source: str, destination: str, time_s: float) -> None:
-        """The end of :meth:`link_broke`."""
+        """Record that the link from ``source`` to ``destination`` works again."""
         self.link_repairs.append(self.clusters.code(source), self.clusters.code(destination), time_s)
 
     def phase(self, name: str, time_s: float) -> None:
-        """A part of the drill begins, in which everything is as it was when it began."""
+        """Record that a phase of the drill begins."""
         self.phases.append(self.phase_names.code(name), time_s)
 
     def counted(self, counter: str, cluster: str, value: int, time_s: float) -> None:
-        """A worker's own count of something, which only grows while it runs."""
+        """Record the value of a worker's own counter, which only grows while the worker runs."""
         self.counters.append(self.counter_names.code(counter), self.clusters.code(cluster), value, time_s)
 
     def kind_of(self, failover: int) -> FailoverKind:

@@ -29,14 +29,14 @@ from replicator.index.drill_reports import about, figures, shown_lag
 from replicator.running.screen import in_one_line
 
 VERIFY_FAULTS: Final = ("missing", "duplicated", "reordered", "mismapped", "ack_mismatch")
-"""What verify must have counted, each of them zero in a drill that passes."""
+"""Faults that verify must have counted. Each count is zero in a drill that passes."""
 _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
 DIFFERENCES_SHOWN_MAX: Final = 8
 """Differences between two clusters on the screen; report.json has them all."""
 OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
-"""What only the replicator says of itself; null for another system."""
+"""Fields that only the replicator reports. They are null for another system."""
 
 Report = dict[str, Any]
 
@@ -102,7 +102,7 @@ def build_report(
 
 
 def render_table(report: Mapping[str, Any]) -> RenderableType:
-    """The result for a rich console."""
+    """Return the result for a rich console."""
     return Group(
         _verdict(report),
         _figures_table(report),

@@ -53,7 +53,7 @@ class Timeline:
         self.start_s = min((float(column[0]) for column in times if len(column)), default=0.0)
 
     def _first_copies(self) -> None:
-        """The tail readers' first sight of each id in each cluster."""
+        """Find the time at which the tail readers first saw each id in each cluster."""
         time_s, cluster, ids, ledger, entry, index = by_time(
             self._observations.copies, "cluster", "id", "ledger", "entry", "batch_index"
         )
@@ -62,7 +62,7 @@ class Timeline:
         self._copy_place = (ledger[first], entry[first], index[first])
 
     def _find_breaks(self) -> None:
-        """``(source, destination, from, to)`` of each time in which a link was broken."""
+        """Find ``(source, destination, from, to)`` for each time in which a link was broken."""
         broke_s, source, destination = by_time(self._observations.link_breaks, "source", "destination")
         repaired_s, repaired_source, repaired_destination = by_time(
             self._observations.link_repairs, "source", "destination"
@@ -73,13 +73,14 @@ class Timeline:
             self._breaks.append((a, b, from_s, float(of_link[0]) if len(of_link) else np.inf))
 
     def return_after(self, failover: int) -> float:
-        """When what the cluster that was left confirms reached the others again, or infinity."""
+        """Return when confirmations of the cluster that clients left reached the others again, or infinity."""
         of_cluster = self._return_s[self._return_cluster == self.failover_cluster[failover]]
         later = of_cluster[of_cluster >= self.cut_s[failover]]
         return float(later[0]) if len(later) else np.inf
 
     def stranded_at(self, failover: int) -> Column:
-        """Ids confirmed at the cluster that was left and that no other had; raises :class:`ObservationsIncomplete`.
+        """Return ids that only the cluster that clients left had confirmed. Raise :class:`ObservationsIncomplete`
+        without a mark.
 
         A confirmation may be read from a socket after the kill of its sender, so it counts until the return.
         """
@@ -102,7 +103,8 @@ class Timeline:
         return ids
 
     def lost_with_disk(self) -> Column:
-        """Ids that a cluster confirmed before it lost its disk, and that did not come back: no other cluster had them.
+        """Return ids that a cluster confirmed before it lost its disk, and that did not come back: no other cluster had
+        them.
 
         A cluster takes its messages back in order, so these are the ones above the last that came back. A confirmation
         may be read from a socket after the kill of its sender, so it counts until the cluster serves again.
@@ -119,26 +121,26 @@ class Timeline:
         return ids
 
     def first_acks(self, subscription: int) -> tuple[Column, Column, Column]:
-        """``(ids, clusters, times)`` of each id's first acknowledgement."""
+        """Return ``(ids, clusters, times)`` of each id's first acknowledgement."""
         time_s, of, cluster, ids = by_time(self._observations.acks, "subscription", "cluster", "id")
         rows = np.flatnonzero(of == subscription)
         rows = rows[first_rows(ids[rows])]
         return ids[rows], cluster[rows], time_s[rows]
 
     def copied_elsewhere_s(self) -> Column:
-        """When each confirmed id was first seen in each cluster but the one that confirmed it."""
+        """Return when each confirmed id was first seen in each cluster but the one that confirmed it."""
         times: Column = self.copy_time_s[self._home_of_copies() != self.copy_cluster]
         return times
 
     def _home_of_copies(self) -> Column:
-        """The cluster that confirmed each copy; the copy's own where nobody confirmed it."""
+        """Return the cluster that confirmed each copy, or the copy's own cluster if nobody confirmed it."""
         home = np.full(self.count, -1, np.int64)
         home[self.confirm_id] = self.confirm_cluster
         homes = home[self.copy_id]
         return np.where(homes < 0, self.copy_cluster, homes)
 
     def copy_lags(self) -> tuple[Column, Column, Column]:
-        """``(when confirmed, when seen, lag in ms)`` of each first copy whose link did not break in between."""
+        """Return ``(when confirmed, when seen, lag in ms)`` of each first copy whose link did not break in between."""
         confirmed_s = np.zeros(self.count)
         confirmed_s[self.confirm_id] = self.confirm_time_s
         home, from_s = self._home_of_copies(), confirmed_s[self.copy_id]
@@ -147,9 +149,9 @@ class Timeline:
         return from_s, seen_s, np.maximum(seen_s - from_s, 0.0) * 1000
 
     def sync_lags(self, subscription: int) -> tuple[Column, Column]:
-        """``(when acknowledged, lag in ms)`` of each (acknowledged id, other cluster) that was seen to settle.
+        """Return ``(when acknowledged, lag in ms)`` of each (acknowledged id, other cluster) that was seen to settle.
 
-        All of it before the first failover, and while the link was whole.
+        Only acknowledgements before the first failover count, and only while the link was whole.
         """
         end_s = float(self.cut_s[0]) if len(self.cut_s) else np.inf
         ack_id, ack_cluster, ack_time_s = self.first_acks(subscription)
@@ -200,7 +202,7 @@ def _first_covered_s(places: list[Column], firsts: list[Column], lasts: list[Col
 
 
 def by_time(table: Table, *names: str) -> tuple[Column, ...]:
-    """The column ``time_s`` and the named ones, in the order of time; rows of one time as recorded."""
+    """Return the column ``time_s`` and the named ones, in the order of time. Rows of one time stay in their order."""
     time_s = table.column("time_s")
     if len(time_s) and (np.diff(time_s) < 0).any():
         order = np.argsort(time_s, kind="stable")

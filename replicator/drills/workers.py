@@ -21,16 +21,19 @@ LINKS_SECONDS_MAX: Final = 300.0
 where it shares two cores."""
 LINKS_POLL_SECONDS: Final = 0.1
 TRACEBACK: Final = "Traceback (most recent call last)"
-"""How Python begins to report an error that nobody expected."""
+"""Text with which Python begins to report an unexpected error."""
 
 
 def _not_copying(status: Mapping[str, Any]) -> str | None:
-    """Which link of a worker does not copy, and why; None if all do."""
+    """Return in words which link of a worker does not copy, and why; None if all do."""
     return _first_link(status, lambda link: link["state"] not in ("idle", "copying"))
 
 
 def _without_carrier(status: Mapping[str, Any]) -> str | None:
-    """The same of links that nobody carries. Those that are carried may have no destination, as the scenario wants."""
+    """Return in words which link of a worker has no carrier; None if all have one.
+
+    A link with a carrier may have no destination, as the scenario wants.
+    """
     return _first_link(status, lambda link: link["engine"] == SPARK and link["carrier"] is None)
 
 
@@ -51,7 +54,7 @@ class RunningWorkers:
         """Set while the worker of that cluster should answer."""
 
     async def start(self) -> None:
-        """Raises :class:`WorkerFailed` for one that does not answer."""
+        """Check that all workers answer. Raise :class:`WorkerFailed` if one does not."""
         async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for cluster in self._topology.clusters:
                 answer = await fetch(session, cluster.address)
@@ -69,11 +72,12 @@ class RunningWorkers:
         raise AssertionError(f"the worker of {name} is not ours to start")
 
     async def watch(self, name: str) -> None:
-        """Returns never; raises :class:`WorkerFailed` when the worker ends and was not to."""
+        """Watch a worker, and never return. Raise :class:`WorkerFailed` if the worker ends unexpectedly."""
         await asyncio.Event().wait()
 
     def tracebacks(self) -> dict[str, int]:
-        """How many unexpected errors each worker has logged; only of our own can that be known."""
+        """Return how many unexpected errors each worker has logged. This is known only of workers that the drill
+        started."""
         return {}
 
     async def stop(self) -> None:

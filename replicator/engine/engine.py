@@ -85,7 +85,7 @@ class EngineSettings:
     """Whether passes begin when the engine is open. Else whoever opens it starts them, when all are there who hold
     logs back."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
-    """Of topics that have none of their own. By default nothing expires and nothing is trimmed."""
+    """Policies of topics that have none of their own. By default nothing expires and nothing is trimmed."""
     tracing: Tracing | None = None
     """Makes spans of messages on their way; None where there are no traces."""
 
@@ -101,7 +101,7 @@ class Engine:
         self.store = store
         self.started_at_ms = settings.wall_clock_ms()
         self.supervisor = supervisor or Supervisor()
-        """Of the tasks of this engine, and of what is built around it."""
+        """Supervisor of the tasks of this engine, and of parts that are built around it."""
         self._own_supervisor = supervisor is None
         self.admission = Admission(settings.message_bytes_max)
         self.tracing = settings.tracing
@@ -212,21 +212,22 @@ class Engine:
         self.loaded.listeners.remove(listener)
 
     def topics(self) -> list[Topic]:
-        """Every topic that has a log; costs as much as there are of them."""
+        """Return every topic that has a log. The cost grows with their number."""
         return [topic for topic in self.loaded.by_name.values() if topic.deleted is None]
 
     def find(self, name: str) -> Topic | None:
-        """The topic of that name, in any form of the name; raises :class:`InvalidTopicName`."""
+        """Return the topic ``name``, in any form of the name; None if there is none. Raises
+        :class:`InvalidTopicName`."""
         topic = self.loaded.by_name.get(name)
         if topic is None:
             topic = self.loaded.by_name.get(str(parse_topic(name)))
         return None if topic is None or topic.deleted is not None else topic
 
     async def topic(self, name: str, *, create: bool = True, by_link: bool = False) -> Topic:
-        """The topic of that name, made if its namespace lets those who use topics make them, or a link brings it.
+        """Return the topic ``name``. Create it if its namespace allows that, or if a link brings it.
 
-        Raises :class:`TopicNotFound` unless it may be made, and :class:`NotAllowedError` for a partitioned topic, which
-        has no log of its own.
+        Raises :class:`TopicNotFound` if it may not be created, and :class:`NotAllowedError` for a partitioned topic,
+        which has no log of its own.
         """
         parsed = parse_topic(name)
         full_name = str(parsed)
@@ -239,7 +240,8 @@ class Engine:
         return await (self.making.make(parsed) if by_link else self.by_use.topic(parsed))
 
     def _policies_of(self, name: str) -> TopicPolicies:
-        """What counts for a topic, there or not; of a partitioned one, what counts for its first partition."""
+        """Return the effective policies of a topic name, existing or not. For a partitioned topic, its first
+        partition counts."""
         for each in (name, f"{name}-partition-0"):
             if (topic := self.loaded.by_name.get(each)) is not None:
                 return topic.policies.effective

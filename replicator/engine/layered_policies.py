@@ -18,7 +18,7 @@ from replicator.running.short_tasks import awaited
 
 
 class LayeredPolicies:
-    """What counts for one topic. ``changed`` is called whenever that may be something else."""
+    """Effective policies of one topic. ``changed`` is called whenever they may have changed."""
 
     __slots__ = (
         "_changed",
@@ -53,13 +53,13 @@ class LayeredPolicies:
         """Called when the topic's own policies changed."""
         own = store.policies(topic_id)
         self.own = None if own is None else decode_overrides(own)
-        """Those that were set for this topic; None if it has those of its namespace, or the engine's default."""
+        """Policies that were set for this topic; None if it uses those of its namespace, or the engine's default."""
         self.effective = self._in_effect()
-        """What counts: look it up once for a piece of work."""
+        """Policies in effect. Read them once for a piece of work."""
 
     @property
     def inherited(self) -> TopicPolicies:
-        """What counts where the topic sets nothing: its namespace's, over the engine's."""
+        """Policies without those of the topic: its namespace's, over the engine's."""
         of_namespace = self._namespace.policies.topic_policies
         return self._default if of_namespace is None else of_namespace.over(self._default)
 
@@ -75,12 +75,12 @@ class LayeredPolicies:
         await asyncio.shield(setting)
 
     def set_default(self, policies: TopicPolicies) -> None:
-        """What counts where neither the topic nor its namespace sets anything; see the engine's method."""
+        """Set the engine's default policies. They count where neither the topic nor its namespace sets anything."""
         self._default = policies
         self.apply()
 
     def apply(self) -> None:
-        """The topic's own policies have changed, or its namespace's."""
+        """Update the effective policies, after the topic's or the namespace's policies changed."""
         self.effective = self._in_effect()
         self._changed()
 

@@ -214,7 +214,7 @@ class OwnTopic:
     earlier: Collection[int] = ()
     """Earlier lives that still have messages in the log."""
     deleted: Mapping[int, Position] = field(default_factory=dict)
-    """By incarnation, the last position of each life that this store remembers to have deleted on purpose."""
+    """For each incarnation that this store deleted on purpose, as it remembers, the last position of that life."""
     remembers: bool = True
     """Whether ``deleted`` has every life that this store deleted. If not, a topic that is not here is judged as
     deleted."""

@@ -137,13 +137,13 @@ class Topic:
     # Being there, and being deleted.
 
     def check_there(self) -> None:
-        """Raises :class:`TopicNotFound` from the moment on at which the topic is being deleted."""
+        """Raise :class:`TopicNotFound` once the deletion of the topic has begun."""
         if self.deleted is not None:
             raise self.deleted.with_traceback(None)
 
     @property
     def busy(self) -> str | None:
-        """Who is connected, in words; None if nobody is."""
+        """Text that says how many producers and consumers are connected; None if there are none."""
         producers, consumers = self.producers.connected, self.subscriptions.consumers
         if not consumers and not producers:
             return None
@@ -157,12 +157,12 @@ class Topic:
         self.subscriptions.topic_deleted(error)
 
     def stay(self) -> None:
-        """The store did not delete it."""
+        """Keep the topic: the store did not delete it."""
         self.deleted = None
         self.subscriptions.topic_deleted(None)
 
     def gone(self) -> None:
-        """The store has deleted it."""
+        """Drop cached blocks, and tell listeners that the store has deleted the topic."""
         self.reading.discard_through(Position(END_LEDGER, 0))
         self._news.on_log_deleted()
 
@@ -191,7 +191,7 @@ class Topic:
     # What the writer, and the parts, tell.
 
     def committed(self, blocks: Sequence[AppendedBlock]) -> None:
-        """The writer made these durable; called once a commit, in order."""
+        """Add ``blocks``, which the writer made durable, to the log. Call this once for each commit, in order."""
         log = self.log
         markers = False
         twins: list[Pair] = []
@@ -211,11 +211,11 @@ class Topic:
         self._news.on_appended(blocks)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
-        """Links left out all that they had not sent yet up to there, and it is noted in the store."""
+        """Record the ranges that links left out, as their notes in the store say."""
         self.origins.passed_over(notes)
 
     def compacted(self) -> None:
-        """The topic has another compacted view: what is compacted away is in nobody's way any more."""
+        """Let subscriptions pass over entries that the new compacted view does not have."""
         self.subscriptions.follow_log()
 
     def _policies_changed(self) -> None:
@@ -225,7 +225,7 @@ class Topic:
     # Figures.
 
     def status(self) -> dict[str, Any]:
-        """The figures of this topic, as the status page shows them."""
+        """Return the figures of this topic that the status page shows."""
         log = self.log
         return {
             "name": self.name,
@@ -243,7 +243,7 @@ class Topic:
 
 
 def _load_log(record: TopicRecord, store: Store) -> tuple[LogIndex, Tail]:
-    """What the store has of a topic's log: the loop's view of it, and the writer's."""
+    """Return a topic's stored log: the index for the event loop, and the tail for the writer."""
     topic_id = record.topic_id
     trimmed = store.trim(topic_id)
     log = LogIndex(trimmed.through, trimmed.ends.get(HERE, ()))

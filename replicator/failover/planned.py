@@ -30,7 +30,7 @@ NAMED_MAX = 3
 
 
 class Step(Enum):
-    """Where a switch is."""
+    """Step of a planned switch."""
 
     FENCE = "fence"
     DRAIN = "drain"
@@ -44,7 +44,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the target is to have of one topic: the source's entries up to ``last``, of that incarnation."""
+    """Entries of one topic that the target must have: those of the source up to ``last``, of that incarnation."""
 
     incarnation: int
     last: Position
@@ -63,7 +63,7 @@ class AskTarget:
 
     topics: tuple[str, ...]
     earlier: Mapping[str, tuple[Position, ...]] = field(default_factory=dict)
-    """By topic, the newest messages of earlier lives that the target must have, too."""
+    """For each topic, the newest messages of earlier lives that the target must have, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,10 @@ class PlannedSwitch:
         return [FenceSource()]
 
     def on_fenced(self, goals: Mapping[str, Goal], subscribed: Sequence[str]) -> list[Action]:
-        """The source is fenced; ``subscribed`` are the topics with replicated subscriptions, all of them among the
-        carried."""
+        """Begin to drain the fenced source.
+
+        ``subscribed`` are the topics with replicated subscriptions, all of which links carry.
+        """
         assert self.step is Step.FENCE, self.step
         self.step = Step.DRAIN
         self._goals = dict(goals)
@@ -150,7 +152,8 @@ class PlannedSwitch:
         return self._ask()
 
     def on_compared(self, different: Mapping[str, str], now_ms: int) -> list[Action]:
-        """Topics whose subscriptions differ, of those that were compared, each with why."""
+        """Continue after a comparison. ``different`` has the compared topics whose subscriptions differ, each with
+        the reason."""
         assert self.step is Step.FLUSH, self.step
         self._missing = dict(different)
         if not different:
@@ -170,7 +173,8 @@ class PlannedSwitch:
         return []
 
     def on_failed(self, reason: str, *, in_doubt: bool = False) -> list[Action]:
-        """A step failed, or the operator gave up. ``in_doubt`` if the target may have written the epoch."""
+        """End the switch, as a step failed or the operator gave up. With ``in_doubt``, the target may have written
+        the epoch."""
         if self.step in (Step.ANNOUNCE, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
             return []
         self.reason = reason

@@ -97,7 +97,7 @@ class ConsumerSession:
         self.consumer: EngineConsumer
 
     def connected(self, consumer: EngineConsumer) -> None:
-        """The engine's side is there."""
+        """Take over the engine's ``consumer`` for this session."""
         self.consumer = consumer
         consumer.on_closed = self._let_go
         consumer.on_restarted = self._restarted
@@ -214,7 +214,10 @@ class ConsumerSession:
         return self.consumer.begin_acknowledge_cumulative(Position(position.ledger, position.entry - 1))
 
     def _acknowledge_each(self, messages: Sequence[MessageIdData]) -> asyncio.Future[None]:
-        """Clients send ids of both clusters in one list: those that say nothing here do not hold up the others."""
+        """Acknowledge each message. Ids that are unknown here do not hold up the others in the list.
+
+        Clients send ids of two clusters in one list.
+        """
         acks: list[Ack] = []
         refusal: EngineError | None = None
         for message in messages:
@@ -228,9 +231,11 @@ class ConsumerSession:
         return durable
 
     def _acknowledge_before(self, foreign: ForeignPosition, left: int | None) -> asyncio.Future[None]:
-        """All that the other cluster published up to there, as far as it is here. What it had of others lay elsewhere
-        in its order, so it is not covered: it comes again at worst. ``left`` is the first message of the batch that is
-        not meant, None if all of it is."""
+        """Acknowledge messages that another cluster published up to ``foreign``, as far as they are here.
+
+        Messages of third clusters lay elsewhere in its order, so they are not covered: at worst they come again.
+        ``left`` is the first message of the batch that is not meant; None if the whole batch is.
+        """
         positions = self.topic.foreign.through(foreign, above=self.consumer.subscription.mark_delete)
         batches: dict[Position, BitMap] = {}
         if left is not None and foreign.here is not None:
@@ -249,7 +254,7 @@ class ConsumerSession:
         return Ack(position, acked_indexes(message.ack_set, self.topic.reading.batch_size(position)))
 
     def _here(self, message: MessageIdData) -> Position:
-        """Where the message lies here; our own client never brings an id of another cluster along."""
+        """Return the local position of a message. Our own client never sends an id of another cluster."""
         return position_of(message) if self.extended else self.topic.foreign.message(position_of(message))
 
     def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
@@ -265,11 +270,12 @@ class ConsumerSession:
             self.consumer.redeliver(positions or None)
 
     def seek(self, target: Position | int) -> Awaitable[None]:
-        """To a position or a time; returns when the subscription is there; raises what the engine does."""
+        """Move the subscription to a position or a time. The result is done when it is there, or raises the engine's
+        error."""
         return self.consumer.seek(target)
 
     def restart_seen(self) -> None:
-        """The client knows of one more restart."""
+        """Note that the client knows of one more restart."""
         if not self._unseen:
             raise OutOfOrder("RESTARTED from a client that was not told of a restart")
         self._unseen -= 1
@@ -297,7 +303,7 @@ class ConsumerSession:
         return last_message_answer(last, self.topic.partition)
 
     def stats(self) -> CommandConsumerStatsResponse:
-        """The figures that clients ask for."""
+        """Return the figures that clients ask for."""
         rates = self.consumer.figures.rates(time.monotonic())
         unacked, blocked = self.consumer.held()
         client = self.consumer.options.client
@@ -320,7 +326,7 @@ class ConsumerSession:
         return answer
 
     def close(self) -> None:
-        """The client closes it, or is gone; what it did not acknowledge goes to others."""
+        """Close the consumer after the client closed it or has gone. Its unacknowledged messages go to others."""
         self._over = True
         consumer = self.consumer
         consumer.on_closed = consumer.on_restarted = consumer.on_active_change = consumer.on_reached_end = None
@@ -369,13 +375,13 @@ class ConsumerSession:
         return known_as.name if known_as is not None and known_as.position == position else position
 
     def blocked(self) -> None:
-        """The socket takes no more for now."""
+        """Stop giving permits while the socket takes no more."""
         returned = self._permits.blocked()
         if returned and not self.consumer.closed:
             self.consumer.give_back(returned)
 
     def writable(self) -> None:
-        """The socket takes more again."""
+        """Give permits again: the socket takes more."""
         self._grant(self._permits.unblocked())
 
     def _grant(self, permits: int) -> None:

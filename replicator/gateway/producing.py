@@ -40,7 +40,7 @@ from replicator.running.short_tasks import awaited
 from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long an answer is waited for when the producer is over."""
+"""Longest wait for an answer after the producer was closed."""
 
 
 class _Call:
@@ -123,7 +123,7 @@ class ProducerSession:
         self._refused = False
         """A call was refused, and what was sent behind it is not settled."""
         self._settling: asyncio.Task[list[Position]] | None = None
-        """What is published again now, of a call that was refused."""
+        """Task that publishes the entries of a refused call again."""
         self._answering = False
         """Whether a task answers the calls, because a call was refused."""
         self._waiting: list[asyncio.Future[None]] = []
@@ -131,7 +131,7 @@ class ProducerSession:
         self._given_up = False
         """Nobody waits for what is not answered yet."""
         self._farewell: CommandCloseProducer | None = None
-        """What the client is told when everything before it is answered."""
+        """Command that tells the client why its producer was closed. It is sent after all earlier answers."""
         producer.on_closed = self._let_go
 
     def send(self, sends: Sends) -> None:
@@ -155,7 +155,10 @@ class ProducerSession:
             self._wire.later(self._tick)
 
     def close(self) -> None:
-        """The client closes it, or is gone. What was sent before is published; its answers are sent if they can be."""
+        """Close the producer after the client closed it or has gone.
+
+        Entries that were sent before are published. Their answers are sent if that is possible.
+        """
         begins = self._gathered is not None
         self._publish()
         self._over = True
@@ -168,7 +171,7 @@ class ProducerSession:
             asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._give_up)
 
     def relieve(self) -> None:
-        """The connection has no room for more: what a quota holds goes back to the client."""
+        """Give back to the client the publishes that a quota holds, since the connection has no room for more."""
         held = BacklogQuotaHolds("more waits for the backlog to come under its quota than a connection may send ahead")
         if not self._over and self.producer.give_back(held):
             self._let_go(held.code, str(held))
@@ -256,7 +259,7 @@ class ProducerSession:
         return waiting
 
     def _go_on(self) -> None:
-        """All that was refused with an earlier call is settled: what waits behind it goes to the engine."""
+        """Give waiting calls to the engine, after everything that was refused with an earlier call is settled."""
         self._refused, self._order = False, PublishOrder()
         for call in self._calls:
             self._begin(call)
@@ -275,7 +278,8 @@ class ProducerSession:
         return b"".join([await self._settled(piece) for piece in pieces])
 
     async def _settled(self, sends: Sends) -> bytes:
-        """Answers to what was refused together with others, or because of what was before it."""
+        """Return answers for entries that were refused together, or because of earlier ones. Publish them again in
+        parts."""
         self._settling = awaited(self.producer.publish(sends.entries))
         try:
             return self._receipts.write(sends, await self._settling)
@@ -285,7 +289,7 @@ class ProducerSession:
         return b"".join([await self._settled(half) for half in sends.halves()])
 
     def _to_be_told(self, error: EngineError) -> bool:
-        """Whether there is no use in trying again in parts."""
+        """Return whether another try in parts is useless, so that the client must be told."""
         return self.producer.closed or isinstance(error, BacklogQuotaHolds)
 
     def _refused_with(self, sends: Sends, error: EngineError) -> bytes:
@@ -312,8 +316,10 @@ class ProducerSession:
         return encode(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=refusal))
 
     def _let_go(self, code: str, reason: str) -> None:
-        """The engine lets go of the producer: the client is to look the topic up again, and hears why then. First it
-        hears of what it sent before, or it would send again what is stored."""
+        """Tell the client that the engine closed the producer, and why, so that it looks the topic up again.
+
+        The client first gets the answers to what it sent before. Otherwise it would send stored messages again.
+        """
         if self._over:
             return
         self._over = True

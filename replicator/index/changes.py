@@ -1,4 +1,4 @@
-"""What the services of a worker report to the index: noted at once, written later (:mod:`replicator.index.writer`).
+"""Changes that services of a worker report to the index: noted at once, written later (:mod:`replicator.index.writer`).
 
 Invariants (DESIGN §3): 9, whoever reports never waits for the database; 11, what is noted is bounded.
 
@@ -61,12 +61,12 @@ class IndexChanges:
     def extents_recorded(
         self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
     ) -> None:
-        """A block was copied, and is durable. Costs nothing but a note: the positions are read from the store."""
+        """Note that a copied block is durable. The writer reads its positions from the store."""
         if self._extents is not None:
             self._extents.grown(ExtentKey(topic, origin, incarnation))
 
     def extents_trimmed(self, topic: str, local_through: Position) -> None:
-        """The log of ``topic`` is gone up to ``local_through``."""
+        """Note that the log of ``topic`` is trimmed up to ``local_through``."""
         if self._extents is not None:
             self._extents.trimmed(topic, local_through)
 
@@ -79,18 +79,18 @@ class IndexChanges:
         *,
         replicated: bool,
     ) -> None:
-        """What is acknowledged beyond the mark-delete position is counted when the state is written."""
+        """Note the position of a subscription. Acknowledgements beyond it are counted when the state is written."""
         self.waiting.state(topic, name, SubscriptionState(topic, name, generation, mark_delete, replicated))
         self._note()
 
     def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
-        """With a ``generation`` its tombstone is kept."""
+        """Note that a subscription was deleted. With a ``generation``, its tombstone is kept."""
         buried = None if generation is None else SubscriptionState.buried(topic, name, generation)
         self.waiting.state(topic, name, buried)
         self._note()
 
     def topic_deleted(self, topic: str) -> None:
-        """Nothing of it is left; what comes after this call is of another topic of the name."""
+        """Note that a topic was deleted, with everything about it. Later changes are about a new topic of that name."""
         if self._extents is not None:
             self._extents.topic_deleted(topic)
         for key in [key for key in self.unthinned if key[0] == topic]:
@@ -110,12 +110,12 @@ class IndexChanges:
         backlog_entries: int,
         detail: str = "",
     ) -> None:
-        """What a link has to say of a topic; told again in a resync, else the index forgets it then."""
+        """Note a link's state for a topic. A link must report it again in a resync, or the index forgets it."""
         self.waiting.link(LinkState(link_key, topic, state, acknowledged, backlog_entries, detail))
         self._note()
 
     def link_gone(self, link_key: str) -> None:
-        """The link was taken away, or is another one from now on, which tells anew how far its topics are."""
+        """Note that a link was removed or replaced. A new link reports its topics again."""
         if self.behind:
             return  # everything is written anew, and what is not written then is deleted
         self.waiting.link_gone(link_key)
@@ -128,7 +128,7 @@ class IndexChanges:
         completed_at: datetime | None = None,
         report: Mapping[str, Any] | None = None,
     ) -> None:
-        """What the marker of an epoch says; ``report`` is what the failover reported."""
+        """Note the content of an epoch's marker. ``report`` is the report of the failover."""
         said = {"writer": record.writer, "record_id": record.record_id, "serving": dict(record.serving)}
         started_at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
         self.waiting.epoch(
@@ -146,8 +146,11 @@ class IndexChanges:
         self._note()
 
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
-        """Somebody did something to this cluster: the role that asked for it, where roles are told apart, else
-        ``actor``. Kept in Postgres; while that is away it waits in the store too."""
+        """Note an action on this cluster for the audit log.
+
+        The actor is the role of the request if roles are told apart, and ``actor`` otherwise. While Postgres is away,
+        the entry waits in the store, too.
+        """
         if asked_from := ASKED_FROM.get():
             detail = {"from": asked_from, **(detail or {})}
         actor = ASKED_BY.get() or actor
@@ -159,7 +162,7 @@ class IndexChanges:
         self._note()
 
     def written(self, changes: Changes) -> None:
-        """The database has these."""
+        """Note that the database has ``changes``."""
         if self._audit_queue is not None and changes.audit:
             self._audit_queue.written(changes.audit)
 

@@ -14,7 +14,7 @@ from replicator.running.timeouts import timeout
 
 LOOK_SECONDS_MAX: Final = 5.0
 NAMED_MAX: Final = 10
-"""Most topics that are named."""
+"""Most topics whose names are returned."""
 _TOPICS: Final = (
     "select topic from subscription_states where cluster = :cluster and not tombstone "
     "union select topic from extent_segments where cluster = :cluster"
@@ -29,7 +29,10 @@ _SUBSCRIPTIONS: Final = "select count(*) from subscription_states where cluster 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRows:
-    """Topics and subscriptions of an earlier store, as far as the index has them. ``names`` has the first topics."""
+    """Numbers of topics and subscriptions in the rows that an earlier store of this cluster left in Postgres.
+
+    ``names`` has the names of the first :data:`NAMED_MAX` topics, in alphabetical order.
+    """
 
     topics: int
     subscriptions: int
@@ -47,7 +50,7 @@ class EarlierRows:
 
 
 async def earlier_rows(database: Database, cluster: str) -> EarlierRows | None:
-    """Return what Postgres has of an earlier store of ``cluster``; None if it has nothing.
+    """Return the rows that Postgres has of an earlier store of ``cluster``; None if it has none.
 
     Call this before the index of the new store is written. Raises :class:`DatabaseUnavailable`.
     """

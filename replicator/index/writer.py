@@ -57,9 +57,9 @@ from snapshots.repository import (
 )
 
 MAPPINGS_BETWEEN_THINNINGS: Final = 64
-"""So many rows of a topic and peer the index may have beyond those in memory."""
+"""Most rows of a topic and peer that the index has beyond the mappings in memory."""
 PROBE_SECONDS: Final = 5.0
-"""How long a database that is away goes unnoticed while there is nothing to write."""
+"""Longest time for which the loss of the database is not noticed while there is nothing to write."""
 GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long at least, so that a statement carries many."""
 GATHER_SECONDS_MAX: Final = 1.0
@@ -74,7 +74,7 @@ changes, each row is written less often: with 4 times, writing took a third of t
 EXTENTS_SECONDS: Final = 2.0
 """The last segment of a mapping that grows is written again this often."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
-"""Who asks for one position is answered by then, if need be from the store."""
+"""Longest time for the look-up of one position in Postgres. After that, the store answers."""
 RETRY_SECONDS_MIN: Final = 0.2
 RETRY_SECONDS_MAX: Final = 10.0
 LAST_FLUSH_SECONDS_MAX: Final = 3.0
@@ -112,10 +112,10 @@ class IndexWriter:
         self.extents = None if engine is None else ExtentWriter(engine)
         audit_queue = None if engine is None else AuditQueue(engine)
         self.changes = IndexChanges(self.extents, counts_mappings=kept is not None, audit_queue=audit_queue)
-        """What the services report."""
+        """Changes that the services of the worker reported."""
         self._extents_due = 0.0
         self._head: Head | None = None
-        """What the index was known by when everything had been written."""
+        """Head of the index in Postgres after everything had been written."""
         self.writing = asyncio.Lock()
         """Held by who writes."""
         self._extents_refused = 0
@@ -147,7 +147,7 @@ class IndexWriter:
     # Reading, for people and tools.
 
     async def mappings(self, topic: str) -> list[SnapshotMapping]:
-        """The mappings of a topic as Postgres has them, after what is waiting was written.
+        """Write the waiting changes, and return the mappings of a topic from Postgres.
 
         Raises :class:`RepositoryUnavailable`.
         """
@@ -174,7 +174,7 @@ class IndexWriter:
         return await self.repository().audit_log(since=since, newest=newest)
 
     async def drill_runs(self, *, newest: int) -> list[DrillRun]:
-        """The drills that are kept in this database, the newest first. Raises :class:`RepositoryUnavailable`."""
+        """Return the drills that this database has, the newest first. Raises :class:`RepositoryUnavailable`."""
         self._check_up()
         return await self.repository().drill_runs(newest=newest)
 
@@ -257,7 +257,10 @@ class IndexWriter:
                 await self.changes.urgent.wait()
 
     async def _check_head(self) -> None:
-        """An idle worker notices, too, that its database has gone, or is not the one that it has written."""
+        """Compare the head in the database with the last written one. Write everything again if they differ.
+
+        So an idle worker also notices that its database has gone or was replaced.
+        """
         async with timeout(WRITE_SECONDS_MAX):
             head = await self.repository().head()
         if not self.changes.behind and head != self._head:
@@ -321,7 +324,7 @@ class IndexWriter:
             raise
 
     async def _write_waiting(self) -> None:
-        """What comes while it writes is left to the next time, when more has been gathered."""
+        """Write the changes that wait now. Changes that come meanwhile wait for the next time."""
         await self._delete_gone()
         batches = len(self.changes.waiting)
         while batches > 0:
@@ -340,7 +343,8 @@ class IndexWriter:
             self.changes.written(changes)
 
     async def _delete_gone(self) -> None:
-        """What waits after this may be of topics and links that were made anew, so it must not be written before."""
+        """Delete links and topics that are gone. Later changes may be about new ones of the same name, so this comes
+        first."""
         while self.changes.waiting.gone_links:
             key = next(iter(self.changes.waiting.gone_links))
             async with timeout(WRITE_SECONDS_MAX):

@@ -1,4 +1,4 @@
-"""The copy state machine of one link: what to read next, and what may be in flight. Pure; no clock, no I/O.
+"""State machine of one link's copying: it decides what to read next and what may be in flight. Pure; no clock, no I/O.
 
 Invariants (DESIGN §3): 2, each entry is copied at most once and in the end once: the destination decides, this
 machine only starts where the destination's high-water marks are; 3, blocks of an origin are sent in log order;
@@ -37,11 +37,11 @@ from replicator.links.gaps import Gap
 from snapshots.position import BEFORE_ALL, Position
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""Large enough that the cost of a frame is small, small enough that one commit of it is short."""
+"""Size of a frame. It is large enough that a frame's cost is small, and small enough that its commit is short."""
 WINDOW_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of a lane, sent and not yet acknowledged; at 100 ms of round trip this allows 320 MB/s."""
+"""Most bytes of a lane that are sent and not acknowledged. With a round trip of 100 ms this allows 320 MB/s."""
 LANES_MAX: Final = 64
-"""More than a link has use for: a lane carries tens of megabytes a second."""
+"""Most lanes of a link, more than it can use: a lane carries tens of megabytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +56,46 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the copying of a topic starts."""
+    """Positions at which the copying of a topic starts."""
 
     read: Position = BEFORE_ALL
     """The local position up to which the destination has everything that the link carries."""
     sent: Mapping[str, Position] = field(default_factory=dict)
-    """By origin, what the destination has all up to."""
+    """For each origin, the position up to which the destination has everything."""
     passable: Mapping[str, Position] = field(default_factory=dict)
-    """By origin, the position up to which what is missing here may be left out."""
+    """For each origin, the position up to which messages that are missing here may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put the block into the frame; ``previous`` was sent before it of its origin."""
+    """Decision to put a block into the frame. ``previous`` is the position of its origin that was sent before it."""
 
     previous: Position
     left_out: bool
     note: bool = False
-    """Not the block itself, which is not for the destination, but a note that it was left out."""
+    """Whether the frame gets only a note that the block was left out, as the block is not for the destination."""
 
 
 @dataclass(slots=True)
 class TopicCopy:
-    """How far one topic is."""
+    """State of the copying of one topic: how far it was read, sent and acknowledged, and why it is halted."""
 
     last: Position
-    """The source's LAC."""
+    """Position of the last entry that is durable in the source's log (LAC)."""
     origins: frozenset[str]
     read: Position = BEFORE_ALL
     """The local position up to which the log was read."""
     acknowledged: Position = BEFORE_ALL
-    """The local position up to which the destination has what it is to have; kept while not connected."""
+    """The local position up to which the destination has everything that it should have. It is kept while
+    disconnected."""
     sent: dict[str, Position] = field(default_factory=dict)
-    """By origin, the origin position of the last entry that was sent."""
+    """For each origin, the origin position of the last entry that was sent."""
     passable: dict[str, Position] = field(default_factory=dict)
     probing: bool = False
-    """Whether it is tried with one piece, since what was sent before was refused."""
+    """Whether the topic sends one block only, to see if the destination takes it after a refusal."""
     halted: str | None = None
     gap: Gap | None = None
-    """Why it is halted, if that is a gap."""
+    """Gap that halts the topic; None if another reason does."""
 
     def start(self, start: Start) -> None:
         self.read = self.acknowledged = min(start.read, self.last)
@@ -109,9 +110,10 @@ class _Frame:
     size_bytes: int
     reached: dict[str, Position]
     published_ms: int | None = None
-    """When its oldest block was published; None if it has none."""
+    """Time at which the oldest block of the frame was published; None if it has no blocks."""
     outdated: set[str] = field(default_factory=set)
-    """Topics of which what is in the frame says nothing any more: they were made anew, or started again, since."""
+    """Topics whose part of the frame does not count any more. They were deleted, made anew or started again since it
+    was sent."""
 
 
 @dataclass(slots=True)
@@ -119,13 +121,13 @@ class _Lane:
     behind: deque[str] = field(default_factory=deque)
     queued: set[str] = field(default_factory=set)
     reached: dict[str, Position] = field(default_factory=dict)
-    """How far topics were read since the last frame was sent."""
+    """For each topic, the position up to which it was read since the last frame was sent."""
     in_flight: int = 0
     in_flight_bytes: int = 0
 
 
 class Copier:
-    """Decides for one link. Events come in by the methods; :meth:`next_read` says what to do."""
+    """State machine of one link. Events come in by its methods, and :meth:`next_read` says what to read."""
 
     def __init__(self, *, window_bytes_max: int = WINDOW_BYTES_MAX) -> None:
         self.topics: dict[str, TopicCopy] = {}
@@ -134,13 +136,13 @@ class Copier:
         self._lanes = [_Lane()]
         self._only: Callable[[str], bool] | None = None
         self._in_flight: dict[int, _Frame] = {}
-        """By number, in the order in which they were sent."""
+        """Frames in flight by number, in the order in which they were sent."""
         self._frames = 0
-        """Sent ever; their numbers are not used again."""
+        """Number of frames that were sent so far. It is the number of the last frame; no number is used twice."""
 
     @property
     def in_flight(self) -> int:
-        """Frames that are sent and not acknowledged."""
+        """Number of frames that are sent and not acknowledged."""
         return len(self._in_flight)
 
     @property
@@ -152,11 +154,11 @@ class Copier:
         return len(self._lanes)
 
     def is_behind(self, *, lane: int = 0) -> bool:
-        """Return whether topics of the lane have more than was read."""
+        """Return whether the lane has topics with entries that were not read yet."""
         return bool(self._lanes[lane].behind)
 
     def topic_moved(self, topic: str, last: Position, origins: frozenset[str]) -> None:
-        """The source's LAC of ``topic``, of which the link carries ``origins``, is now ``last``."""
+        """Record that the source's log of ``topic`` now ends at ``last``. The link carries its ``origins``."""
         state = self.topics.get(topic)
         if state is None:
             state = self.topics[topic] = TopicCopy(last, origins)
@@ -165,8 +167,11 @@ class Copier:
         self._queue_if_behind(topic, state)
 
     def topic_passed(self, topic: str, last: Position) -> dict[str, Position]:
-        """As :meth:`topic_moved`, by entries none of which the link carries, of a topic that it knows: where all before
-        them was read they count as read, unseen. Returns what :meth:`on_idle` does."""
+        """Record that the log of a known ``topic`` grew up to ``last`` by entries that this link does not carry.
+
+        If all entries before them were read, they count as read. Return the topics whose acknowledged position moved,
+        as :meth:`on_idle` does.
+        """
         state = self.topics[topic]
         assert last >= state.last, f"the LAC of {topic} went back from {state.last} to {last}"
         before, state.last = state.last, last
@@ -181,7 +186,7 @@ class Copier:
         return {}
 
     def on_connected(self, starts: Mapping[str, Start]) -> None:
-        """The destination has what ``starts`` say; topics not named it has nothing of."""
+        """Start each topic at its position in ``starts``. The destination has nothing of a topic that is not in it."""
         assert not self.connected
         self.connected = True
         for topic, state in self.topics.items():
@@ -189,14 +194,14 @@ class Copier:
             self._queue_if_behind(topic, state)
 
     def on_disconnected(self) -> None:
-        """Nothing that was in flight counts as arrived."""
+        """Forget all frames in flight: none of them counts as arrived."""
         self.connected = False
         self._in_flight.clear()
         self._lanes = [_Lane() for _ in self._lanes]
 
     def deal(self, lanes: int, only: Callable[[str], bool] | None = None) -> None:
-        """From now on there are so many lanes, and only the topics that ``only`` lets through are read. Nothing may be
-        in flight."""
+        """Distribute the topics over ``lanes`` lanes, and read only the topics that ``only`` accepts. No frame may
+        be in flight."""
         assert not self._in_flight, f"{len(self._in_flight)} frames are in flight"
         assert 0 < lanes <= LANES_MAX
         if only is self._only and lanes == len(self._lanes):
@@ -209,8 +214,10 @@ class Copier:
             self._queue_if_behind(topic, state)
 
     def next_read(self, frame_bytes: int = 0, *, lane: int = 0, frame_bytes_max: int | None = None) -> Read | None:
-        """What to read next for a frame of ``lane`` that has ``frame_bytes`` already; None if there is nothing or no
-        room."""
+        """Return the next read for a frame of ``lane``; None if there is nothing to read or no room.
+
+        The frame has ``frame_bytes`` already.
+        """
         dealt = self._lanes[lane]
         frame_bytes_max = FRAME_BYTES_TARGET if frame_bytes_max is None else frame_bytes_max
         if not self.connected or dealt.in_flight_bytes >= self._window_bytes_max:
@@ -225,9 +232,10 @@ class Copier:
         return None
 
     def on_block(self, topic: str, origin: str, last: Position, missing: Position = BEFORE_ALL) -> Send | Gap | None:
-        """What to do with a block that was read, which ends at position ``last`` of ``origin``; None to pass over it.
+        """Return what to do with a block that was read; None to pass over it.
 
-        ``missing`` is the newest message of that origin before the block that is not here.
+        The block ends at position ``last`` of ``origin``. ``missing`` is the newest message of that origin before the
+        block that this cluster does not have.
         """
         state = self.topics[topic]
         assert origin in state.origins, f"a block of {origin} in {topic} is not for this link"
@@ -241,23 +249,28 @@ class Copier:
         return Send(previous, left_out)
 
     def on_filtered(self, topic: str, origin: str, upto: Position, missing: Position) -> None:
-        """Of that origin the SQL of other links left out what is not here up to ``upto``, all but what is up to
-        ``missing``: if none of that is still to be sent, the rest may be left out here too."""
+        """Record that other links' SQL left out the missing messages of ``origin`` between ``missing`` and ``upto``.
+
+        If nothing up to ``missing`` is still to be sent, this link may leave them out, too.
+        """
         state = self.topics[topic]
         passable = state.passable.get(origin, BEFORE_ALL)
         if missing <= max(passable, state.sent.get(origin, BEFORE_ALL)):
             state.passable[origin] = max(passable, upto)
 
     def on_read(self, topic: str, reached: Position) -> None:
-        """The log of ``topic`` was read up to ``reached``, whether or not something there is to be copied."""
+        """Record that the log of ``topic`` was read up to ``reached``, even if nothing there is to be copied."""
         state = self.topics[topic]
         assert reached > state.read, f"reading {topic} after {state.read} reached {reached}"
         state.read = self._lane(topic).reached[topic] = reached
         self._queue_if_behind(topic, state)
 
     def on_sent(self, size_bytes: int, *, lane: int = 0, published_ms: int | None = None) -> int:
-        """A frame of that many bytes was sent, with all that was read in its lane since the one before it, of which the
-        oldest was published then. Returns its number."""
+        """Record that a frame of ``size_bytes`` was sent, and return its number.
+
+        It contains everything that was read in its lane since the frame before. Its oldest block was published at
+        ``published_ms``.
+        """
         dealt = self._lanes[lane]
         self._frames += 1
         self._in_flight[self._frames] = _Frame(dealt, size_bytes, dealt.reached, published_ms)
@@ -267,14 +280,16 @@ class Copier:
         return self._frames
 
     def published_ms(self, number: int | None = None) -> int | None:
-        """When the oldest block of a frame in flight was published, of the oldest frame if none is named."""
+        """Return when the oldest block of frame ``number`` was published. Without a number, the oldest frame in
+        flight counts."""
         return self._in_flight[next(iter(self._in_flight)) if number is None else number].published_ms
 
     def on_acknowledged(self, number: int | None = None) -> dict[str, Position]:
-        """A frame in flight, the oldest if none is named, is durable at the destination, but for what it refused, whose
-        topics are halted.
+        """Record that frame ``number`` is durable at the destination. Without a number, it is the oldest frame in
+        flight.
 
-        Returns by topic up to where the destination now has what it is to have.
+        Topics that the destination refused are halted. Return, for each other topic that moved, the position up to
+        which the destination now has everything that it should have.
         """
         number = next(iter(self._in_flight)) if number is None else number
         reached = self._landed(number).reached
@@ -285,8 +300,10 @@ class Copier:
         return self._advance(reached)
 
     def on_given_up(self, number: int) -> list[str]:
-        """Nobody will say what became of that frame. Returns its topics: they do not go on before they were started
-        again."""
+        """Record that nobody will report what became of frame ``number``.
+
+        Return its topics. They do not go on before they are started again.
+        """
         topics = [topic for topic in self._landed(number).reached if topic in self.topics]
         for topic in topics:
             self._outdate(topic)
@@ -299,13 +316,21 @@ class Copier:
         return frame
 
     def outdated(self, topic: str, number: int | None = None) -> bool:
-        """Whether what a frame in flight, the oldest if none is named, has of ``topic`` is of no matter any more, and
-        so no refusal of it: the topic was forgotten or started again after the frame was sent."""
+        """Return whether the part of ``topic`` in frame ``number`` does not count any more, so that a refusal does not,
+        either.
+
+        That is so if the topic was forgotten or started again after the frame was sent. Without a number, the oldest
+        frame in flight counts.
+        """
         number = next(iter(self._in_flight)) if number is None else number
         return topic in self._in_flight[number].outdated
 
     def on_idle(self, *, lane: int = 0) -> dict[str, Position]:
-        """The same for what was read since the lane's last frame, when nothing in it was to be copied."""
+        """Record as acknowledged what was read since the lane's last frame, if none of it was to be copied.
+
+        Return, for each topic that moved, its new acknowledged position. Nothing moves while a frame of the lane is in
+        flight.
+        """
         dealt = self._lanes[lane]
         if dealt.in_flight:
             return {}
@@ -324,13 +349,18 @@ class Copier:
         return moved
 
     def topic_gone(self, topic: str) -> TopicCopy | None:
-        """The source has no such topic any more, or it is not to be copied; returns how far it was."""
+        """Forget ``topic``, which was deleted at the source or is no longer copied. Return its state; None if it is
+        unknown."""
         self._outdate(topic)
         return self.topics.pop(topic, None)
 
     def on_resumed(self, topic: str, start: Start, *, probing: bool = False) -> None:
-        """What halted ``topic`` is over. What is still in flight of it does not count: it may have been refused. With
-        ``probing`` that is to be seen: no more than a block of it is sent before the destination has taken that."""
+        """Resume copying ``topic`` at ``start``: the cause of its halt is gone. Frames in flight no longer count for
+        it.
+
+        With ``probing``, the cause may not be gone. Then the next block is sent alone, until the destination has taken
+        it.
+        """
         state = self.topics[topic]
         state.start(start)
         state.probing = probing
@@ -344,7 +374,7 @@ class Copier:
             frame.outdated.add(topic)
 
     def on_halted(self, topic: str, reason: str, gap: Gap | None = None) -> bool:
-        """``topic`` cannot go on until someone acts; other topics do. Returns whether that is news."""
+        """Halt ``topic`` until someone acts; other topics go on. Return whether ``reason`` is new."""
         state = self.topics[topic]
         news = state.halted != reason
         state.halted, state.gap = reason, gap

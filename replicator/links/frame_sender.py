@@ -40,14 +40,14 @@ class FrameSender:
         self._sent = asyncio.Event()
         self._traces = traces
         self._gather_until = 0.0
-        """When the next frame may go out although the last one is not answered."""
+        """Time from which the next frame may go out although the last one is not answered."""
         self._all_answered = asyncio.Event()
         self._silent = False
         """Whether nothing was sent since :meth:`_keep_alive` looked."""
         self._life_due = False
 
     def wake(self) -> None:
-        """There is something to copy, or to announce."""
+        """Wake the sender: there is something to copy or to announce."""
         self._work.set()
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
@@ -114,7 +114,7 @@ class FrameSender:
         await transport.send(await transport.pack(transport.encode(())))
 
     async def _wait_for_rate(self, transport: HttpTransport) -> None:
-        """A frame may overdraw the rate; the next one waits."""
+        """Wait until the rate limit allows the next frame. A frame may exceed the rate; the next one waits longer."""
         bucket = self._transfer.bucket
         while bucket is not None and (seconds := bucket.wait_seconds(time.monotonic())) > 0:
             await asyncio.sleep(min(seconds, SIGN_OF_LIFE_SECONDS))
@@ -152,9 +152,10 @@ class FrameSender:
         self._work.set()
 
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
-        """Blocks of as many topics as are behind, up to about one frame's size; their bytes; whether to ask again.
+        """Return the blocks of the next frame, their bytes, and whether to call again.
 
-        Stops after a read that found nothing to copy, so that the event loop gets its turn.
+        The frame has blocks of as many topics as are behind, up to about one frame's size. A read that found nothing to
+        copy ends it, so that the event loop gets its turn.
         """
         frame: list[Outgoing] = []
         size_bytes = 0

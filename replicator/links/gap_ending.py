@@ -85,7 +85,7 @@ class GapEnding:
         self._index = index
         self._is_here = is_here
         self._refused: dict[str, tuple[str, PolicyRefused]] = {}
-        """By topic, the kind of its gap, and the destination's last refusal to end it."""
+        """For each topic, the kind of its gap, and the destination's last refusal to end it."""
         self._not_asked: set[str] = set()
         """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
 

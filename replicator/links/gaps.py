@@ -264,22 +264,22 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is not here of a topic though its origins published it: what was trimmed, and what links left out."""
+    """Messages of a topic that this cluster lacks: they were trimmed here, or links left them out."""
 
     trimmed: Mapping[str, Position] = field(default_factory=dict)
-    """By origin, the newest message that was trimmed."""
+    """For each origin, the newest message that was trimmed."""
     holes: Mapping[str, Sequence[Hole]] = field(default_factory=dict)
-    """By origin, (after, upto] of what was left out, in order."""
+    """For each origin, the ranges (after, upto] that links left out, in order."""
 
     def before(self, origin: str, first: Position) -> Position:
-        """The newest message of ``origin`` below ``first`` that is missing; BEFORE_ALL if none is."""
+        """Return the newest missing message of ``origin`` below ``first``; BEFORE_ALL if none is missing."""
         newest = self.trimmed.get(origin, BEFORE_ALL)
         holes = self.holes.get(origin, ())
         at = bisect_left(holes, first, key=lambda hole: hole[1])
         return max(newest, holes[at - 1][1]) if at else newest
 
     def newest(self, origin: str) -> Position:
-        """The newest message of ``origin`` that is missing; BEFORE_ALL if none is."""
+        """Return the newest missing message of ``origin``; BEFORE_ALL if none is missing."""
         holes = self.holes.get(origin, ())
         return max(self.trimmed.get(origin, BEFORE_ALL), holes[-1][1] if holes else BEFORE_ALL)
 
@@ -315,7 +315,7 @@ def find_gap(
     copied_before: bool,
     comes_elsewhere: Callable[[str], bool],
 ) -> Gap | None:
-    """The first gap between what is here and what the destination has of ``origins``; None if copying may start."""
+    """Return the first gap between the local log and the destination's copy; None if copying may start."""
     for origin in sorted(origins, key=lambda name: (name != here.cluster, name)):
         theirs = there.get(origin)
         if theirs is not None and (gap := _other_lineage(here, origin, theirs)) is not None:

@@ -58,10 +58,10 @@ RETRY_SECONDS_MAX: Final = 1.0
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
 TWIN_LOOKED_AT_SECONDS: Final = 5.0
-"""How often the run is announced again to a destination that reported a twin, to learn whether the twin is still
+"""Time between two announcements of the run to a destination that reported a twin. They show if the twin is still
 there."""
 SAVE_SECONDS: Final = 2.0
-"""How often it is noted how far the topics are."""
+"""Time between two saves of the topics' positions."""
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class Link:
         engine.origin_stores.copy_listeners.append(self._lineage.noted)
 
     def carries(self, topic: str) -> bool:
-        """Whether topics of that full name go over this link now."""
+        """Return whether this link now carries topics of that full name."""
         return self._topics.carries_name(topic)
 
     @property
@@ -167,7 +167,8 @@ class Link:
             await self._topics.save(everything=True)
 
     def let_go(self) -> None:
-        """The link is stopped for good: nothing is held back for it, and it hears nothing more of the engine."""
+        """Detach the link, which has stopped for good. The engine holds nothing back for it and tells it nothing
+        more."""
         self.engine.remove_listener(self)
         self.engine.schemas.listeners.remove(self._schema_registered)
         self.engine.origin_stores.listeners.remove(self._lineage.deleted)
@@ -175,15 +176,16 @@ class Link:
         self._topics.let_go()
 
     def nudge(self) -> None:
-        """The destination was heard of, by its own link to us: if we are waiting to try again, try now."""
+        """Try again at once if the link waits before its next try. Call this when the destination's own link was
+        heard of."""
         self._nudged.set()
 
     def update_index(self) -> None:
-        """The index lost something: write again how far all topics are."""
+        """Write the positions of all topics to the index again, after the index lost something."""
         self._topics.update_index(self._copier.topics)
 
     def carrier_heard(self, carrier: str) -> bool:
-        """A carrier said that it is alive; returns whether it has the link."""
+        """Note that ``carrier`` is alive. Return whether it carries this link."""
         return self.planner.heard(carrier)
 
     def acknowledged(self) -> dict[str, Position]:
@@ -236,7 +238,7 @@ class Link:
             raise NotResolved(f"{reason}. The gap in {topic_name!r} is still there")
 
     def try_again(self, topic_name: str) -> None:
-        """What halted the topic here may be over."""
+        """Try again to copy a topic that was halted here, as the reason may be gone."""
         self._topics.try_again(topic_name)
 
     # Events of the engine.
@@ -246,7 +248,7 @@ class Link:
             self._method.wake()
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Links carry blocks; what happens to subscriptions travels in markers."""
+        """Do nothing: links carry blocks, and changes of subscriptions travel in markers."""
 
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         """See :meth:`on_subscription`."""
@@ -265,7 +267,7 @@ class Link:
         self._method.wake()
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """They say which clusters the namespace is copied to."""
+        """Look again at the topics of ``namespace``: its policies say to which clusters it is copied."""
         self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
@@ -273,7 +275,7 @@ class Link:
         self._method.wake()
 
     def on_topic_created(self, topic_name: str) -> None:
-        """A topic is copied from its first entry on."""
+        """Do nothing: a topic is copied from its first entry on."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
         self._partitions.forget(topic_name)
@@ -329,7 +331,7 @@ class Link:
             await self._pause_changed.wait()
 
     def _pause_seconds(self, _: RetryCallState) -> float:
-        """Grows with the failures since the link last made progress, so that no failure is retried in a tight loop."""
+        """Return the pause before the next try. It grows with the failures since the link last made progress."""
         failures = self._transfer.failures = self._transfer.failures + 1
         pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
         return pause * random.uniform(0.5, 1.0)
@@ -417,7 +419,8 @@ class Link:
 
     @property
     def _method(self) -> TransferMethod:
-        """Who carries now: Spark also for a link that is embedded, while it is backfilled."""
+        """Transfer method that carries now. Spark may also carry a link of the embedded engine, while it is
+        backfilled."""
         return self.planner if self.route.engine == SPARK or self.planner.backfilling else self._frames
 
     async def _notice_other(self, method: TransferMethod) -> None:
@@ -483,5 +486,5 @@ class Link:
         return planned_link(self.route, self.address, self._transfer)
 
     def status(self) -> LinkStatus:
-        """The figures of this link, as the status page shows them."""
+        """Return the figures of this link that the status page shows."""
         return link_status(self.route, self.address, self._transfer, self.planner.carriers, self.backfill_progress)

@@ -35,14 +35,14 @@ INDEXED_AT_ONCE: Final = 200
 """Topics of which the index is told at each save, or a fifth of those that moved: each is told within ten seconds."""
 INDEXED_IN_SAVES: Final = 5
 OPERATOR: Final = "operator"
-"""Who did it, in the audit log: the paths that only operators use do not tell one from another."""
+"""Name of the actor in the audit log. The paths are for operators only, and do not tell one from another."""
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
 
 log = structlog.get_logger(__name__)
 
 
 class LinkIndex(Protocol):
-    """Who records how far a link's topics are, and what was done to it; the index in Postgres."""
+    """Index in Postgres that records the progress of a link's topics, and operators' actions on the link."""
 
     def link_state(
         self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
@@ -52,7 +52,7 @@ class LinkIndex(Protocol):
 
 
 class LinkTopics:
-    """Of the link that ``route`` describes, out of ``engine``."""
+    """Topics of the link ``route`` that leads out of ``engine``: their progress, their gaps, and their halts."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LinkTopics:
         """Called with a topic when the destination got its first blocks, or the first blocks of another origin in
         it."""
         self._origins_told: dict[str, int] = {}
-        """By topic, how many origins it had when :attr:`on_copied` was called last."""
+        """For each topic, the number of origins that it had at the last call of :attr:`on_copied`."""
         self._left_alone: set[str] = set()
         """Topics that the destination deleted, and to which the link would bring only markers."""
         self._engine = engine
@@ -86,7 +86,7 @@ class LinkTopics:
         self._holding = Holding(engine, route.link)
         self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
-        """By topic that has stopped, why, as it was logged."""
+        """For each topic that has stopped, the reason that was logged."""
         self._ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
         self._refusals = Refusals()
         self._backlogs = BacklogSum(self.backlog_of)
@@ -115,7 +115,7 @@ class LinkTopics:
             self._holding.release(topic)
 
     def held_too_far(self) -> list[str]:
-        """The topics of which the link holds back more than it may."""
+        """Return the topics for which the link holds back more from retention than it may."""
         return self._holding.exceeded(self.copier.topics)
 
     # Which topics.
@@ -127,14 +127,15 @@ class LinkTopics:
         return carried
 
     def carries_name(self, name: str) -> bool:
-        """Whether the link carries topics of that name, by its patterns and by the clusters of their namespace."""
+        """Return whether the link carries topics of this name, by its patterns and by the clusters of their
+        namespace."""
         if name == EPOCHS_TOPIC:
             return self._route.carries(name)
         clusters = self._engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
         return (clusters is None or self._route.link.destination in clusters) and self._route.carries(name)
 
     def moved(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> bool:
-        """These were appended; returns whether there is something to copy."""
+        """Record that ``blocks`` were appended to ``topic``. Return whether the link has something to copy."""
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
@@ -156,7 +157,7 @@ class LinkTopics:
         return False
 
     def deleted(self, topic: Topic) -> None:
-        """The topic's log is gone."""
+        """Forget ``topic``, whose log was deleted. Note the deletion if the destination has a copy."""
         copy = self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self.memory.forget(topic.topic_id)
@@ -166,8 +167,10 @@ class LinkTopics:
             self._note_deleted(topic.name)
 
     def look_again(self, namespace: str) -> None:
-        """The namespace's clusters may have changed: what is copied from now on waits until the destination has said
-        how much of it is there."""
+        """Start or stop copying topics of ``namespace``, whose clusters may have changed.
+
+        A topic that starts waits until the destination has said how much of it is there.
+        """
         for name in self._engine.catalog.topics(namespace):
             topic = self._engine.find(name)
             self._carried.pop(name, None)
@@ -228,7 +231,7 @@ class LinkTopics:
     # Where they start, and which stop.
 
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
-        """The destination has, of each topic and origin, what it says."""
+        """Start all topics at the marks that the destination has. ``there`` has its marks by topic and origin."""
         self.unsettled.clear()
         for name in list(self.copier.topics):
             found = self._engine.find(name)
@@ -303,15 +306,18 @@ class LinkTopics:
         return None if copy is None else copy.gap
 
     def found_gap(self, name: str, gap: Gap) -> None:
-        """The topic cannot go on until the gap is dealt with; at once where the link's policy says how."""
+        """Halt topic ``name`` at ``gap``. If the link's policy says how to end the gap, end it at once."""
         self._halt_at(name, gap)
         self.unsettled[name] = None
         if gap.allows(self._route.link.on_gap):
             self.ask_again.set()
 
     def refused(self, name: str, reason: str, *, ask_again: bool, seconds_max: float) -> None:
-        """The destination does not take the topic. With ``ask_again`` that may change: it is asked at once, and where
-        that does not help after pauses that grow to ``seconds_max``."""
+        """Halt a topic that the destination refused.
+
+        With ``ask_again`` the refusal may end: ask the destination at once, and then after pauses that grow to
+        ``seconds_max``.
+        """
         if name not in self.copier.topics:  # it was deleted meanwhile
             return
         if ask_again:
@@ -322,7 +328,7 @@ class LinkTopics:
         self.halt(name, reason)
 
     def ask(self, names: Iterable[str]) -> None:
-        """It is not known what the destination has of these topics: they go on once it was asked."""
+        """Halt topics until the destination was asked what it has of them."""
         for name in names:
             copy = self.copier.topics.get(name)
             if copy is not None and copy.halted is None:
@@ -331,20 +337,23 @@ class LinkTopics:
                 self.ask_again.set()
 
     def try_again(self, name: str) -> None:
-        """What halted the topic here, and is no gap, may be over."""
+        """Ask the destination about a halted topic, if a reason other than a gap halts it. That reason may be gone."""
         copy = self.copier.topics.get(name)
         if copy is not None and copy.halted is not None and copy.gap is None:
             self.unsettled[name] = None
             self.ask_again.set()
 
     def to_settle(self) -> list[str]:
-        """Topics that wait and about which the destination is to be asked now."""
+        """Return the waiting topics about which the destination must be asked now."""
         now = asyncio.get_running_loop().time()
         return [name for name in self.unsettled if self._refusals.is_due(name, now)]
 
     def stopped(self) -> dict[str, str]:
-        """Topics that are not copied, with why; also those that are just being tried again, but not those that only
-        wait for an answer, as after a plan that was given up."""
+        """Return the topics that are not copied, each with the reason.
+
+        Topics that are just being tried again are included. Topics that only wait for an answer are not, as after a
+        plan that was given up.
+        """
         refused = dict(self._refusals.reasons())
         halted = ((name, copy.halted) for name, copy in self.copier.topics.items())
         return refused | {name: reason for name, reason in halted if reason is not None and reason != BEING_ASKED}
@@ -404,8 +413,11 @@ class LinkTopics:
         return self._engine.find(topic.name) is topic and topic.name in self.copier.topics
 
     def _start(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> Start:
-        """Where copying starts. If the destination had all up to ``mark`` and has less now, it lost also what its own
-        consumers had acknowledged: others know of it, and are to tell."""
+        """Return the position at which copying starts. Report a destination that lost a part of its copy.
+
+        The destination had everything up to ``mark``. If it has less, it also lost what its own consumers acknowledged,
+        which other clusters must tell it.
+        """
         start = self.start_positions.start(topic, there)
         if self._on_lost_copy is not None and self.start_positions.lost(topic, there, mark):
             link = self._route.link
@@ -420,14 +432,15 @@ class LinkTopics:
             log.info("link copies a topic again", cluster=self._engine.cluster, to=link.destination, topic=name)
 
     def audit(self, action: str, **detail: str) -> None:
-        """An operator did this to the link."""
+        """Record in the audit log that an operator did ``action`` to the link."""
         if self._index is not None:
             self._index.audit(OPERATOR, action, f"link {self._route.link.key}", detail or None)
 
     # How far they are.
 
     def reached(self, moved: Mapping[str, Position]) -> None:
-        """The destination now has what it is to have of these topics, up to there."""
+        """Record that the destination has everything that it should have of the topics in ``moved``, up to these
+        positions."""
         for name in moved:
             if name in self._refusals:
                 self._goes_on(name)
@@ -461,7 +474,7 @@ class LinkTopics:
         return self._backlogs.figures()
 
     def backlog_of(self, name: str) -> int:
-        """Entries of a topic that the destination has not confirmed, of any origin."""
+        """Return the number of entries of a topic, of any origin, that the destination has not confirmed."""
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is None or copy is None or copy.acknowledged >= copy.last:
             return 0

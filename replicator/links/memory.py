@@ -1,9 +1,12 @@
-"""What a link remembers over a restart, in the store of its worker: how far its topics are, whether it is paused, and
-what it was made to leave out.
+"""State of a link that its worker stores, so that it survives a restart.
 
-How far a topic is serves only to tell a destination that lost its copy from one that never had any, and to hold back
-from retention no more than is needed before the destination has answered. It is written every few seconds, and only for
-topics that moved: a crash loses some seconds of it, which holds back more than needed and skips nothing.
+It has the acknowledged position of each topic, whether the link is paused, and the messages that it was made to leave
+out.
+
+The position of a topic has two uses. It tells a destination that lost its copy from one that never had any. And it
+holds back from retention no more than is needed, before the destination has answered. The position is written every few
+seconds, only for topics that moved. A crash loses some seconds of it: that holds back more than needed, and skips
+nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from replicator.engine.log.store_tables import TOPIC_KEY, encode_place
 from snapshots.position import BEFORE_ALL, Position
 
 SKIPS_MAX: Final = 1_000
-"""Of one link; the oldest are forgotten, the index keeps them all."""
+"""Most skips of one link that are remembered. The oldest are forgotten; the index keeps them all."""
 MARKS_AT_ONCE: Final = 1_000
-"""Written in one transaction: some milliseconds."""
+"""Positions that one transaction writes. It takes some milliseconds."""
 
 
 class LinkMemory:
-    """Of the link with that key, in the store of ``engine``."""
+    """Stored state of the link ``key`` in the store of ``engine``."""
 
     def __init__(self, engine: Engine, key: str) -> None:
         self._engine = engine
@@ -31,28 +34,31 @@ class LinkMemory:
         self._dirty: dict[int, Position] = {}
         self.paused = bool(engine.store.meta(f"link paused {key}"))
         self.restore_id: str = engine.store.meta(f"link restored {key}") or ""
-        """The last restore of the destination that was heard of."""
+        """Id of the last restore of the destination that this link heard of."""
         self.skips: list[dict[str, Any]] = engine.store.meta(f"link skips {key}") or []
-        """What was left out by policy, the newest last: topic, kind, detail, policy, at_ms."""
+        """Messages that a policy left out, the newest last. Each has topic, kind, detail, policy and at_ms."""
 
     def mark(self, topic_id: int) -> Position:
-        """How far the topic was; BEFORE_ALL if the destination never had anything of it."""
+        """Return the acknowledged position of a topic; BEFORE_ALL if the destination never had anything of it."""
         return self._marks.get(topic_id, BEFORE_ALL)
 
     def moved(self, topic_id: int, acknowledged: Position) -> bool:
-        """Note that the destination has what the link carries of the topic up to there. Return whether that is news."""
+        """Note that the destination has everything up to ``acknowledged`` that the link carries of the topic.
+
+        Return whether that is new.
+        """
         if self._marks.get(topic_id) == acknowledged:
             return False
         self._marks[topic_id] = self._dirty[topic_id] = acknowledged
         return True
 
     def forget(self, topic_id: int) -> None:
-        """The topic was deleted, with its row."""
+        """Forget the position of a topic that was deleted. Its row in the store is deleted already."""
         self._marks.pop(topic_id, None)
         self._dirty.pop(topic_id, None)
 
     async def save(self) -> None:
-        """Write what moved since the last time. Raises the store's errors."""
+        """Write the positions of topics that moved since the last save. Raises the store's errors."""
         moved, self._dirty = self._dirty, {}
         rows = list(moved.items())
         for first in range(0, len(rows), MARKS_AT_ONCE):

@@ -1,6 +1,6 @@
-"""Where the copying of a topic starts: what is here, compared with what the destination says that it has.
+"""Positions at which the copying of a topic starts: the local log, compared with what the destination has.
 
-Reads the source's engine; the judgement is :func:`replicator.links.gaps.find_gap`.
+This module reads the source's engine; :func:`replicator.links.gaps.find_gap` judges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class _Remembered(NamedTuple):
-    """What is missing of a topic, as long as its log is trimmed up to ``trimmed`` and its origins have ``holes``."""
+    """Missing messages of a topic. They are valid while its log is trimmed up to ``trimmed`` and its origins have
+    ``holes``."""
 
     trimmed: Position
     holes: tuple[tuple[Hole, ...], ...]
@@ -37,15 +38,15 @@ class StartPositions:
         self._route = route
         self._origins = tuple(sorted(route.origins))
         self._remembered: dict[int, _Remembered] = {}
-        """By topic id, what :meth:`lacking` returned last."""
+        """For each topic id, the last result of :meth:`lacking`."""
 
     def marks(self, topic: Topic) -> dict[str, Mark]:
-        """What is here, of every origin that the link carries."""
+        """Return the marks of the local log for every origin that the link carries."""
         found = {origin: topic.origins.high_water(origin) for origin in self._route.origins}
         return {origin: Mark(mark.incarnation, mark.position) for origin, mark in found.items() if mark is not None}
 
     def whole(self, topic: Topic) -> dict[str, Mark]:
-        """The same of those origins of which nothing is missing here: what can be copied anew in full."""
+        """Return the marks of the origins of which no message is missing here, so that a full new copy is possible."""
         missing = self.missing(topic)
         return {origin: mark for origin, mark in self.marks(topic).items() if missing.newest(origin) == BEFORE_ALL}
 
@@ -64,7 +65,7 @@ class StartPositions:
         return found
 
     def missing(self, topic: Topic) -> Missing:
-        """What is not here any more, or never came."""
+        """Return the messages of ``topic`` that this cluster trimmed or never got."""
         trimmed: Mapping[str, Position] = {}
         if topic.log.trimmed > BEFORE_ALL:
             trimmed = self._engine.store.trim(topic.topic_id).vector
@@ -72,7 +73,8 @@ class StartPositions:
         return Missing(trimmed, {origin: each for origin, each in holes.items() if each})
 
     def unexpected(self, topic: Topic) -> Missing:
-        """As :meth:`missing`, but for what the SQL of other links left out of what comes over this one too."""
+        """Return what :meth:`missing` returns, without messages of origins that other links filter by SQL for this
+        one."""
         missing = self.missing(topic)
         if not self._route.filtered:
             return missing
@@ -145,7 +147,10 @@ class StartPositions:
         return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
 
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
-        """Where copying starts when what is missing here now may be left out: the lowest place that an origin needs."""
+        """Return the start of copying, if messages that are missing here may be left out.
+
+        Reading starts at the lowest position that an origin needs.
+        """
         read = topic.log.last
         for origin, ours in self.marks(topic).items():
             theirs = there.get(origin)
@@ -163,7 +168,8 @@ class StartPositions:
         )
 
     def lost(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> bool:
-        """Whether the destination, which had all up to ``mark``, lacks any of it that the link carried."""
+        """Return whether the destination lacks something that the link carried. The destination had everything up to
+        ``mark``."""
         for origin, ours in self.marks(topic).items():
             theirs = there.get(origin)
             if theirs is not None and theirs.position >= ours.position:
@@ -177,7 +183,7 @@ class StartPositions:
         return False
 
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:
-        """The local position above which everything of an origin is that the destination does not have."""
+        """Return the local position above which all entries of ``origin`` are missing at the destination."""
         if origin == self._engine.cluster:
             earlier_life = theirs.position.ledger < topic.incarnation
             return topic.log.clamp(theirs.position) if earlier_life else theirs.position

@@ -1,4 +1,4 @@
-"""What the transfer of a link's blocks needs, whoever does it: the link's worker, or Spark by its plans."""
+"""Shared part of transferring a link's blocks, used by the link's worker and by the plans for Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport
 
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 SETTLE_SECONDS: Final = 5.0
-"""How long a topic stays halted after what halted it is over, such as an old copy that was deleted."""
+"""Longest time for which a topic stays halted after its cause is gone, such as an old copy that was deleted."""
 
 _RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
 """Refusals that are of the destination, not of a topic: nothing would be taken now. Others halt their topic."""
@@ -34,18 +34,20 @@ read its new topology yet: it starts again once the destination was asked what i
 
 
 class TransferMethod(Protocol):
-    """Who transfers the blocks: :class:`~replicator.links.frame_sender.FrameSender` in the worker, or
-    :class:`~replicator.links.planner.Planner` by what it hands out."""
+    """Way to transfer blocks: :class:`~replicator.links.frame_sender.FrameSender` does it in the worker.
+
+    :class:`~replicator.links.planner.Planner` gives out plans instead.
+    """
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
-        """What is to run while the link is connected; it is connected again when one of them fails."""
+        """Return the loops that run while the link is connected. If one fails, the link connects again."""
 
     def wake(self) -> None:
-        """There is something to copy, or to announce."""
+        """Wake the loops: there is something to copy or to announce."""
 
 
 class Transfer:
-    """Of one link. ``on_state`` is called when its state or detail changes."""
+    """Transfer of one link's blocks. ``on_state`` is called when its state or detail changes."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Transfer:
         self.detail = ""
         self._on_state = on_state
         self._published_ms: int | None = None
-        """When the oldest block was published that was chosen since the last frame."""
+        """Time at which the oldest block was published that was chosen since the last frame."""
 
     def set_state(self, state: str, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
@@ -77,8 +79,10 @@ class Transfer:
             self._on_state()
 
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
-        """Which of the blocks that were read are to be carried, by index; and whether a gap comes after them. Of one
-        that is not for the destination a note goes in its place."""
+        """Return the blocks to carry, by index, and whether a gap follows them.
+
+        A block that is not for the destination is replaced by a note.
+        """
         missing, unexpected = self.topics.start_positions.lacking(topic)
         chosen: list[tuple[int, Send]] = []
         for index, header in enumerate(headers):
@@ -99,12 +103,12 @@ class Transfer:
         return chosen, False
 
     def sent(self, size_bytes: int, *, lane: int = 0) -> int:
-        """A frame of what was chosen is on its way; returns its number."""
+        """Record that a frame with the chosen blocks was sent. Return its number."""
         published_ms, self._published_ms = self._published_ms, None
         return self.copier.on_sent(size_bytes, lane=lane, published_ms=published_ms)
 
     def acknowledged(self, number: int | None = None) -> None:
-        """The destination has that frame, the oldest in flight if none is named."""
+        """Record that the destination has frame ``number``. Without a number, it is the oldest frame in flight."""
         published_ms = self.copier.published_ms(number)
         self.topics.reached(self.copier.on_acknowledged(number))
         if published_ms is not None:
@@ -113,9 +117,9 @@ class Transfer:
             copies.observe((writer.wall_clock_ms() - published_ms) / 1000)
 
     def refused(self, refusals: Mapping[str, tuple[str, str]], frame: int | None = None) -> None:
-        """The destination refused these topics of a frame in flight, the oldest if none is named.
+        """Record that the destination refused topics of a frame in flight. Without ``frame``, it is the oldest one.
 
-        Raises :class:`PeerRefused` where it takes nothing at all.
+        Raises :class:`PeerRefused` if the destination takes nothing at all.
         """
         for topic, (code, message) in refusals.items():
             if code in _RETRY_WHOLE:
@@ -130,8 +134,11 @@ class Transfer:
         await self.schemas.announce(transport)
 
     async def announce_first_blocks(self, topics: Iterable[str], transport: HttpTransport) -> None:
-        """A frame was read, and these topics begin with it at the destination. They may have been deleted there, with
-        the number of partitions. And its messages may need a schema that was registered while the frame was read."""
+        """Announce partitions and schemas before a frame with which ``topics`` begin at the destination.
+
+        The topics may have been deleted there, with their numbers of partitions. A schema may have been registered
+        while the frame was read.
+        """
         for topic in topics:
             if parse_topic(topic).partition >= 0:
                 self.partitions.changed(base_name(topic))

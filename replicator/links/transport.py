@@ -1,4 +1,4 @@
-"""How a link talks to its destination: one long-lived connection with frames one way and answers the other.
+"""Connection of a link to its destination: one long-lived connection with frames one way and answers the other.
 
 It begins as an HTTP request, and is upgraded (:mod:`replicator.links.frame_streams`); with an end of the version before
 the frames are the request's body (:mod:`replicator.links.posted_frames`). Frames are those of
@@ -70,7 +70,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReply:
-    """How many partitions the destination has of each topic that it was asked for; ``refused`` as in :class:`Reply`."""
+    """Numbers of partitions that the destination has, by topic; ``refused`` is as in :class:`Reply`."""
 
     partitions: dict[str, int]
     refused: dict[str, tuple[str, str]]
@@ -107,7 +107,7 @@ class HttpTransport:
         self._compression = compression
         self._destination = destination
         self._version: int | None = None
-        """What both ends speak, once the destination was asked."""
+        """Protocol version that both ends speak; None until the destination was asked."""
         self._base = f"{worker_url(address)}/replication/v1"
         self._session: aiohttp.ClientSession | None = None
         self._frames: FrameStream | None = None
@@ -132,7 +132,7 @@ class HttpTransport:
             await self._session.close()
 
     async def high_water(self, origins: Collection[str], topics: Sequence[str] = ()) -> dict[str, dict[str, Mark]]:
-        """What the destination has, by topic and origin: of all its topics, or of those named."""
+        """Return the marks of the destination, by topic and origin. Without ``topics``, all its topics are included."""
         asked = [("origins", ",".join(sorted(origins))), ("origin", self._source), ("protocol", str(PROTOCOL_VERSION))]
         asked += [("store", self._store)] if self._store else []
         asked += [("topic", topic) for topic in topics]
@@ -258,7 +258,7 @@ class HttpTransport:
         return encode_rows(blocks, notes) if self._version >= ROWS_FROM else encode_append(blocks, notes)
 
     async def pack(self, stream: Sequence[Buffer]) -> PackedFrame:
-        """The frame as it is to be sent, compressed where the link is to compress; ``stream`` is in pieces."""
+        """Return the frame to send, compressed if the link compresses. ``stream`` is in pieces."""
         if self._compression == "none" or sum(map(len, stream)) < COMPRESS_ASIDE_BYTES:
             return pack_frame(stream, self._compression)
         return await asyncio.to_thread(pack_frame, stream, self._compression)
@@ -272,7 +272,7 @@ class HttpTransport:
             raise PeerUnavailable(f"{self._base}: the connection broke: {error}") from None
 
     async def receive(self) -> Reply:
-        """The answer to the oldest frame that was not answered yet."""
+        """Return the answer to the oldest frame that is not answered yet."""
         assert self._frames is not None
         try:
             async with timeout(SILENCE_SECONDS_MAX):
@@ -285,7 +285,7 @@ class HttpTransport:
         return Reply(answer["extents"], refused)
 
     async def ended(self) -> None:
-        """Returns when no more can be received than what is here already; :attr:`at_end` is set then."""
+        """Wait until nothing more can be received than is here already. Then set :attr:`at_end`."""
         assert self._frames is not None
         await self._frames.ended()
         self.at_end = True

@@ -138,8 +138,7 @@ class WorkerProcess:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """SIGKILL: it gets no chance to finish anything, nor does its driver of live copy. Its Postgres server, if
-        embedded, goes on."""
+        """Kill the worker and its driver of live copy with SIGKILL. Its embedded Postgres server goes on."""
         assert self._process is not None
         driver = _driver_of(self._process.pid)
         self._process.kill()
@@ -149,7 +148,7 @@ class WorkerProcess:
         await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes too long."""
+        """Stop the worker with SIGTERM, and with SIGKILL if that takes too long."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.terminate()
@@ -175,7 +174,7 @@ class WorkerProcess:
 
 
 def _driver_of(pid: int) -> list[psutil.Process]:
-    """The processes of the driver of live copy that the worker with that pid has started."""
+    """Return the processes of the driver of live copy that the worker with that pid has started."""
     found: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(pid).children():

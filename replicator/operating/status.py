@@ -405,7 +405,7 @@ def _topics(answers: Mapping[str, Mapping[str, Any]], top: int | None) -> Render
 
 
 def _short(topic: str) -> str:
-    """The shortest form of a topic's name that every command accepts."""
+    """Return the shortest form of a topic's name that every command accepts."""
     return topic.removeprefix(SCHEME).removeprefix(DEFAULT_NAMESPACE)
 
 

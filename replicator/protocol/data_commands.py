@@ -40,7 +40,7 @@ _MESSAGE_HEAD: Final = b"\x08\x09\x4a"
 _ACK_HEAD: Final = b"\x08\x0a\x52"
 _ACK_RESPONSE_HEAD: Final = b"\x08\x26\xb2\x02"
 _LENGTH_MAX: Final = 127
-"""Of one byte. A SEND without a message id is shorter, and so are the commands that are written here."""
+"""Largest length in one byte. A SEND without a message id is shorter, and so are the commands that are written here."""
 
 
 class Sends:
@@ -61,7 +61,7 @@ class Sends:
         self.entries += later.entries
 
     def halves(self) -> tuple[Sends, Sends]:
-        """The first of its entries, and the rest; of two or more."""
+        """Return the first half of the entries, and the rest. There must be two or more."""
         middle = len(self.entries) // 2
         first, rest = Sends(self.producer_id), Sends(self.producer_id)
         for half, part in ((first, slice(middle)), (rest, slice(middle, None))):
@@ -168,7 +168,7 @@ class SendHeadWriter:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"
 
     def head(self, sequence_id: int, entry_bytes: int) -> bytes:
-        """Of an entry whose own metadata says the rest."""
+        """Return the bytes before an entry whose own metadata contains everything else."""
         numbers = self._producer + varint(sequence_id)
         size = len(numbers) + 4
         return _SIZES.pack(size + 4 + entry_bytes, size) + b"%b%c%b" % (_SEND_HEAD, size - 4, numbers)
@@ -190,7 +190,7 @@ class ReceiptWriter:
         """The ledger of the last receipt, and the beginning of a message id in it."""
 
     def write(self, sends: Sends, positions: Sequence[Position]) -> bytes:
-        """Frames of the receipts of all of ``sends``, which lie at ``positions``."""
+        """Return the frames of the receipts of all of ``sends``, which are stored at ``positions``."""
         if self._extended:
             return self._write_runs(sends, positions)
         frame = self._frame
@@ -254,7 +254,7 @@ class MessageHeadWriter:
         self._consumer = b"\x08" + varint(consumer_id) + b"\x12"
         self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64)
         self._like: tuple[object, ...] = ()
-        """What the last one had; of the next with the same only the number of its entry is other."""
+        """Values of the last head. A head with equal values differs only in the number of its entry."""
         self._before = self._after = b""
         self._size = 0
 
@@ -267,7 +267,7 @@ class MessageHeadWriter:
         epoch: int | None,
         additions: bytes = b"",
     ) -> bytes:
-        """``ack_set`` is empty for an entry of which nothing is acknowledged."""
+        """Return the bytes before an entry. ``ack_set`` is empty if nothing of the entry is acknowledged."""
         ledger, entry = position
         number = varint(entry)
         like = (ledger, len(number), redelivery_count, epoch, additions, ack_set)
@@ -294,7 +294,7 @@ class MessageHeadWriter:
 
 
 def message_additions(batch_size: int, origin: str | None, origin_position: Position) -> bytes:
-    """What a client of ours is told beside; ``origin`` is None for a message of this cluster."""
+    """Return additional fields for a client of ours. ``origin`` is None for a message of this cluster."""
     additions = b"" if batch_size == 1 else _TAG_BATCH_SIZE + varint(batch_size)
     if origin is None:
         return additions

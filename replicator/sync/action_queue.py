@@ -41,8 +41,11 @@ log = structlog.get_logger(__name__)
 
 
 class ActionQueue:
-    """Of one topic. ``on_saved`` is called after a checkpoint, ``on_resumed`` when the store takes writes again, and
-    ``on_written`` when a marker that announces stands in the log or was refused."""
+    """Queue of the actions that the sync cores of one topic decided.
+
+    ``on_saved`` is called after a checkpoint, and ``on_resumed`` when the store takes writes again. ``on_written`` is
+    called when an announcing marker is in the log or was refused.
+    """
 
     __slots__ = (
         "_actions",
@@ -87,10 +90,10 @@ class ActionQueue:
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
         self._announced: tuple[str, int] | None = None
-        """Of the updates that are to be applied: who wrote the oldest, and when."""
+        """Origin and time of the oldest update that waits to be applied; None if none waits."""
         self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
-        """By subscription, how many of the actions write a marker that announces it."""
+        """For each subscription, the number of queued actions that write a marker about it."""
         self._paused: asyncio.TimerHandle | None = None
         """Set while the store refuses writes."""
         self._repeating = False
@@ -126,7 +129,7 @@ class ActionQueue:
             self.wake()
 
     def wake(self) -> None:
-        """There is something to carry out or to save."""
+        """Start the task that carries out actions and saves, if it does not run."""
         if self._paused is None and not self._stopped:
             if self._task is None:
                 name = f"sync {self._topic.name}"
@@ -140,7 +143,7 @@ class ActionQueue:
             await self._task.stop()
 
     def discard(self) -> None:
-        """The topic is gone."""
+        """Drop all actions: the topic was deleted."""
         self._actions.clear()
         self._markers_to_come.clear()
         self._end()
@@ -197,8 +200,10 @@ class ActionQueue:
             await self._write_all(list(takewhile(lambda action: not isinstance(action, ApplyUpdate), first)))
 
     async def _apply(self, updates: Sequence[Action]) -> None:
-        """They are merged one after another, and saved together, so that the last subscription of a marker does not
-        wait for the others' commits."""
+        """Merge updates one after another, and save the results together.
+
+        So the last subscription of a marker does not wait for the others' commits.
+        """
         saving = [
             await self._applier.apply(update, repeating=self._repeating)
             for update in updates
@@ -216,13 +221,15 @@ class ActionQueue:
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
 
     def announced(self, origin: str, announced_ms: int) -> None:
-        """Updates are to be applied that ``origin`` wrote then."""
+        """Note that updates wait which ``origin`` announced at ``announced_ms``."""
         self._announced = self._announced or (origin, announced_ms)
 
     async def _write_all(self, actions: Sequence[Action]) -> None:
-        """They go to the writer in their order, and into as few commits as it makes of them: where a commit takes long,
-        markers come faster than one a commit, and updates must not wait behind them. One that fails stays, and those
-        behind it that were written do not."""
+        """Give all markers to the writer in order, which puts them into few commits.
+
+        If a commit takes long, markers come faster than one per commit, and updates must not wait for them. A marker
+        that failed stays in the queue. Markers that were written leave it.
+        """
         done: set[int] = set()
 
         async def carry_out(number: int, action: Action) -> None:
@@ -266,7 +273,8 @@ class ActionQueue:
         return True
 
     def _note_announced(self, action: WriteUpdate, *, written: bool) -> None:
-        """A subscription is announced for good when the last marker with a part of it stands in the log."""
+        """Record that a marker was written. A subscription is announced when the last marker with a part of it is in
+        the log."""
         for update in action.marker.updates:
             name = update.subscription
             to_come = self._markers_to_come.pop(name) - 1

@@ -1,7 +1,7 @@
-"""How far the markers of one topic were handled, as it is noted in the store.
+"""Stored position up to which the markers of one topic were handled.
 
-It is written now and then; what stands after it is only handled again after a restart, which does no harm. All topics
-of a worker share a budget of these writes, and those of a tick go into one commit.
+It is written now and then. Markers after it are handled again after a restart, which does no harm. All topics of a
+worker share a budget of these writes, and those of a tick go into one commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def checkpoint_budget() -> Budget:
 
 
 class Checkpoint:
-    """Of one topic. ``on_due`` is called when one may be saved that could not be saved before its time."""
+    """Checkpoint of one topic. ``on_due`` is called when a delayed save has become possible."""
 
     __slots__ = (
         "_announced",
@@ -61,17 +61,17 @@ class Checkpoint:
         self._announced: dict[str, None] = {}
         """Subscriptions of which a cleared note that they are to be announced is not stored yet."""
         self._due_ms = 0
-        """When the next one may be saved; 0 for at once."""
+        """Time from which the next checkpoint may be saved; 0 for at once."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def load(self) -> None:
-        """After a restart."""
+        """Load the stored checkpoint, after a restart."""
         stored = self._engine.store.meta(self._name())
         self.handled = self._saved = Position(*stored) if stored else BEFORE_ALL
 
     def announced(self, name: str) -> None:
-        """The subscription was announced for good: that is to be stored."""
+        """Note that subscription ``name`` is announced, so that the next save stores it."""
         self._announced[name] = None
 
     def subscription_deleted(self, name: str) -> None:

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counters:
-    """What went wrong, for all topics of a worker."""
+    """Counters of failures, for all topics of a worker."""
 
     updates_ignored: int = 0
     markers_corrupt: int = 0
@@ -44,7 +44,7 @@ class MarkerLog:
         self._counted = counted
 
     def markers(self, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
-        """Those of a block that are ours to read, each with its position."""
+        """Yield the markers of a block that this cluster can read, each with its position."""
         view = BlockView(stored.block, stored.header)
         for index, entry in enumerate(view.entries()):
             position = Position(stored.position.ledger, stored.position.entry + index)
@@ -65,19 +65,19 @@ class MarkerLog:
         return [StoredBlock(block.position, block.header, block.block)]
 
     def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
-        """The blocks of a run of markers."""
+        """Return the blocks of a run of markers."""
         found, _ = self._topic.reading.blocks(
             Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES, from_memory=True
         )
         return found
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
-        """The blocks in (``after``, ``upto``], some at a time."""
+        """Yield the blocks in (``after``, ``upto``], some at a time."""
         for blocks, _ in self._topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
             yield blocks
 
     def newest_first(self) -> Iterator[StoredBlock]:
-        """The blocks of markers from the end of the log back, :data:`RESTORE_MARKERS_MAX` markers at most."""
+        """Yield the blocks of markers from the end of the log back, at most :data:`RESTORE_MARKERS_MAX` markers."""
         looked_at = 0
         for first, last in reversed(list(self._topic.log.markers.runs())):
             for stored in reversed(self.blocks(first, last)):
@@ -97,7 +97,10 @@ class MarkerLog:
         return position
 
     def recorded_mappings(self, peers: Collection[str]) -> list[SnapshotMapping]:
-        """The mappings in the log's local snapshots, from the newest back to one at or below every mark-delete."""
+        """Return the mappings in the log's local snapshots.
+
+        They reach from the newest back to one at or below every mark-delete position.
+        """
         topic = self._topic
         floor = min(
             (each.cursor.mark_delete for each in topic.subscriptions.values() if each.replicated),
@@ -119,7 +122,7 @@ class MarkerLog:
         return found[::-1]
 
     def updates_of(self, name: str) -> list[tuple[str, SubscriptionUpdate]]:
-        """What other clusters announced of one subscription, each with who did, the oldest first."""
+        """Return the announcements of other clusters about one subscription, each with its origin, the oldest first."""
         found: list[tuple[str, SubscriptionUpdate]] = []
         for stored in self.newest_first():
             origin = stored.header.origin
@@ -131,8 +134,10 @@ class MarkerLog:
         return found[::-1]
 
     def unannounced_deletions(self, relays: Callable[[str], bool]) -> set[str]:
-        """The subscriptions with a tombstone of which no marker says that they were deleted; one of another cluster
-        does not count where this cluster ``relays`` what it announces."""
+        """Return the names with a tombstone for which no marker announces the deletion.
+
+        A marker of another cluster does not count if this cluster ``relays`` its announcements.
+        """
         missing = dict(self._topic.subscriptions.tombstones)
         if not missing:
             return set()

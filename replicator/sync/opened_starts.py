@@ -45,7 +45,7 @@ class OpenedStarts:
         self._controller = controller
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
-        """By subscription; also of those whose time has passed, until the next update."""
+        """Waiting subscriptions by name. Those whose time has passed stay until the next update."""
 
     def applied(self, subscription: Subscription, update: ApplyUpdate, *, opened: bool) -> None:
         """Record that ``update`` was merged, and whether it ``opened`` messages by an earlier start."""

@@ -64,17 +64,17 @@ class SubscriptionSync:
 
     @property
     def settings(self) -> ControllerSettings:
-        """Return the sync settings of the present topology."""
+        """Sync settings of the present topology."""
         return self._shared.settings
 
     @property
     def counted(self) -> Counters:
-        """Return the counters of failures, summed over all topics."""
+        """Counters of failures, summed over all topics."""
         return self._shared.counted
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no topic has anything to announce or merge, now or later."""
+        """Whether no topic has anything to announce or merge, now or later."""
         return all(sync.is_idle for sync in self._topics.values())
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class SubscriptionSync:
         await asyncio.gather(*(sync.stop() for sync in self._topics.values()))
 
     def on_topology(self, topology: Topology) -> None:
-        """Links have come or gone, or the paces have changed, in the topology that holds from now on."""
+        """Use the links and the sync settings of ``topology`` from now on."""
         self._shared.routes = TopologyRoutes(topology, self._shared.engine.cluster)
         settings = self._shared.settings = replace(
             self.settings,
@@ -138,7 +138,7 @@ class SubscriptionSync:
 
     @property
     def exact(self) -> bool:
-        """Return whether acknowledgements travel by identity."""
+        """Whether acknowledgements travel by identity."""
         return self._shared.exact
 
     def origins(self, topic_name: str) -> frozenset[str]:
@@ -193,7 +193,7 @@ class SubscriptionSync:
         self._index_state(topic, subscription)
 
     def on_log_deleted(self, topic: Topic) -> None:
-        """Nobody is told: clusters that have copies keep them, and the subscriptions on them."""
+        """Drop the sync of a deleted topic. Clusters that have copies keep them and are told nothing."""
         sync = self._topics.pop(topic.name, None)
         self._shared.kept_lives.pop(topic.name, None)
         if sync is not None:
@@ -201,14 +201,14 @@ class SubscriptionSync:
         self._shared.index.topic_deleted(topic.name)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Partitions are topics like others."""
+        """Do nothing: partitions are topics like others."""
 
     def on_namespace_policies(self, namespace: str) -> None:
         for name in self._shared.engine.catalog.topics(namespace):
             self._reroute(name)
 
     def on_topic_created(self, topic_name: str) -> None:
-        """A topic has nothing to announce before its first entry."""
+        """Do nothing: a topic has nothing to announce before its first entry."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
         """See :meth:`on_log_deleted`."""

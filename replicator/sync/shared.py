@@ -31,7 +31,8 @@ class Shared:
     counted: Counters = field(default_factory=Counters)
     budget: UpdateBudget = field(default_factory=UpdateBudget)
     kept_lives: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Without ``exact``: topics that keep earlier lives here, each with the names that answers give these lives."""
+    """Topics that keep earlier lives here, each with the names of these lives in answers. It is empty with
+    ``exact``."""
     snapshot_budget: SnapshotBudget = field(init=False)
     checkpoint_budget: Budget = field(default_factory=checkpoint_budget)
 
@@ -47,5 +48,5 @@ class Shared:
 
 
 def monotonic_ms() -> int:
-    """The clock that the cores are given."""
+    """Return the reading of the clock that the cores use."""
     return time.monotonic_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""The shell of one topic's sync: feeds the cores of :mod:`snapshots` with what happens in the topic, wakes them when it
-is time, and puts what they decide into the topic's :class:`~replicator.sync.action_queue.ActionQueue`.
+"""Shell around the sync of one topic: passes its events to the cores of :mod:`snapshots`, and queues their decisions.
 
-The cores are :class:`~snapshots.controller.SnapshotController` for what to write, and
-:class:`~replicator.sync.exact_state.ExactState` for what acknowledgements mean in positions of this cluster.
+It wakes the cores when it is time. Their actions go to the topic's :class:`~replicator.sync.action_queue.ActionQueue`.
+:class:`~snapshots.controller.SnapshotController` decides which markers to write.
+:class:`~replicator.sync.exact_state.ExactState` translates acknowledgements to positions of this cluster.
 """
 
 from __future__ import annotations
@@ -87,27 +87,27 @@ class TopicSync:
         self._alone = not self._peers()
         """Whether no other cluster gets markers of this topic."""
         self._off: dict[str, None] = {}
-        """Subscriptions that are not replicated, so that what was announced of them was ignored."""
+        """Subscriptions that are not replicated now. Announcements about them were ignored."""
         self._changed_at: float | None = None
-        """When the first acknowledgement came that is not announced yet."""
+        """Time of the first acknowledgement that is not announced yet."""
         self._announcing_since: float | None = None
-        """The same of those that are in markers which do not stand in the log yet."""
+        """Time of the first acknowledgement in the markers that are not in the log yet."""
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        """When the timer ends. It may end before the controller's deadline, but never after it."""
+        """Time at which the timer ends. It may end before the controller's deadline, but never after it."""
         self._markers = MarkerLog(topic, shared.counted)
         self.controller.restore(self._markers.recorded_mappings(self._peers()))
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is to be done, now or at some time."""
+        """Whether nothing is to be done, now or later."""
         return self._queue.is_idle and self._timer is None
 
     # Starting and stopping.
 
     def resume(self) -> None:
-        """After a restart: handle the markers that stand after the last checkpoint."""
+        """Handle the markers that follow the last checkpoint in the log. Call this once after a restart."""
         topic = self._topic
         self._note_kept_lives()
         self._checkpoint.load()
@@ -150,7 +150,10 @@ class TopicSync:
         )
 
     def _recall_own_markers(self, after: Position) -> None:
-        """What was asked and announced since the last message is not asked and announced again (invariant 7)."""
+        """Let the controller read this cluster's markers after the last message, so that it does not write them again.
+
+        That keeps an idle topic idle (invariant 7).
+        """
         cluster = self._shared.engine.cluster
         for blocks in self._markers.pages(after, self._topic.log.last):
             for stored in blocks:
@@ -169,7 +172,7 @@ class TopicSync:
                     self._forget_trimmed()
 
     def discard(self) -> None:
-        """The topic is gone."""
+        """Stop the sync of a topic that was deleted. Its queued actions are dropped."""
         self._end()
         self._queue.discard()
 
@@ -182,7 +185,7 @@ class TopicSync:
     # Events.
 
     def on_topology(self) -> None:
-        """Links have come or gone, or the namespace's clusters have changed."""
+        """Update the peers and origins of the topic after links or the namespace's clusters changed."""
         peers = self._peers()
         self._alone = not peers
         self.controller.on_topology(peers, self._shared.routes.origins(self._topic.name), monotonic_ms())
@@ -278,7 +281,7 @@ class TopicSync:
         return True
 
     def _hear_what_was_ignored(self, name: str) -> None:
-        """A subscription is switched on again. Who hears us is asked; what others announced stands in the log."""
+        """Apply again what other clusters announced in the log about ``name``, which is replicated again."""
         for origin, update in self._markers.updates_of(name):
             lac = self._topic.log.last
             self._queue.add(
@@ -335,7 +338,7 @@ class TopicSync:
     # The exact state.
 
     def whole(self, subscription: Subscription) -> AckVector:
-        """The exact state of one subscription."""
+        """Return the whole exact state of one subscription."""
         return self._state.exact.whole(subscription)
 
     def unconsumed(self, subscription: Subscription) -> AckVector:
@@ -343,7 +346,8 @@ class TopicSync:
         return self._state.exact.unconsumed(subscription)
 
     def _messages_came(self, name: str) -> None:
-        """Messages have come that may have been acknowledged elsewhere: merged before any consumer gets them."""
+        """Merge acknowledgements that other clusters announced before their messages came. Consumers get the
+        messages after that."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is None or not subscription.replicated:
             return
@@ -352,7 +356,7 @@ class TopicSync:
         self._queue.wake()
 
     def _twins_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
-        """Deliver messages that were here before as other entries, if only their new entries lie after a subscription's
+        """Deliver messages that came again as new entries, if only the new entries lie behind the subscription's
         start."""
         if entries and subscription.replicated and self._state.exact.twins_came(subscription, entries):
             subscription.saved().add_done_callback(_take_exception)
@@ -400,7 +404,7 @@ class TopicSync:
         self._queue.wake()
 
     def _forget_trimmed(self) -> None:
-        """What was trimmed some time ago is of no more use, and mappings below every subscription neither."""
+        """Forget the state of messages trimmed some time ago, and mappings that are below all subscriptions."""
         if self._state.forget_trimmed():
             floors = [each.cursor.mark_delete for each in self._topic.subscriptions.values() if each.replicated]
             if floors:
@@ -409,7 +413,8 @@ class TopicSync:
     # Markers.
 
     def _handle_written(self, block: AppendedBlock) -> bool:
-        """Handle a block of markers that this topic's queue wrote, as it knows them. Return whether it knew them all.
+        """Handle a block of markers that this topic's queue wrote, without decoding it. Return whether that was
+        possible.
 
         If somebody else wrote a marker into the same block, all of the block must be decoded.
         """
@@ -449,9 +454,11 @@ class TopicSync:
         self._queue.wake()
 
     def _proves_nothing(self, said: Mapping[str, Position]) -> bool:
-        """Whether the peer that ``said`` how far it is has messages that are not in our log and never will be, so that
-        consuming all of ours says nothing of them (invariant 5): ours, as we were restored from an old copy; or
-        others', which a link left out.
+        """Return whether the peer with the vector ``said`` has messages that this cluster's log lacks and will never
+        get.
+
+        Then consuming all of the local log proves nothing for that peer (invariant 5). It may have messages that this
+        cluster lost, as after a restore, or messages of others that a link left out.
         """
         cluster = self._shared.engine.cluster
         lost = cluster in said and not self._state.holds(cluster, said[cluster])
@@ -477,6 +484,6 @@ class TopicSync:
 
 
 def _take_exception(saving: asyncio.Future[None]) -> None:
-    """Nobody waits for it."""
+    """Take the exception of a failed save, for which nobody waits, so that asyncio does not log it."""
     if not saving.cancelled():
         saving.exception()

@@ -1,6 +1,6 @@
-"""What differs between two topologies, which workers can take it while they run, and what tells topologies apart.
+"""Differences between two topologies, the workers that can take them over while they run, and digests of topologies.
 
-Pure. Owns the words in which ``plan``, ``apply`` and a worker's log say what changes.
+Pure. This module owns the words in which ``plan``, ``apply`` and a worker's log say what changes.
 
 1. Clusters are compared by name, links by their key (``A>B`` or ``A>B#name``), everything else field by field, in the
    form in which it stands in the file. Order means nothing, but among the links of one pair: there the first that lets
@@ -67,7 +67,7 @@ _TAKEN_UNDER_WAY: Final = frozenset(
         ("store", "ask_peers_seconds"),
     }
 )
-"""Of the sections. A setting that is added some day is not among them, and so needs a restart until it is made one."""
+"""Settings that a running worker takes over. A setting that is not listed, such as a new one, needs a restart."""
 _OF_OWN_WORKER: Final = frozenset(
     {
         "data",
@@ -109,8 +109,10 @@ class Change:
         return self.kind != SETTING_CHANGED or _without_places(self.before) != _without_places(self.after)
 
     def as_json(self) -> Any:
-        """A ``TopologyChange`` of :mod:`replicator.operating.json_types`, which the command line imports without all of
-        this room."""
+        """Return the change as a ``TopologyChange`` of :mod:`replicator.operating.json_types`.
+
+        The command line imports that module without this package.
+        """
         return {
             "kind": self.kind,
             "subject": self.subject,
@@ -163,7 +165,7 @@ def diff_of_worker(before: Topology, after: Topology, cluster: str) -> tuple[Cha
 
 
 def words(changes: tuple[Change, ...], clusters: tuple[str, ...] = ()) -> list[str]:
-    """A line a change; one of policies that is the same in several clusters is one line."""
+    """Return one line for each change. A change of policies that is equal in several clusters is one line."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for change in changes:
         if change.kind == POLICY_CHANGED:
@@ -197,7 +199,7 @@ def refusals(changes: tuple[Change, ...], cluster: str) -> list[str]:
 
 
 def digest(topology: Topology) -> str:
-    """Tells apart what topologies say; the same for texts that only look different.
+    """Return a digest that differs between topologies. Texts that only look different have equal digests.
 
     Data directories are left out: relative ones are elsewhere on every machine. Passwords are left out: it is shown.
     Defaults are left out, so that workers of different versions agree about a file that uses nothing new.
@@ -225,15 +227,17 @@ def digest(topology: Topology) -> str:
 
 
 def _without_places(said: Any) -> Any:
-    """Files by their names alone: they are elsewhere on every machine."""
+    """Return files by their names alone, since they are elsewhere on every machine."""
     if isinstance(said, Mapping):
         return {key: _without_places(value) for key, value in said.items()}
     return said.name if isinstance(said, Path) else said
 
 
 def portable_text(topology: Topology) -> str:
-    """The topology as YAML that may be shown and read elsewhere: no passwords, and directories that lie beneath the
-    file's are given from there."""
+    """Return the topology as YAML that may be shown and read elsewhere.
+
+    It has no passwords. Directories below the file's are relative to it.
+    """
     beside = None if topology.path is None else topology.path.absolute().parent
     clusters = []
     shown = masked(topology)

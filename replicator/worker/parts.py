@@ -1,5 +1,7 @@
-"""What a running worker is made of. All parts are there from its start to its end. None is optional, but for the
-bridge, which only a worker beside Apache Pulsar has, and traces."""
+"""Parts of a running worker. All of them exist from its start to its end.
+
+Two are optional: the bridge, which only a worker beside Apache Pulsar has, and traces.
+"""
 
 from __future__ import annotations
 
@@ -59,24 +61,24 @@ class Parts:
         return self.engine.cluster
 
     def link_opened(self, source: str) -> None:
-        """That cluster's link to us has opened a stream."""
+        """Tell the parts that the link from ``source`` to this cluster has opened a stream."""
         self.links.opened(source)
         self.failover.link_opened(source)
         self.settings.opened(source)
 
 
 def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
-    """Where clients of the binary protocol connect to each cluster."""
+    """Return the URLs at which clients of the binary protocol connect to each cluster."""
     return {cluster.name: MovedTo(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
 
 
 def client_origins(topology: Topology) -> Mapping[str, str]:
-    """Of what clients publish at each cluster."""
+    """Return, for each cluster, the origin of messages that clients publish there."""
     return {name: topology.origin_of_clients(name) for name in topology.names}
 
 
 def other_workers(topology: Topology, name: str) -> Mapping[str, str]:
-    """The URLs of the other clusters' workers."""
+    """Return the URLs of the other clusters' workers."""
     return {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}
 
 
@@ -86,5 +88,5 @@ def other_addresses(topology: Topology, name: str) -> Mapping[str, str]:
 
 
 def addresses(topology: Topology) -> Mapping[str, str]:
-    """The HTTP address of each cluster."""
+    """Return the HTTP address of each cluster."""
     return {cluster.name: cluster.address for cluster in topology.clusters}

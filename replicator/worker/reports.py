@@ -24,7 +24,8 @@ class Reports:
     """Reads the parts when it is asked; holds nothing of its own."""
 
     def __init__(self, parts: Parts, reloader: TopologyReloader, gateway: Gateway, exposed: Sequence[str] = ()) -> None:
-        """``exposed`` are the places at which other hosts reach the worker without being asked who they are."""
+        """Create the reports. ``exposed`` are the addresses at which other hosts reach the worker without being
+        identified."""
         self._parts = parts
         self._exposed = list(exposed)
         self._allowed: tuple[Topology, Allowed] | None = None

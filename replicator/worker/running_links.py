@@ -33,7 +33,7 @@ def _shown(run: Run) -> dict[str, Any]:
 
 
 def incoming(topology: Topology, cluster: str) -> list[IncomingLink]:
-    """The links that lead to a cluster, with what each may bring."""
+    """Return the links that lead to ``cluster``, each with the origins that it may bring."""
     return [IncomingLink(link.source, link.name, topology.origins_over(link)) for link in topology.links_to(cluster)]
 
 
@@ -74,7 +74,7 @@ class RunningLinks:
         return iter(list(self._running.values()))
 
     def find(self, key: str) -> Link | None:
-        """The running link of that key, ``A>B`` or ``A>B#name``."""
+        """Return the running link ``key``, such as ``A>B`` or ``A>B#name``; None if there is none."""
         return self._running.get(key)
 
     def run_status(self) -> dict[str, Any]:
@@ -95,14 +95,14 @@ class RunningLinks:
         return {**_shown(self.run), "twins": twins}
 
     def passed_on_by(self, topic: str) -> frozenset[str]:
-        """The clusters from which a link passes on what is published here to a topic of that name."""
+        """Return the clusters that pass on messages of ``topic`` that are published here."""
         own, topology = self._engine.cluster, self._topology
         carrying = (link.route.link for link in self if link.carries(topic))  # it also asks the namespace's policy
         others = (each for each in topology.links if each.source != own and topology.carries(each, topic))
         return passed_on_by(own, (*carrying, *others))
 
     async def change(self, topology: Topology) -> None:
-        """From now on the links of ``topology``: what is the same in it goes on undisturbed."""
+        """Run the links of ``topology`` from now on. Links that did not change go on undisturbed."""
         wanted = {
             link.key: (Route.of(topology, link), topology.cluster(link.destination).address)
             for link in topology.links_from(self._engine.cluster)
@@ -127,24 +127,24 @@ class RunningLinks:
 
     @property
     def carried_by_spark(self) -> int:
-        """How many links Spark is to carry."""
+        """Number of links that Spark must carry."""
         return sum(link.route.engine == SPARK for link in self)
 
     def driver_ended(self, pid: int) -> None:
-        """The driver that ran beside the worker is no more: what it carried waits for the next one."""
+        """Release the links of a Spark driver that has ended. They wait for the next driver."""
         for link in self:
             holder = link.planner.carriers.holder
             if holder is not None and holder.startswith(carrier_name(pid)):
                 link.planner.release(holder)
 
     def waits_for(self, what: str) -> None:
-        """What links say that no carrier has asked for, such as why there is no driver."""
+        """Set the reason that links show while no carrier has asked for them, such as why there is no driver."""
         self._waits_for = what
         for link in self:
             link.planner.waits_for(what)
 
     def opened(self, source: str) -> None:
-        """That cluster's link to us has opened a stream: ours to it need not wait to try again."""
+        """Let the link to ``source`` try again at once, since the link from there has opened a stream."""
         for link in self:
             if link.to == source:
                 link.nudge()

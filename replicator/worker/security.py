@@ -1,7 +1,7 @@
-"""Who may use a running worker: made from the topology's ``auth``, and made anew by each reload.
+"""Security of a running worker, made from the topology's ``auth``. Each reload makes it anew.
 
-Keys and password files are read first and used then, so that those that cannot be read change nothing. Keys of a URL
-are fetched by a task of their own (:mod:`replicator.security.key_sets`).
+Keys and password files are all read before any is used, so unreadable ones change nothing. A task of its own fetches
+keys from a URL (:mod:`replicator.security.key_sets`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GrantsSource(Protocol):
 
 
 class WorkerSecurity:
-    """Of one worker, whether it asks who somebody is or not; a running one does not change between the two."""
+    """Security of one worker. Whether it identifies requests does not change while it runs."""
 
     def __init__(self, made: MadeSecurity, grants: GrantsSource, supervisor: Supervisor) -> None:
         settings = made.settings
@@ -46,7 +46,7 @@ class WorkerSecurity:
         return self._made.settings.enabled
 
     def permissions(self) -> Permissions | None:
-        """What roles may do, as it is now; None where nobody is told apart."""
+        """Return the present permissions of roles; None if the worker does not identify requests."""
         return self._permissions if self.enabled else None
 
     def guarding(self) -> Guarding | None:
@@ -65,7 +65,7 @@ class WorkerSecurity:
         self._read = make_security(settings, self._made)
 
     async def use(self, settings: AuthSettings) -> None:
-        """From now on what was read last."""
+        """Use the settings that were read last from now on."""
         if self._read is not None and self._read.settings == settings:
             self._made, self._read = self._read, None
         self._permissions = self._permissions_of(settings)

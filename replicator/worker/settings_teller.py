@@ -32,7 +32,7 @@ from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 
 LOOK_SECONDS: Final = 60.0
-"""How often a worker is asked whether it still has the version that it was told."""
+"""Time between two questions to a worker whether it still has the version that it was told."""
 RETRY_SECONDS: Final = 5.0
 TELL_SECONDS_MAX: Final = 30.0
 GATHER_SECONDS: Final = 0.1
@@ -147,7 +147,7 @@ class _Peer:
 
     @property
     def kept(self) -> bool:
-        """Whether it has the newest version."""
+        """Whether the peer has the newest version of the settings."""
         own = self._engine.cluster_settings
         return not own.version or self._base == own.digest
 

@@ -50,7 +50,7 @@ class IndexRows(Enum):
 
 
 class How(StrEnum):
-    """How a worker came to serve on its store."""
+    """Way in which a worker came to serve on its store."""
 
     USUAL = "usual"
     """The store was used before."""

@@ -98,7 +98,7 @@ from replicator.worker.worker import Worker
 from snapshots.actions import ControllerSettings
 
 KEEPALIVE_SECONDS: Final = 75.0
-"""Of an HTTP connection without a request, or with one whose head is not whole. Clients let go of theirs sooner."""
+"""Lifetime of an HTTP connection without a request, or with an incomplete head. Clients close theirs sooner."""
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Frames of megabytes are read; aiohttp's default of 64 KiB would stop and start the socket for each piece."""
 SHUTDOWN_SECONDS_MAX: Final = 5.0
@@ -174,7 +174,7 @@ async def start_worker(
     on_empty_store: str | None = None,
     stopping: asyncio.Event | None = None,
 ) -> Worker:
-    """The worker of cluster ``name``, running, with all its parts. A store that lost messages has them back then.
+    """Start the worker of cluster ``name``, with all its parts. A store that lost messages has them back then.
 
     ``stopping`` is set to end a start that waits. Raises :class:`WorkerError`, :class:`StoreUnusable`,
     :class:`DatabaseError`, :class:`ExtraMissing`; then nothing was changed. Raises :class:`StoppedEarly` after
@@ -280,7 +280,7 @@ def _make_parts(
     run: Run,
     stores: StoreWatch,
 ) -> Parts:
-    """All parts, none of them started; their ends are on the stack."""
+    """Return all parts of the worker, not yet started. The stack ends them."""
     name = cluster.name
     index = IndexWriter(
         database,
@@ -353,7 +353,7 @@ def _make_parts(
 
 
 def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
-    """What a worker beside Apache Pulsar has. Its clients are served by the brokers, so it serves none itself."""
+    """Return the bridge of a worker beside Apache Pulsar, or None. Such a worker serves no clients; the brokers do."""
     if cluster.apache is None or cluster.broker_origin is None:
         return None
     engine.admission.clients_elsewhere = NotAllowedError(
@@ -388,7 +388,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
 
 
 def _go_on(links: RunningLinks, topic: Topic) -> None:
-    """A block of the topic is whole again: links and consumers that stopped at it try again."""
+    """Let links and consumers that stopped at a damaged block of ``topic`` try again, after its repair."""
     for link in links:
         link.try_again(topic.name)
     for subscription in topic.subscriptions.values():
@@ -436,7 +436,7 @@ async def _serve(
     *,
     tls_required: bool,
 ) -> list[OwnPort]:
-    """HTTP and the binary protocol on the address; returns the ports of the latter alone, which are closed yet."""
+    """Serve HTTP and the binary protocol. Return the ports of the binary protocol, which are still closed."""
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -459,7 +459,7 @@ async def _serve(
 
 
 def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> None:
-    """The ports of the binary protocol, as the gate says."""
+    """Open or close the ports of the binary protocol, as the gate says."""
     for port in ports:
         port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
 

@@ -91,7 +91,7 @@ class Worker:
                 raise
 
     async def carry_out(self, topology: Topology) -> None:
-        """The steps of a reload. They go by what runs, so that they can be done again."""
+        """Carry out the steps of a reload. They compare with the running parts, so they can be repeated."""
         parts = self.parts
         cluster = topology.cluster(parts.cluster)
         if self._tls is not None:

@@ -32,7 +32,7 @@ SECONDS_MAX: Final = 60.0
 START_SECONDS_MAX: Final = 60.0
 STEPS: Final = 60
 SLOW_SHARE: Final = 0.2
-"""Of histories in which workers stop, are killed and start."""
+"""Share of histories in which workers are stopped, killed and started."""
 DELETES_SHARE: Final = 0.1
 BATCH: Final = 12
 """Histories that share clusters, one after the other."""
@@ -40,7 +40,7 @@ BATCH: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a history is made from: a shape, settings, and a seed or steps."""
+    """Parameters of a history: its shape, settings, and a seed or steps."""
 
     shape: Shape
     deduplication: bool
@@ -51,13 +51,13 @@ class History:
 
     @property
     def clusters(self) -> tuple[str, bool]:
-        """Histories with equal values can share clusters."""
+        """Key of the clusters that the history needs. Histories with equal keys can share clusters."""
         return self.shape.name, self.deduplication
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a history ended. ``failure`` is empty if it passed."""
+    """Result of a history. ``failure`` is empty if it passed."""
 
     steps: tuple[Step, ...]
     failure: str
@@ -72,7 +72,7 @@ def drawn_history(seed: int) -> History:
 
 
 class Notes:
-    """What the child tells its parent: one line for each step and each history, in a file."""
+    """File by which the child process tells its parent each step and the end of each history, one line each."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("a", buffering=1)

@@ -1,4 +1,4 @@
-"""Clusters of a history, their clients, and what is asked of their workers. Each request has a limit of time."""
+"""Clusters of a history, their clients, and requests to their workers. Each request has a time limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from replicator.client.errors import ChunkMissing, UnknownError
 
 NAMESPACE: Final = "public/default"
 FIRST_SECONDS: Final = 0.3
-"""How long a consumer waits for the first message, where there may be none."""
+"""Time for which a consumer waits for the first message, if there may be none."""
 NEXT_SECONDS: Final = 0.1
 CHUNK_BYTES: Final = 600
 REQUEST_SECONDS: Final = 20.0
@@ -41,7 +41,7 @@ POLL_SECONDS: Final = 0.03
 
 
 class Regions(Deployment):
-    """Workers with deduplication on or off."""
+    """Workers of a history, with deduplication off unless a subclass switches it on."""
 
     deduplication = False
 
@@ -56,7 +56,7 @@ class Regions(Deployment):
             raise Violation(f"{name} did not stop within 20 s") from None
 
     def ask(self, name: str, method: str, path: str, body: Any = None) -> Any:
-        """Return what a worker answers, read as JSON; None for an empty answer."""
+        """Return the answer of a worker, decoded from JSON; None for an empty answer."""
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.url(name, path), data, {"Content-Type": "application/json"}, method=method)
         with urllib.request.urlopen(asked, timeout=REQUEST_SECONDS) as response:
@@ -77,18 +77,18 @@ class Deduplicating(Regions):
 
 
 class ClusterClients:
-    """Clients of all clusters of one history, with its model."""
+    """Clients of all clusters of one history, and the model of that history."""
 
     def __init__(self, shape: Shape, regions: Regions, *, deduplication: bool, name: str = "h") -> None:
         self.shape, self.regions = shape, regions
         self.model = Model(shape, deduplication=deduplication)
         self._name = name
-        """Part of the names of its topics. So histories can share clusters, one after the other."""
+        """Part of the names of this history's topics. So histories can share clusters, one after the other."""
         self._clients: dict[str, Client] = {}
         self._producers: dict[tuple[str, str, str], Any] = {}
         self._number = 0
         self._asked_again: set[Consumer] = set()
-        """Consumers that got an incomplete message. Such a message comes again, with what was sent behind it."""
+        """Consumers that got an incomplete message. Such a message comes again, with the messages sent behind it."""
 
     def _known(self, topic: str, name: str, at: str) -> Subscription:
         found = self.model.find(topic, name, at, replicated=is_replicated(name))
@@ -154,7 +154,7 @@ class ClusterClients:
         return got
 
     async def _leave(self, at: str) -> None:
-        """Close the clients of a worker that is about to go, or has gone."""
+        """Close the clients of the worker ``at``, which is about to stop or has stopped."""
         await self._forget_producers(at, close=False)
         client = self._clients.pop(at, None)
         if client is not None:

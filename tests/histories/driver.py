@@ -1,6 +1,6 @@
-"""Steps of a history carried out on whole workers, each a process of its own, with clients over sockets.
+"""World of a history: carries out its steps on real worker processes, with clients over sockets.
 
-:class:`World` has a method for each step. It tells the model what was confirmed, and has it judge what came.
+:class:`World` has a method for each step. It tells the model what was confirmed, and asks it to judge what came.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from replicator.topology import load_topology
 
 REST_SECONDS: Final = 25.0
 STILL_SECONDS: Final = 0.3
-"""Clusters are at rest when nothing moved for so long."""
+"""Time without movement after which clusters count as being at rest."""
 
 
 class World(ClusterClients):
@@ -123,7 +123,7 @@ class World(ClusterClients):
     # Consuming.
 
     async def subscribe(self, *, at: str, topic: str, name: str, earliest: bool) -> None:
-        """Make a subscription, or come to one that exists, and leave."""
+        """Connect a consumer to a subscription, which creates it if there is none, and disconnect."""
         known = self.model.find(topic, name, at, replicated=is_replicated(name))
         if known is not None and known.deleted:
             return
@@ -188,17 +188,17 @@ class World(ClusterClients):
             await consumer.close()
 
     async def skip(self, *, at: str, topic: str, name: str, count: int) -> None:
-        """Pass over some messages, as an operator does."""
+        """Skip the next ``count`` messages of a subscription, by an operator's request."""
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip/{count}")
         self.model.passed_over(self._known(topic, name, at))
 
     async def clear(self, *, at: str, topic: str, name: str) -> None:
-        """Pass over all messages."""
+        """Skip all messages of a subscription, by an operator's request."""
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip_all")
         self.model.passed_over(self._known(topic, name, at))
 
     async def expire(self, *, at: str, topic: str, name: str) -> None:
-        """Pass over messages that are older than a second."""
+        """Expire messages of a subscription that are older than a second, by an operator's request."""
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/expireMessages/1", allow=(409, 404))
         self.model.passed_over(self._known(topic, name, at))
 
@@ -236,7 +236,7 @@ class World(ClusterClients):
         await self._until(done, f"compaction of {topic} at {at}")
 
     async def retain_nothing(self, *, topic: str) -> None:
-        """Set retention of a topic to nothing, where it is."""
+        """Set the retention of a topic to nothing, at every cluster that has the topic."""
         body = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         for name in self.shape.clusters:
             path = f"/admin/v2/persistent/{self._path(topic)}/retention"
@@ -244,7 +244,7 @@ class World(ClusterClients):
         self.model.trims(topic)
 
     async def trim(self, *, at: str, topic: str) -> None:
-        """Delete what the retention policy does not keep."""
+        """Delete messages of a topic that the retention policy does not keep."""
         await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
 
     async def delete_topic(self, *, at: str, topic: str) -> None:
@@ -287,13 +287,13 @@ class World(ClusterClients):
         self.model.down.discard(at)
 
     async def fail_over(self, *, source: str, to: str) -> None:
-        """Move the clients of a cluster, planned: nothing is left behind."""
+        """Move the clients of a cluster by a planned failover, which leaves nothing behind."""
         await self._leave(source)
         await self._command("failover", "--from", source, "--to", to, "--planned")
         self.model.failed_over(source, to, planned=True)
 
     async def fail_over_dead(self, *, source: str, to: str) -> None:
-        """Move the clients of a cluster that was killed."""
+        """Kill a cluster, and move its clients by an unplanned failover."""
         await self.kill(at=source)
         await self._command("failover", "--from", source, "--to", to, "--unplanned")
         self.model.failed_over(source, to, planned=False)
@@ -306,7 +306,7 @@ class World(ClusterClients):
         self.model.failed_back(to)
 
     async def lose_disk(self, *, at: str) -> None:
-        """Kill a worker, delete its directory, and start it: it takes back what other clusters have of it."""
+        """Kill a worker, delete its directory, and start it. It takes back its messages from other clusters."""
         await self.kill(at=at)
         shutil.rmtree(self.regions.path / f"data-{at}")
         self.model.disk_lost(at)
@@ -325,7 +325,7 @@ class World(ClusterClients):
     # At rest.
 
     async def settle(self) -> None:
-        """Wait until all clusters are at rest, and end each gap in the way that loses nothing."""
+        """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing."""
         if self.model.down or self.model.paused:
             return
         deadline = time.monotonic() + REST_SECONDS
@@ -349,7 +349,10 @@ class World(ClusterClients):
                         each.clusters.add(cluster)
 
     async def _look(self) -> tuple[str, Any]:
-        """Return what is still moving, if anything, and a state that changes while something moves."""
+        """Return a text that names what still moves, and the state of all clusters. End the gaps of links.
+
+        The text is empty if nothing moves. The state changes while messages are copied.
+        """
         state = []
         for name in self.shape.clusters:
             links = (await self._ask(name, "GET", "/replication/v1/links"))["links"]
@@ -374,7 +377,10 @@ class World(ClusterClients):
         await self._ask(name, "POST", f"/replication/v1/links/{key}/resolve", body, allow=(404, 409))
 
     async def _agree(self, deadline: float) -> None:
-        """Wait until clusters that tell each other have the same exact states, where they have the same messages."""
+        """Wait until clusters that tell each other acknowledgements agree on every replicated subscription.
+
+        They must agree on each origin of which they have the same messages.
+        """
         for topic in sorted(self.model.topics):
             if self.model.topic(topic).void or self.model.topic(topic).trims:
                 continue  # clusters have different messages, for good
@@ -430,7 +436,7 @@ class World(ClusterClients):
         await self._verify()
 
     async def _drain(self, subscription: Subscription, at: str) -> None:
-        """Receive all that is left, acknowledge it, and judge it."""
+        """Receive and acknowledge all messages that a subscription has left, and judge them."""
         consumer = await self._consumer(at, subscription.topic, subscription.name, earliest=True)
         got: list[str] = []
         try:
@@ -453,7 +459,7 @@ class World(ClusterClients):
             await consumer.close()
 
     async def _verify(self) -> None:
-        """Run verify; it must find no fault."""
+        """Run ``verify`` on all clusters. Raise :class:`Violation` if it finds a fault."""
         topology = load_topology(self.regions.file)
         urls = {name: self.regions.url(name) for name in self.shape.clusters}
         settings = VerifySettings(settle_seconds=3.0)

@@ -1,7 +1,7 @@
-"""What users may expect of a history: which messages a subscription must get, may get, and must not get again.
+"""Model of a history: the messages that a subscription must get, may get, and must not get again.
 
-The model knows nothing of how clusters are run: a driver tells it what was confirmed, and asks it to judge what came.
-Where a history leaves open what is right, the model allows every answer that may be right.
+The model knows nothing of how clusters are run. A driver tells it what was confirmed, and asks it to judge what came.
+If a history leaves open what is right, the model allows every answer that may be right.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 
 class Violation(AssertionError):
-    """A worker did what no user may expect."""
+    """A worker did something that users must never see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Clusters and links of a topology. ``forwards`` says whether links carry what other clusters published, too."""
+    """Clusters and links of a topology. ``forwards`` says whether links also carry messages of other clusters."""
 
     name: str
     clusters: tuple[str, ...]
@@ -37,7 +37,7 @@ class Shape:
         return found
 
     def tells(self, source: str, to: str) -> bool:
-        """Return whether acknowledgements at ``source`` are told to ``to``."""
+        """Return whether ``to`` learns of acknowledgements at ``source``."""
         return self.reaches(source, to)
 
 
@@ -75,29 +75,29 @@ class Sent:
 
 @dataclass(slots=True)
 class Subscription:
-    """What is known of a subscription: of one cluster, or of all of them if it is replicated."""
+    """State of a subscription in the model. A subscription that is not replicated belongs to one cluster."""
 
     topic: str
     name: str
     home: str | None
     """The cluster of a subscription that is not replicated; None for a replicated one."""
     clusters: set[str]
-    """Where a client made or used it, or where the clusters were told of it."""
+    """Clusters where a client created or used it, and clusters that were told of it."""
     wanted: set[str] = field(default_factory=set)
-    """Messages that it must get, unless they are acknowledged."""
+    """Messages that the subscription must get, unless they are acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
     told: dict[str, set[str]] = field(default_factory=dict)
-    """By cluster, the messages that must not be delivered there again."""
+    """For each cluster, the messages that it must not deliver again."""
     here: dict[str, set[str]] = field(default_factory=dict)
-    """By cluster, the messages that were acknowledged there since the last seek."""
+    """For each cluster, the messages that were acknowledged there since the last seek."""
     made: set[str] = field(default_factory=set)
-    """Clusters where a client made it, or found it."""
+    """Clusters where a client created the subscription, or found it."""
     excused: dict[str, set[str]] = field(default_factory=dict)
-    """By cluster, messages before the place where the subscription began there alone."""
+    """For each cluster, messages before the position at which the subscription began in that cluster alone."""
     kept: dict[str, set[str]] = field(default_factory=dict)
-    """By cluster that has it, the messages that were confirmed since: retention must keep them there."""
+    """For each cluster that has the subscription, the messages confirmed since. Retention must keep them there."""
     excluded: set[str] = field(default_factory=set)
-    """Clusters where its topic was deleted since: nothing must come there."""
+    """Clusters where the topic was deleted since. The subscription must get nothing there."""
     unsettled_seek: str | None = None
     safe: set[str] = field(default_factory=set)
     """Messages whose acknowledgement every cluster knows."""
@@ -120,13 +120,13 @@ class Topic:
     numbers: dict[str, int] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
     trims: bool = False
-    """Whether its retention deletes what was consumed."""
+    """Whether retention deletes consumed messages of the topic."""
     void: dict[str, set[str]] = field(default_factory=dict)
-    """By cluster, the messages that were sent before the topic was deleted there: none of them must come there."""
+    """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""
 
 
 class Model:
-    """All that is known of a history so far."""
+    """Everything that the model knows of a history so far."""
 
     def __init__(self, shape: Shape, *, deduplication: bool = False) -> None:
         self.shape, self.deduplication = shape, deduplication
@@ -135,9 +135,9 @@ class Model:
         self.down: set[str] = set()
         self.paused: set[tuple[str, str]] = set()
         self.moved: dict[str, str] = {}
-        """By cluster whose clients are served elsewhere, the cluster that serves them."""
+        """For each cluster whose clients are served elsewhere, the cluster that serves them."""
         self._highest: dict[tuple[str, str], int] = {}
-        """By cluster and producer, the highest sequence id that was stored as a message of this cluster's own."""
+        """For each cluster and producer, the highest sequence id that the cluster stored as a message of its own."""
 
     # What happened.
 
@@ -145,13 +145,13 @@ class Model:
         return self.topics.setdefault(name, Topic(name))
 
     def sending(self, topic: str, origin: str, uid: str, key: str | None = None, *, delayed: bool = False) -> None:
-        """A producer is about to send a message: it may come from now on."""
+        """Record that a producer is about to send a message. It may be delivered from now on."""
         found = self.topic(topic)
         number = found.numbers[origin] = found.numbers.get(origin, 0) + 1
         found.sent[uid] = Sent(uid, topic, origin, number, key, False, found.lives.get(origin, 0), delayed)
 
     def confirmed(self, topic: str, uids: Iterable[str]) -> None:
-        """The cluster confirmed these messages: every subscription that exists must get them."""
+        """Record that a cluster confirmed messages. Every existing subscription must get them."""
         found = self.topic(topic)
         for uid in uids:
             if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
@@ -164,12 +164,12 @@ class Model:
                         subscription.kept.setdefault(cluster, set()).add(uid)
 
     def stored(self, cluster: str, producer: str, number: int) -> None:
-        """The cluster stored a message with the sequence id ``number`` as its own."""
+        """Record that ``cluster`` stored a message with the sequence id ``number`` as its own."""
         key = (cluster, producer)
         self._highest[key] = max(number, self._highest.get(key, number))
 
     def judge_duplicate(self, topic: str, cluster: str, producer: str, number: int, uid: str) -> None:
-        """Raise :class:`Violation` if the cluster must not have answered that it has this message already.
+        """Raise :class:`Violation` if ``cluster`` wrongly answered that message ``uid`` is a duplicate.
 
         In one cluster sequence ids alone decide. Across clusters the content must be the same, too.
         """
@@ -184,7 +184,7 @@ class Model:
         return self.subscriptions.get((topic, name, None if replicated else cluster))
 
     def subscribed(self, topic: str, name: str, cluster: str, *, replicated: bool, earliest: bool) -> Subscription:
-        """A client made a subscription, or came to one that is there."""
+        """Record that a client created a subscription, or connected to an existing one."""
         home = None if replicated else cluster
         found = self.subscriptions.get((topic, name, home))
         if found is None:
@@ -201,7 +201,7 @@ class Model:
         return found
 
     def trims(self, topic: str) -> None:
-        """Retention of the topic deletes what was consumed, from now on."""
+        """Record that retention deletes consumed messages of the topic from now on."""
         self.topic(topic).trims = True
         for subscription in self.of_topic(topic):
             for cluster in subscription.clusters:
@@ -212,20 +212,20 @@ class Model:
         found.forget([uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)])
 
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
-        """The cluster confirmed acknowledgements."""
+        """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
         subscription.acknowledged.update(uids)
         if subscription.unsettled_seek in (None, cluster):
             subscription.told.setdefault(cluster, set()).update(uids)
             subscription.here.setdefault(cluster, set()).update(uids)
 
     def passed_over(self, subscription: Subscription, uids: Collection[str] | None = None) -> None:
-        """An operator skipped, cleared or expired messages: those that are there need not come any more."""
+        """Record that an operator skipped, cleared or expired messages. They need not come any more."""
         subscription.forget(set(subscription.wanted) if uids is None else uids)
 
     def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:
-        """A client put the subscription back to the first message, or forward to the end.
+        """Record that a client moved the subscription back to the first message, or forward to the end.
 
-        That holds for the messages that this cluster knows. Of origins that it does not know nothing changes.
+        The seek affects the messages that ``cluster`` knows. Origins that the cluster does not know stay as they are.
         """
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
@@ -247,7 +247,7 @@ class Model:
         subscription.told.clear()
 
     def topic_deleted(self, topic: str, cluster: str) -> None:
-        """A topic was deleted at one cluster. No link carries the deletion."""
+        """Record that a topic was deleted at ``cluster``. No link carries the deletion."""
         found = self.topic(topic)
         found.lives[cluster] = found.lives.get(cluster, 0) + 1
         found.void[cluster] = set(found.sent)
@@ -264,7 +264,7 @@ class Model:
                 subscription.forget([sent.uid for sent in found.sent.values() if sent.origin == cluster])
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
-        """The clients of ``source`` are served by ``to``. A planned failover leaves nothing behind."""
+        """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""
         self.moved[source] = to
         if planned:
             for subscription in self.subscriptions.values():
@@ -272,14 +272,14 @@ class Model:
                     subscription.told.setdefault(to, set()).update(subscription.here.get(source, ()))
 
     def failed_back(self, to: str) -> None:
-        """The cluster serves its own clients again. A failback is planned."""
+        """Record that the cluster ``to`` serves its own clients again, after a planned failback."""
         by = self.moved.pop(to)
         for subscription in self.subscriptions.values():
             if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
                 subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))
 
     def disk_lost(self, cluster: str) -> None:
-        """The cluster lost its disk, and took back what others had of it."""
+        """Record that ``cluster`` lost its disk, and took back its messages from other clusters."""
         gone = {sent.uid for topic in self.topics.values() for sent in topic.sent.values()
                 if sent.origin == cluster and not sent.copied}  # fmt: skip
         for key, subscription in list(self.subscriptions.items()):
@@ -299,7 +299,10 @@ class Model:
                 subscription.told.clear()
 
     def settled(self) -> None:
-        """All clusters and links ran until nothing moved: what one cluster knows, those behind its links know."""
+        """Record that all clusters and links ran until nothing moved.
+
+        Clusters behind a cluster's links know now what that cluster knows.
+        """
         for topic in self.topics.values():
             for sent in topic.sent.values():
                 sent.copied = sent.confirmed
@@ -325,7 +328,11 @@ class Model:
             raise Violation(f"{where} got {uid} again, though it was acknowledged and that was told there")
 
     def judge_session(self, subscription: Subscription, cluster: str, uids: list[str], *, redelivered: bool) -> None:
-        """Judge what one consumer got from its connection to its end: nothing twice, and each origin in order."""
+        """Raise :class:`Violation` if a consumer got a message twice in one connection, or messages of an origin out of
+        order.
+
+        ``redelivered`` says that the consumer asked for messages again. Then nothing is judged.
+        """
         where = f"{subscription.topic} {subscription.name} at {cluster}"
         topic = self.topic(subscription.topic)
         if redelivered:
@@ -344,7 +351,7 @@ class Model:
             last[sent.origin, sent.life] = sent
 
     def missing(self, subscription: Subscription, cluster: str, got: Collection[str]) -> list[str]:
-        """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not."""
+        """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not deliver."""
         if cluster in subscription.excluded or not subscription.is_at(cluster):
             return []
         topic = self.topic(subscription.topic)

@@ -1,7 +1,7 @@
-"""Steps of a history: what can happen, with its parameters, and when it can happen.
+"""Steps of a history: possible actions with their arguments, and the conditions under which they are possible.
 
-A step is a value: a name and its arguments. ``draw`` draws one that is possible now; ``possible`` says whether a step
-that was drawn earlier still is, for shrinking leaves steps out.
+A step is a value: a name and its arguments. ``draw`` draws one that is possible now. ``possible`` says whether a step
+that was drawn earlier is still possible, since shrinking leaves steps out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from histories.model import Model, Shape
 
 TOPICS: Final = ("t0", "keyed")
 NAMED: Final = "named"
-"""The topic of producers whose names are in use in several clusters."""
+"""Name of the topic whose producers use their names in several clusters."""
 REPLICATED: Final = ("r-shared", "r-exclusive", "r-keys", "r-failover")
 LOCAL: Final = ("l-shared", "l-exclusive")
 TYPES: Final = {"shared": "Shared", "exclusive": "Exclusive", "keys": "KeyShared", "failover": "Failover"}
@@ -25,7 +25,7 @@ PRODUCERS: Final = ("orders", "bills")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step, as ``name(**arguments)``."""
+    """One step of a history. Its text is the call of a method of ``World``."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -64,7 +64,7 @@ def _publish(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _publish_named(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Messages of a producer whose name and sequence ids may be in use elsewhere too."""
+    """Draw a step that publishes with a producer's name and sequence ids that other clusters may use, too."""
     if (at := _at(drawn, model)) is None or not model.deduplication:
         return None
     return {
@@ -85,7 +85,7 @@ def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _existing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """A subscription that is known, at one of its clusters that runs."""
+    """Draw an existing subscription, and one of its clusters that runs."""
     found = [
         {"at": cluster, "topic": each.topic, "name": each.name}
         for each in model.subscriptions.values()
@@ -105,7 +105,7 @@ def _consume(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _seek(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """A seek at a cluster that can tell all others of it: elsewhere the generations go apart for good."""
+    """Draw a seek at a cluster that can tell all others of it. Elsewhere the generations would differ for good."""
     found = _existing(drawn, model)
     if found is None or not all(model.shape.tells(found["at"], other) for other in model.shape.clusters):
         return None
@@ -128,7 +128,7 @@ def _topic_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _untrimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """A topic that keeps what was consumed, while all clusters run."""
+    """Draw a topic that still keeps consumed messages, while all clusters run."""
     known = sorted(name for name, topic in model.topics.items() if not topic.trims)
     return {"topic": drawn.choice(known)} if known and not model.down else None
 
@@ -166,7 +166,7 @@ def _publish_and_kill(drawn: random.Random, model: Model) -> dict[str, Any] | No
 
 
 def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """A planned failover along a link, while everything runs."""
+    """Draw a planned failover along a link, while everything runs."""
     if model.down or model.paused or model.moved:
         return None
     source, to = drawn.choice(model.shape.links)
@@ -186,7 +186,7 @@ def _fail_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _lose_disk(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """A cluster whose peers all run, and have links from it and to it."""
+    """Draw a cluster that loses its disk, while all clusters run and all links lead both ways."""
     if model.down or model.paused or model.moved or model.shape.name not in ("pair", "mesh"):
         return None
     return {"at": drawn.choice(model.shape.clusters)}
@@ -198,7 +198,7 @@ def _nothing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of step: how often it is drawn, and whether it takes seconds."""
+    """Kind of step: its weight when steps are drawn, and whether it takes seconds or deletes a topic."""
 
     weight: int
     draw: Draw

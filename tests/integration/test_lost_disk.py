@@ -67,7 +67,7 @@ def mesh(tmp_path: Path, postgres_server: str) -> Iterator[Losing]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Losing]:
-    """One mesh for several tests, each of which has a topic of its own and leaves all workers running."""
+    """Yield a mesh that several tests share. Each test uses its own topic, and must leave all workers running."""
     with (
         databases_of("ABC", postgres_server, "shared") as databases,
         deployment(

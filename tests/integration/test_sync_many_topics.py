@@ -30,7 +30,7 @@ SETTINGS = ControllerSettings(snapshot_interval_ms=40)
 
 
 async def acknowledging(topic: Topic) -> None:
-    """A consumer of a replicated subscription that acknowledges what it gets at once."""
+    """Connect a consumer to the replicated subscription ``sub`` that acknowledges each message at once."""
     tasks: set[asyncio.Task[Any]] = set()
 
     def deliver(deliveries: Sequence[Delivery]) -> None:

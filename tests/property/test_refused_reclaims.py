@@ -40,8 +40,10 @@ async def compact_and_trim(engine: Engine) -> None:
 
 
 async def goes_on(lives: Lives, peer: str, policy: str) -> None:
-    """End the gap of the link to ``peer`` by ``policy``. Check that the peer keeps what it has, and gets what is
-    new."""
+    """End the gap of the link to ``peer`` by the gap policy ``policy``.
+
+    Check that the peer keeps its messages, and gets new ones.
+    """
     kept = lives.at(peer)
     async with lives.running() as (engine, made):
         link: Link = made[peer]

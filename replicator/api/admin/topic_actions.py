@@ -1,4 +1,4 @@
-"""What is done to a topic: compacting, emptying, terminating; and what there is nothing to do for."""
+"""Admin routes for actions on a topic: compact, empty and terminate it, and actions that have nothing to do here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from replicator.engine.errors import TopicNotFound
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of what is done to topics."""
+    """Return the routes of actions on topics."""
     return [
         web.put(f"{TOPIC}/compaction", compact),
         web.get(f"{TOPIC}/compaction", compaction_status),

@@ -1,6 +1,6 @@
-"""How many messages a second topics take in. Counted by block, so that a message costs nothing.
+"""Rates at which topics take in messages. They are counted by block, so that a message costs nothing.
 
-A rate is that of the last minute: :data:`SLOTS` slots of :data:`SLOT_SECONDS`, the running one left out. A topic that
+A rate is that of the last minute: :data:`SLOTS` slots of :data:`SLOT_SECONDS`, without the running one. A topic that
 nothing is published to has no meter, and none is ever walked.
 """
 
@@ -24,10 +24,10 @@ class TrafficMeter:
     def __init__(self, clock_seconds: Callable[[], float]) -> None:
         self._clock_seconds = clock_seconds
         self._slots: dict[str, deque[tuple[int, int]]] = {}
-        """By topic: slot and messages in it, the newest last."""
+        """For each topic, the slots with their messages, the newest last."""
 
     def messages_per_second(self, topic_name: str) -> float:
-        """Messages that came in, from producers and links, over the last minute."""
+        """Return the messages per second that came from producers and links over the last minute."""
         now = self._slot()
         slots = self._slots.get(topic_name, ())
         return sum(messages for slot, messages in slots if now - SLOTS <= slot < now) / (SLOTS * SLOT_SECONDS)

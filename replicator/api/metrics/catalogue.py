@@ -366,4 +366,5 @@ PROCESS: Final[Sequence[Metric]] = tuple(
         ("process_max_fds", Kind.GAUGE, "The most files and sockets that it may open.", "descriptors"),
     )
 )
-"""What the client library tells of the process, under names that all programs use, without the label ``cluster``."""
+"""Metrics of the process from the client library. Their names are those of all programs, without the label
+``cluster``."""

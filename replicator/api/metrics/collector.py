@@ -21,7 +21,7 @@ from replicator.links.gaps import KINDS
 NEW_SECONDS: Final = 24 * 3600
 """Time for which a store counts as new: long enough for somebody to read the alert the next morning."""
 CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
-"""Of a link; see docs/http.md."""
+"""States in which a link counts as connected; see docs/http.md."""
 
 Row = tuple[tuple[str, ...], float]
 """The values of the labels after ``cluster``, and that of the metric."""
@@ -29,7 +29,7 @@ Row = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """What a worker says of itself: its status as ``GET /replication/v1/status`` gives it, but for its topics."""
+    """State of a worker for one scrape: its status as in ``GET /replication/v1/status``, without its topics."""
 
     status: Mapping[str, Any]
     ready: bool
@@ -211,7 +211,8 @@ class StatusCollector(Collector):
         self._rows.setdefault(metric.name, []).append((labels, value))
 
     def _histograms(self) -> Mapping[str, Mapping[tuple[str, ...], Histogram]]:
-        """By metric, and by the values of the labels after ``cluster``. Copies: this is another thread."""
+        """Return the histograms by metric, and by the label values after ``cluster``. They are copies, as this is
+        another thread."""
         each = self._latencies
         return {
             names.LOOP_LAG.name: {(): each.event_loop},

@@ -45,7 +45,7 @@ _SLOW: Final = LinkFault(delay_ms=100, rate_bytes=1024 * 1024)
 
 
 class Need(Enum):
-    """What a scenario cannot do without."""
+    """Condition that a scenario needs."""
 
     LINK_BACK = "links both ways"
     OWN_WORKERS = "workers that it may start, stop and kill"
@@ -56,7 +56,7 @@ class Need(Enum):
 
 
 class Judged(Enum):
-    """What is judged only in some scenarios."""
+    """Condition that is judged only in some scenarios."""
 
     TRAFFIC_GOES_ON = "clients confirm as many messages a second during it as before it"
     SYNC_GOES_ON = "the pair copies, maps and updates during it at the rate and lag of before it"
@@ -290,7 +290,7 @@ _AGAINST_RUNNING: Final = {
 
 
 def find_scenario(name: str) -> Scenario:
-    """Raises :class:`DrillError`, which lists the names."""
+    """Return the scenario ``name``. Raise :class:`DrillError`, which lists the names, if there is none."""
     try:
         return SCENARIOS[name]
     except KeyError:
@@ -298,7 +298,8 @@ def find_scenario(name: str) -> Scenario:
 
 
 def against_running(scenario: Scenario) -> Scenario:
-    """The scenario as it can be run on workers that are not ours to kill; raises :class:`DrillError`."""
+    """Return the scenario in a form for running workers, which it must not kill. Raise :class:`DrillError` if there
+    is none."""
     usable = _AGAINST_RUNNING.get(scenario.name, scenario)
     if Need.OWN_WORKERS in usable.needs:
         allowed = [each.name for each in usable_against_running()]
@@ -310,5 +311,5 @@ def against_running(scenario: Scenario) -> Scenario:
 
 
 def usable_against_running() -> list[Scenario]:
-    """Those that start, stop and kill no worker."""
+    """Return the scenarios that start, stop and kill no worker."""
     return [each for each in (SCENARIOS | _AGAINST_RUNNING).values() if Need.OWN_WORKERS not in each.needs]

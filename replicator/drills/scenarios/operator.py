@@ -50,11 +50,11 @@ class Operator:
         self._broken: set[tuple[str, str]] = set()
         self._counting: list[asyncio.Future[None]] = []
         self.phase = "starting workers"
-        """What is going on, for people."""
+        """Text that says what the drill does now."""
         self.failovers: list[dict[str, Any]] = []
-        """What each ``replicator failover`` reported."""
+        """Reports of all ``replicator failover`` runs."""
         self._disks_lost_s: dict[str, float] = {}
-        """By cluster, when it lost its disk; it did not start again yet."""
+        """For each cluster that lost its disk and did not start again yet, the time of the loss."""
         self.lost_disks: list[dict[str, Any]] = []
         """Clusters that lost their disks and serve again, each with the time that its start took."""
 
@@ -204,7 +204,7 @@ class Operator:
             self._drill.observations.high_water(failover, cluster, position, topic)
 
     def _pairs_of(self, name: str) -> list[tuple[str, str]]:
-        """The directed pairs of clusters that are broken while ``name`` is down."""
+        """Return the directed pairs of clusters that are broken while ``name`` is down."""
         return [pair for pair in self._system.links if name in pair]
 
     def _break(self, source: str, destination: str) -> None:

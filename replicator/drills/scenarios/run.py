@@ -28,7 +28,7 @@ SETTLE_SECONDS_MAX: Final = 60.0
 SETTLE_POLL_SECONDS: Final = 0.2
 PROGRESS_SECONDS: Final = 0.1
 FIRST_SHARE_MAX: Final = 0.1
-"""Of the messages: so many at most are published before the clusters are in step."""
+"""Largest share of the messages that is published before the clusters are in step."""
 BEGIN_SECONDS_MAX: Final = 150.0
 """Brokers and workers were ready before; what is left takes some seconds on a machine that does nothing else."""
 STALLED_SECONDS_MAX: Final = 180.0
@@ -43,12 +43,12 @@ class Progress:
     published: int
     confirmed: int
     consumed: Mapping[str, int]
-    """By subscription."""
+    """Number of consumed messages for each subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run left behind for the report. ``unsettled`` says what had not settled in time, if anything."""
+    """Results of a run for the report. ``unsettled`` says what had not settled in time, if anything."""
 
     observations: Observations
     topics: tuple[str, ...]
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Seen:
-    """Which ids a subscription has been handed."""
+    """Ids that a subscription has received."""
 
     def __init__(self) -> None:
         self._flags = bytearray()
@@ -141,8 +141,11 @@ class Run:
         )
 
     async def _begin(self) -> None:
-        """With few messages at first, until the clusters are in step where that takes its time. How long these take is
-        not measured, as of a link that is broken: it is the time of starting. Raises :class:`DrillError`."""
+        """Publish a few messages, and wait until the clusters are in step. Raise :class:`DrillError` if they are late.
+
+        Their lags are not measured, like those of a broken link: they belong to the start. Systems that need no such
+        time skip this.
+        """
         if not self._system.first_messages:
             return
         first = min(self._system.first_messages, math.ceil(FIRST_SHARE_MAX * self._count))
@@ -162,7 +165,7 @@ class Run:
             observations.link_repaired(source, destination, now)
 
     async def _take_steps(self) -> str | None:
-        """Returns what a step waited for in vain, if one did; then the rest is not taken."""
+        """Take the steps of the scenario. If a step waits in vain, return what it waited for, and skip the rest."""
         try:
             for step, room in zip(self._steps, room_before(self._steps), strict=True):
                 self._publisher.limit(room)
@@ -183,7 +186,7 @@ class Run:
             await asyncio.sleep(SETTLE_POLL_SECONDS)
 
     async def _report_progress(self) -> None:
-        """Until cancelled. Raises :class:`DrillError` if nothing is confirmed any more while it should be."""
+        """Report the progress until cancelled. Raise :class:`DrillError` if confirmations stop too early."""
         confirmed, since = -1, time.monotonic()
         while True:
             self._on_progress(self.progress())

@@ -1,7 +1,7 @@
-"""The steps that scenarios are made of. Values only: what each does is in the operator's method for it.
+"""Steps of drill scenarios, as values. A method of the operator carries out each of them.
 
-Clusters are named by their part in the drill, moments by the share of the messages that is confirmed, so that the same
-steps fit any topology and any number of messages.
+Clusters are named by their role in the drill. Moments are named by the share of the messages that is confirmed. So the
+same steps fit any topology and any number of messages.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from replicator.drills.observations import FailoverKind
 
 
 class Role(Enum):
-    """A cluster's part in a drill."""
+    """Role of a cluster in a drill."""
 
     PRIMARY = "primary"
-    """Where clients are at first."""
+    """Cluster to which clients are connected at first."""
     SECONDARY = "secondary"
-    """Where they go."""
+    """Cluster to which clients move."""
     BYSTANDER = "bystander"
-    """A third one, linked with both, where no client ever is."""
+    """Third cluster, linked with both others. Clients never connect to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From here on things are different; what is measured before and after is shown side by side."""
+    """Step that begins a new phase of the drill. The report shows the figures of the phases side by side."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Wait until this share of the messages is confirmed."""
+    """Step that waits until this share of the messages is confirmed."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait."""
+    """Step that waits some seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Wait until ``role`` has all that ``behind`` had published when the step began."""
+    """Step that waits until ``role`` has all that ``behind`` had published when the step began."""
 
     role: Role
     behind: Role
@@ -56,28 +56,29 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL for the worker."""
+    """Step that kills the worker of ``role`` with SIGKILL."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class LoseDisk:
-    """Kill the worker with SIGKILL, and remove its data directory, with its database if that lies in it."""
+    """Step that kills the worker with SIGKILL, and removes its data directory. A database in the directory goes with
+    it."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The killed worker is started again, and takes traffic."""
+    """Step that starts the killed worker of ``role`` again, so that it serves clients."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class Disturb:
-    """The directed link fares like that from now on; :data:`~replicator.drills.link_fault.HEALTHY` repairs it."""
+    """Step that gives the directed link a fault. :data:`~replicator.drills.link_fault.HEALTHY` repairs the link."""
 
     source: Role
     destination: Role
@@ -86,7 +87,7 @@ class Disturb:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """All clients leave the cluster where they are and go to ``to`` at once; no cluster is told."""
+    """Step that moves all clients to ``to`` at once. No cluster is told."""
 
     to: Role
     kind: FailoverKind
@@ -94,7 +95,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class FailOver:
-    """``replicator failover`` or ``failback`` from where clients are to ``to``, and then they move."""
+    """Step that runs ``replicator failover`` or ``failback`` to ``to``, and then moves the clients."""
 
     to: Role
     planned: bool
@@ -103,12 +104,12 @@ class FailOver:
 
 @dataclass(frozen=True, slots=True)
 class StopDatabases:
-    """Every worker's Postgres is stopped."""
+    """Step that stops the Postgres of every worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartDatabases:
-    """… and started again."""
+    """Step that starts the Postgres of every worker again."""
 
 
 Step = (
@@ -128,10 +129,10 @@ Step = (
 
 
 def room_before(steps: Sequence[Step]) -> list[float]:
-    """For each step, the share of the messages that may be published until it is done.
+    """Return, for each step, the share of the messages that may be published until the step is done.
 
-    Up to what the next :class:`Confirmed` waits for, and half of the rest where there is none any more. So a scenario
-    has the same shape on a slow machine and with few messages: traffic goes on after its last step.
+    The share is that of the next :class:`Confirmed`. After the last one, it is half of the rest. So a scenario has the
+    same shape on a slow machine and with few messages: traffic goes on after its last step.
     """
     shares: list[float] = []
     last = max((step.share for step in steps if isinstance(step, Confirmed)), default=0.0)

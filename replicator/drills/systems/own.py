@@ -95,7 +95,7 @@ class OwnSystem:
         return await self._marks(name, self._topology.origin_of_clients(origin), "position")
 
     async def _newest_own(self, name: str) -> Sequence[Position]:
-        """Return for each topic the last message of its own that the cluster has; markers do not count."""
+        """Return, for each topic, the newest message that cluster ``name`` published. Markers do not count."""
         return await self._marks(name, self._topology.origin_of_clients(name), "messages")
 
     async def _marks(self, name: str, origin: str, field: str) -> Sequence[Position]:
@@ -183,7 +183,7 @@ class OwnSystem:
         return total
 
     async def _differences(self) -> list[str]:
-        """What clients find otherwise after a switch of the pair."""
+        """Return the differences in permissions and policies that clients find after a switch of the pair."""
         rules = await ask_rules(self._topology)
         primary, secondary = self.cast.pair
         if silent := [name for name in (primary, secondary) if name not in rules]:
@@ -191,15 +191,15 @@ class OwnSystem:
         return differences(rules[primary], rules[secondary])
 
     async def _verified(self) -> dict[str, Any] | None:
-        """What verify found; None if it does not run."""
+        """Return the report of ``verify``."""
         return await asyncio.to_thread(self._verify)
 
     def _more(self) -> dict[str, Any]:
-        """Fields of the report that clusters of this kind alone have."""
+        """Return fields of the report that only this kind of clusters has."""
         return {}
 
     def _verify(self) -> dict[str, Any]:
-        """``replicator verify`` as a user would run it; its log goes to verify.log."""
+        """Run ``replicator verify`` as a user would, and return its report. Its log goes to verify.log."""
         file = str(self._stage.topology_file)
         command = [sys.executable, "-m", "replicator.cli", "verify", "--file", file]
         command += [part for topic in self.topics for part in ("--topic", topic)]
@@ -218,7 +218,7 @@ class OwnSystem:
 
 
 def _failover(topology: Topology) -> Failover:
-    """``replicator failover`` and ``failback``, as an operator gives them."""
+    """Return a function that runs ``replicator failover`` or ``failback``, as an operator would."""
 
     async def fail_over(source: str, to: str, planned: bool, back: bool) -> dict[str, Any]:
         async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
@@ -241,8 +241,10 @@ def _store_of(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updates(verified: dict[str, Any]) -> int:
-    """Update markers in the logs: each is written in one cluster and copied to the other, so the larger count is of
-    those that arrived everywhere."""
+    """Return how many update markers arrived everywhere.
+
+    Each is written in one cluster and copied to the other, so the larger count is the right one.
+    """
     return max((counts["markers"].get(UPDATE_MARKER, 0) for counts in verified["clusters"].values()), default=0)
 
 

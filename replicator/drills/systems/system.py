@@ -1,9 +1,9 @@
-"""What a drill needs of a system: clusters with links between them, clients for them, and somebody who kills one.
+"""Interface of the system under a drill: linked clusters, clients for them, and a way to kill one.
 
-There is one implementation a system: the replicator (:mod:`replicator.drills.systems.own`), Apache Pulsar's own
+Each system has one implementation: the replicator (:mod:`replicator.drills.systems.own`), Apache Pulsar's own
 geo-replication (:mod:`replicator.drills.systems.pulsar_geo`), and Kafka's MirrorMaker 2
-(:mod:`replicator.drills.systems.mirrormaker2`). All else, the traffic, the steps, what is recorded, the measures and
-the verdict, is the same for each.
+(:mod:`replicator.drills.systems.mirrormaker2`). The traffic, the steps, the records, the measures and the verdict are
+the same for all.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LoseDisk = Callable[[str], Awaitable[None]]
 TakenBack = Callable[[str], Awaitable[Sequence[Position]]]
 """Returns for each topic the last message of its own that a cluster has."""
 Failover = Callable[[str, str, bool, bool], Awaitable[dict[str, Any]]]
-"""Of the clients, from one cluster to another; planned or not, back or not. Returns what it reports."""
+"""Function that moves clients from one cluster to another; planned or not, back or not. It returns its report."""
 
 
 class StepTimedOut(Exception):
-    """What a step waits for did not happen; the text says what."""
+    """A step waited too long. The text names the event that did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What some scenarios need beyond killing a cluster. A system that has none of it is not asked for them."""
+    """Tools that some scenarios need beyond killing a cluster. A system without them does not run these scenarios."""
 
     failover: Failover | None = None
     faults: LinkFaults | None = None
@@ -50,23 +50,25 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a system itself says at the end of a run. None is what it does not have; 0 would say that it has none of
-    them."""
+    """Figures that a system itself reports at the end of a run.
+
+    None means that the system has no such figure; 0 is a count.
+    """
 
     system: str
     engine: str
-    """What copies messages."""
+    """Name of the program that copies messages."""
     sync: str
-    """What travels of subscriptions."""
+    """Name of the form in which subscriptions travel."""
     lacks: tuple[str, ...] = ()
     """Fields of the report for which the system has nothing."""
     verify: Mapping[str, Any] | None = None
     snapshot_mappings: int | None = None
     subscription_updates: int | None = None
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By cluster, fields about the start of its worker: ``state``, ``named_losses``, ``reclaimed_messages``."""
+    """For each cluster, fields about the start of its worker: ``state``, ``named_losses``, ``reclaimed_messages``."""
     configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of each part: what differs from how it comes, and the versions."""
+    """For each part, its version and the settings that differ from the defaults."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Fields that only this system has in its report."""
 
@@ -76,7 +78,7 @@ class System(Protocol):
 
     cast: Cast
     topics: tuple[str, ...]
-    """With traffic. Systems of others have one."""
+    """Topics with traffic. Systems of other projects have one."""
     clusters: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     """Directed: source and destination."""
@@ -84,40 +86,45 @@ class System(Protocol):
     """Set while that cluster should answer."""
     tools: Tools
     first_messages: int
-    """So many are published first, and the rest when :meth:`left_to_begin` says that nothing is; 0: all at once."""
+    """Number of messages to publish first. The rest follows when :meth:`left_to_begin` returns None. 0 publishes all
+    at once."""
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         """For the drill's producers and consumers."""
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
-        """What records copies as they arrive, and acknowledgements as they settle; they end when the drill does."""
+        """Return coroutines that record arriving copies and settled acknowledgements. They end when the drill does."""
 
     def chores(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
-        """What has to run beside the traffic, with names; they are cancelled when the drill is over."""
+        """Return named coroutines that must run beside the traffic. They are cancelled when the drill is over."""
 
     async def kill(self, name: str) -> None:
-        """As ``kill -9``."""
+        """Kill the cluster ``name``, as ``kill -9`` does."""
 
     async def start_again(self, name: str) -> None:
-        """Returns when it takes traffic. Raises :class:`StepTimedOut`."""
+        """Start a killed cluster again, and return when it takes traffic. Raise :class:`StepTimedOut` if it does
+        not."""
 
     async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         """Return for each topic the last message of ``origin`` that cluster ``name`` has, in positions of it."""
 
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
-        """The same when nothing of ``origin`` reaches it any more, once it no longer moves."""
+        """Return the same positions as :meth:`high_waters`, for a cluster that gets no more messages of ``origin``.
+
+        Wait until they no longer move.
+        """
 
     async def counters(self, name: str) -> Mapping[str, int]:
-        """What it counts of its own work."""
+        """Return the counters that a cluster keeps of its own work."""
 
     async def left_to_begin(self, drill: Drill) -> str | None:
-        """What is not as it has to be before anything is measured, in words, or None."""
+        """Return in words which condition for the first measurement is not met yet, or None."""
 
     async def left_to_do(self, drill: Drill) -> str | None:
-        """What has not settled yet, in words, or None."""
+        """Return in words what has not settled yet, or None."""
 
     async def findings(self) -> Findings:
-        """Asked while the clusters still run."""
+        """Return the findings. Call this while the clusters still run."""
 
 
 class Job(Protocol):
@@ -137,7 +144,7 @@ class Job(Protocol):
 
     @property
     def topology(self) -> Topology | None:
-        """In whose first cluster's database the run is kept, unless ``--store`` says otherwise."""
+        """Topology whose first cluster's database keeps the run, unless ``--store`` says otherwise."""
 
     @property
     def digest(self) -> str:
@@ -150,4 +157,4 @@ class Job(Protocol):
         """Remove the data of clusters that the drill made."""
 
     def opened(self) -> AbstractAsyncContextManager[System]:
-        """The system, with its clusters started; they are ended on leaving."""
+        """Return a context with the system and its running clusters. Leaving it ends the clusters."""

@@ -49,14 +49,14 @@ class SettingsRefused(EngineError):
 
 
 class KeptSettings:
-    """Settings of other clusters in one store. All methods run on the engine's event loop."""
+    """Settings of other clusters that one store keeps. All methods run on the engine's event loop."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
         self._writer = writer
         self._one_by_one = asyncio.Lock()
         self.heads: dict[tuple[str, str], SettingsHead] = {}
-        """By cluster and store, the version that is kept."""
+        """For each cluster and store, the version of the settings that are kept."""
         with store.env.begin(db=store.tables[TABLE]) as txn:
             cursor = txn.cursor()
             more = cursor.first()
@@ -67,11 +67,11 @@ class KeptSettings:
                 more = cursor.set_range(prefix + _END)
 
     def of(self, cluster: str) -> list[SettingsHead]:
-        """Return the versions that are kept of a cluster, one for each of its stores."""
+        """Return the versions of the settings that are kept for ``cluster``, one for each of its stores."""
         return [head for (name, _), head in self.heads.items() if name == cluster]
 
     def states(self, cluster: str) -> list[KeptState]:
-        """Return all settings that are kept of a cluster."""
+        """Return the settings that are kept for ``cluster``, with their rows: one state for each of its stores."""
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
             return [KeptState(head, _read(txn, head)) for head in self.of(cluster)]
 

@@ -92,7 +92,7 @@ class OwnSettings:
         self._stored_digest: str = row.get("digest", "")
         self._stored_of: str = row.get("store", "")
         self.earlier: Mapping[str, int] = row.get("earlier", {})
-        """By earlier store of this cluster, the version of its settings that is known here."""
+        """For each earlier store of this cluster, the version of its settings that is known here."""
 
     @property
     def digest(self) -> str:

@@ -93,7 +93,7 @@ class SettingsHead:
     version: int
     digest: str
     earlier: Mapping[str, int] = field(default_factory=dict)
-    """By id of an earlier store of the cluster, the version of its settings that this store knows."""
+    """For each earlier store of the cluster, by id, the version of its settings that this store knows."""
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
@@ -129,16 +129,16 @@ class KeptState:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all rows of that version."""
+        """Whether ``rows`` are all rows of the version in ``head``."""
         return digest_of(self.rows) == self.head.digest
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Message of a cluster about its own settings.
+    """Message by which a cluster tells a peer about its own settings.
 
-    Without ``changes`` it asks only whether the peer has this version. With ``base`` the changes are those since the
-    settings with that digest; with ``base`` None they are all rows.
+    Without ``changes`` it asks only whether the peer has this version. With ``base``, the changes are those since the
+    settings with that digest. If ``base`` is None, they are all rows.
     """
 
     head: SettingsHead
@@ -158,7 +158,10 @@ class Verdict(StrEnum):
 
 
 def judge(kept: SettingsHead | None, told: Told) -> Verdict | None:
-    """Return the answer to ``told``, or None if it is to be written. ``kept`` is what is kept of the same store."""
+    """Return the peer's answer to the message ``told``, or None if the peer must first store the changes in it.
+
+    ``kept`` is the version that the peer keeps for the same store; None if it keeps none.
+    """
     if kept is not None and (kept.version, kept.digest) == (told.head.version, told.head.digest):
         return Verdict.KEPT
     if kept is not None and kept.version >= told.head.version:
@@ -169,7 +172,7 @@ def judge(kept: SettingsHead | None, told: Told) -> Verdict | None:
 
 
 def dropped(kept: Iterable[SettingsHead], head: SettingsHead) -> list[str]:
-    """Return the stores whose settings are dropped once those of ``head`` are kept.
+    """Return the ids of stores whose settings are deleted when the settings of ``head`` are stored.
 
     A store that ``head`` names is dropped if ``head`` knows its version. Beyond :data:`STORES_MAX`, the oldest versions
     are dropped.
@@ -193,14 +196,14 @@ class Taken:
     damaged: tuple[str, ...] = ()
     """Peers whose newest version is not whole, so that it was not used."""
     earlier: Mapping[str, int] = field(default_factory=dict)
-    """By earlier store, the newest version that a peer named and that does not count any more."""
+    """For each earlier store, the newest version that a peer named and that does not count any more."""
 
 
 def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) -> Taken:
-    """Return what a new store of ``cluster`` takes back. ``answers`` has the settings that each peer keeps, or None
-    for a peer that did not answer.
+    """Return the settings that a new store of ``cluster`` takes back from its peers.
 
-    Settings of other clusters are ignored. The newest version counts, whole and unmerged.
+    ``answers`` has the settings that each peer keeps, or None for a peer that did not answer. Settings of other
+    clusters are ignored. The newest version counts, whole and unmerged.
     """
     found = [
         (state, peer)
@@ -227,8 +230,8 @@ def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) 
 
 
 def missing(taken: Taken, namespaces: Iterable[str]) -> list[str]:
-    """Return those of ``namespaces`` that no peer kept settings of. In them everything stays denied that nobody
-    granted."""
+    """Return those of ``namespaces`` for which no peer kept settings. In them everything that nobody granted stays
+    denied."""
     rows: Rows = {} if taken.state is None else taken.state.rows
     return sorted(each for each in set(namespaces) if (Kind.NAMESPACES, each) not in rows)
 

@@ -55,14 +55,14 @@ STAND_IN_BYTES: Final = 128 * 1024 * 1024
 """More than a frame may have."""
 
 NOTES_KEY: Final = b"replicator.traces"
-"""In the metadata of a stream's schema, which ends that know nothing of it pass over."""
+"""Key of the notes in the metadata of a stream's schema. Clusters that do not know it ignore it."""
 
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a whole stream. Arrow reads a stream without them as one that has fewer batches."""
 _ENCAPSULATED_BYTES: Final = 8
 """Before a message of a stream: a mark, and the length of its metadata."""
 _SCHEMA_BYTES_MAX: Final = 512 * 1024
-"""With as many notes as a frame may have, each of another topic, with a long name."""
+"""Most bytes of a schema: as many notes as a frame may have, each of another topic with a long name."""
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 
@@ -80,7 +80,7 @@ class Outgoing(NamedTuple):
 
 
 def encode_read(blocks: Sequence[StoredBlock]) -> pa.Buffer:
-    """One Arrow IPC stream of :data:`BLOCK_SCHEMA`."""
+    """Return one Arrow IPC stream of :data:`BLOCK_SCHEMA` with ``blocks``."""
     return _stream(
         BLOCK_SCHEMA,
         [
@@ -93,7 +93,7 @@ def encode_read(blocks: Sequence[StoredBlock]) -> pa.Buffer:
 
 
 def encode_block_list(sizes: Sequence[int | None], content: bytes) -> pa.Buffer:
-    """One Arrow IPC stream of :data:`BLOCK_LIST_SCHEMA`, of blocks that lie one after another in ``content``."""
+    """Return one Arrow IPC stream of :data:`BLOCK_LIST_SCHEMA`. Its blocks lie one after another in ``content``."""
     there = np.asarray([size is not None for size in sizes], dtype=bool)
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum([size or 0 for size in sizes], out=offsets[1:])
@@ -103,8 +103,10 @@ def encode_block_list(sizes: Sequence[int | None], content: bytes) -> pa.Buffer:
 
 
 def decode_block_list(answer: bytes) -> pa.Array:
-    """The column of blocks of a stream of :data:`BLOCK_LIST_SCHEMA`, without copying them. Raises :class:`ValueError`
-    and pyarrow's errors."""
+    """Return the column of blocks of a stream of :data:`BLOCK_LIST_SCHEMA`, without copying them.
+
+    Raises :class:`ValueError` and pyarrow's errors.
+    """
     stream = read_stream(answer)
     if not stream.schema.equals(BLOCK_LIST_SCHEMA):
         raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_LIST_SCHEMA.names}")
@@ -151,15 +153,18 @@ def encode_append_columns(
     left_out: Sequence[bool],
     blocks: pa.Array,
 ) -> list[Buffer]:
-    """As :func:`encode_append`, of blocks that are in an Arrow array already; they are copied once."""
+    """Return a stream as :func:`encode_append` does, of blocks in an Arrow array. They are copied once."""
     columns = (topics, previous_ledgers, previous_entries, left_out)
     arrays = [_array(values, field.type) for values, field in zip(columns, APPEND_SCHEMA, strict=False)]
     return [memoryview(_encode(APPEND_SCHEMA, [*arrays, blocks]))]
 
 
 def encode_append(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
-    """One Arrow IPC stream of :data:`APPEND_SCHEMA`, in pieces: large blocks are not copied. With no blocks it is a
-    sign of life. ``notes`` say which messages are traced (:mod:`replicator.tracing.notes`)."""
+    """Return one Arrow IPC stream of :data:`APPEND_SCHEMA`, in pieces: large blocks are not copied.
+
+    A stream without blocks is a sign of life. ``notes`` say which messages are traced
+    (:mod:`replicator.tracing.notes`).
+    """
     schema = APPEND_SCHEMA.with_metadata({NOTES_KEY: notes}) if notes else APPEND_SCHEMA
     columns: tuple[Sequence[Any], ...] = (
         [outgoing.topic for outgoing in blocks],
@@ -176,7 +181,7 @@ def encode_append(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer
 
 
 def notes_of(body: bytes | memoryview) -> bytes:
-    """What :func:`encode_append` was given of notes; empty where the body has none, or is no whole stream."""
+    """Return the notes that :func:`encode_append` put into a stream; empty if it has none or is incomplete."""
     schema_bytes = _ENCAPSULATED_BYTES + int.from_bytes(body[4:_ENCAPSULATED_BYTES], "little")
     if schema_bytes > _SCHEMA_BYTES_MAX or NOTES_KEY not in bytes(body[:schema_bytes]):
         return b""
@@ -188,9 +193,9 @@ def notes_of(body: bytes | memoryview) -> bytes:
 
 
 def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
-    """The blocks of a stream by topic, in order, as views into ``body``.
+    """Return the blocks of a stream by topic, in order, as views into ``body``.
 
-    Raises :class:`BlockCorrupt` for anything that is not a whole stream of :data:`APPEND_SCHEMA`.
+    Raises :class:`BlockCorrupt` if ``body`` is not a whole stream of :data:`APPEND_SCHEMA`.
     """
     topics: dict[str, list[CopiedBlock]] = {}
     for topic, ledger, entry, left_out, block in _rows(body):
@@ -228,7 +233,7 @@ def _rows(
 
 
 def _views(blocks: pa.Array) -> list[memoryview | None]:
-    """The values of a column of large binaries. An Arrow scalar, from which each could be taken too, copies it."""
+    """Return the values of a column of large binaries, without copying. Arrow scalars would copy them."""
     if not len(blocks):
         return []
     _, offsets, content = blocks.buffers()
@@ -241,11 +246,11 @@ def _views(blocks: pa.Array) -> list[memoryview | None]:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether a record batch's message says that its buffers are compressed.
+    """Return whether the message of a record batch says that its buffers are compressed.
 
-    pyarrow can neither refuse such a batch nor limit what it unpacks to, so the one field is read here from the
-    flatbuffer (Arrow's format, Message.fbs: Message.header is field 2, RecordBatch.compression field 3), which pyarrow
-    has verified.
+    pyarrow can neither refuse such a batch nor limit its unpacked size. So this function reads that field from the
+    flatbuffer, which pyarrow has verified. In Arrow's format (Message.fbs) Message.header is field 2, and
+    RecordBatch.compression is field 3.
     """
     content = memoryview(metadata)
 
@@ -272,7 +277,7 @@ def _encode(schema: pa.Schema, arrays: Sequence[pa.Array]) -> pa.Buffer:
 
 
 class _PiecesSink:
-    """What Arrow writes a stream to; for the buffer ``stand_in`` it keeps ``values``."""
+    """File to which Arrow writes a stream, kept in pieces. It replaces the buffer ``stand_in`` by ``values``."""
 
     closed = False
 
@@ -290,14 +295,16 @@ class _PiecesSink:
             self.pieces.append(piece.to_pybytes())
 
     def flush(self) -> None:
-        """There is nothing to flush."""
+        """Do nothing: there is nothing to flush."""
 
 
 def _encode_around(
     schema: pa.Schema, arrays: Sequence[pa.Array], values: Sequence[Buffer], size_bytes: int
 ) -> list[Buffer]:
-    """A stream of ``arrays`` and ``values``, the last column, whose bytes Arrow does not get to see: it hands buffers
-    on as they are, so memory that is never touched can stand for them."""
+    """Return a stream of ``arrays`` and, as the last column, ``values``, without copying the values.
+
+    Arrow gets a stand-in for their bytes, and passes it on untouched.
+    """
     stand_in = _stand_in().slice(0, size_bytes)
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum([len(value) for value in values], out=offsets[1:])
@@ -324,10 +331,9 @@ def large_pieces(pieces: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 def _array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """An array without nulls, made from its buffers.
+    """Return an array without nulls, made from its buffers.
 
-    Not by ``pa.array``: that imports pandas where it is installed, half a second in which a worker that has just
-    started would copy nothing.
+    ``pa.array`` would import pandas if it is installed. That takes half a second, in which a new worker copies nothing.
     """
     if pa.types.is_boolean(data_type):
         bits = np.packbits(np.asarray(values, dtype=bool), bitorder="little")

@@ -59,7 +59,7 @@ ENTRY_IDS_MAX: Final = 1 << 32
 CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
 """A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
 ORIGIN_PATTERN: Final = rf"{CLUSTER_PATTERN}(\.pulsar)?"
-"""Of a cluster, or of the Apache Pulsar brokers that its worker runs beside."""
+"""Pattern of an origin: the name of a cluster, or of the Apache Pulsar brokers beside which its worker runs."""
 
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 _CLUSTER: Final = re.compile(CLUSTER_PATTERN.encode())
@@ -75,9 +75,9 @@ _FEW_COLUMNS: Final = tuple(struct.Struct(f"<{2 * count}I") for count in range(F
 """Both columns of a block, by the number of its entries."""
 _PARTS_SIZE = struct.Struct("<I")
 _HAS_PARTS: Final = 0x100
-"""In the field of the kind."""
+"""Bit in the field of the kind: the block has a section about messages that were left out of batches."""
 _HAS_ONLY: Final = 0x200
-"""In the same."""
+"""Bit in the field of the kind: the block names the clusters that may have it."""
 _ONLY_LENGTH: Final = struct.Struct("<H")
 ONLY_BYTES_MAX: Final = 4096
 """Some hundred clusters; a message that names more is refused."""
@@ -110,14 +110,14 @@ class BlockHeader(NamedTuple):
     messages: int
     publish_time_ms: int
     columns_at: int
-    """Where the ``ends`` column starts."""
+    """Offset of the ``ends`` column."""
     parts_bytes: int = 0
-    """How long the section of what was left out of batches is; 0 if nothing was."""
+    """Bytes of the section about messages that were left out of batches; 0 if none were."""
     only: frozenset[str] | None = None
     """The other clusters that may have it; None if all may."""
 
     def is_for(self, cluster: str) -> bool:
-        """Whether that cluster may have it."""
+        """Return whether ``cluster`` may have the block."""
         return self.only is None or cluster in self.only or cluster == self.origin
 
     @property
@@ -225,9 +225,9 @@ def build_small_block(
 
 
 def read_header(block: Buffer) -> BlockHeader:
-    """The header of a block, checked by its checksum and against the block's length, in constant time.
+    """Return the header of a block. Its checksum and the block's length are verified, in constant time.
 
-    Raises :class:`BlockCorrupt`. The body's checksum is left to :func:`verify_block`.
+    Raises :class:`BlockCorrupt`. :func:`verify_block` verifies the checksum of the body.
     """
     return read_head(block, len(block))
 
@@ -238,7 +238,7 @@ def columns_begin(origin: str, only: frozenset[str] | None) -> int:
 
 
 def head_bytes(block: Buffer, entries: int) -> int:
-    """How long the head of a block of so many entries is: what stands before the first of them."""
+    """Return the bytes of the head of a block with ``entries`` entries: everything before the first entry."""
     (flags, origin_length) = _FLAGS.unpack_from(block, _HEADER_AT)
     at = _ORIGIN_AT + origin_length
     if flags & _HAS_ONLY:
@@ -247,7 +247,10 @@ def head_bytes(block: Buffer, entries: int) -> int:
 
 
 def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
-    """As :func:`read_header`, of a block of that size of which only the head need be given, unless it has parts."""
+    """Return the header of a block of ``size_bytes``, as :func:`read_header` does.
+
+    Only the head of the block is needed, unless it has parts.
+    """
     if len(block) < _ORIGIN_AT or bytes(block[:4]) != MAGIC:
         raise BlockCorrupt("not a block: wrong magic or too short")
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
@@ -295,7 +298,7 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
 
 
 def _decode_only(names: bytes) -> frozenset[str]:
-    """Raises :class:`BlockCorrupt`."""
+    """Return the names of the clusters that may have a block. Raise :class:`BlockCorrupt` if they are malformed."""
     only = names.split(b",") if names else []
     if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
         raise BlockCorrupt(f"block names clusters that there cannot be: {names[:80]!r}")
@@ -303,12 +306,15 @@ def _decode_only(names: bytes) -> frozenset[str]:
 
 
 def is_cluster(name: str) -> bool:
-    """Whether a cluster can have that name."""
+    """Return whether a cluster can have that name."""
     return re.fullmatch(CLUSTER_PATTERN, name) is not None
 
 
 def encode_only(only: frozenset[str] | None) -> bytes:
-    """As it stands in a header; raises :class:`BlockCorrupt` for more names than it has room for."""
+    """Return the names of clusters in the form of a block header.
+
+    Raises :class:`BlockCorrupt` if the header has no room for so many.
+    """
     if only is None:
         return b""
     assert all(map(is_cluster, only)), f"no names of clusters: {only}"
@@ -319,7 +325,7 @@ def encode_only(only: frozenset[str] | None) -> bytes:
 
 
 def verify_block(block: Buffer) -> BlockHeader:
-    """The header of a block whose checksum is right and whose columns make sense; raises :class:`BlockCorrupt`."""
+    """Return the header of a block, after its checksum and its columns were verified. Raises :class:`BlockCorrupt`."""
     header = read_header(block)
     block = memoryview(block)  # of which a slice is no copy
     (expected,) = _BODY_CHECKSUM.unpack_from(block, _PREAMBLE.size)
@@ -332,7 +338,8 @@ def verify_block(block: Buffer) -> BlockHeader:
 
 
 def _check_columns(block: Buffer, header: BlockHeader) -> None:
-    """A right checksum says that the block is as it was written, not that its writer was sane."""
+    """Raise :class:`BlockCorrupt` if the columns are inconsistent. A right checksum does not prove that they were
+    right."""
     count, at = header.entries, header.columns_at
     is_marker = header.kind is not BlockKind.MESSAGES
     if count <= FEW_ENTRIES_MAX:
@@ -398,7 +405,8 @@ class BlockView:
 
     @property
     def absent(self) -> Mapping[int, BitMap]:
-        """By entry, the indexes of the messages that a link left out of its batch; only of entries that lack some."""
+        """For each entry, the indexes of messages that a link left out of its batch. Entries that lack none are not
+        included."""
         if self._absent is None:
             self._absent = decode_parts(_parts(self.block, self.header), self.batch_sizes)
         return self._absent
@@ -411,7 +419,7 @@ class BlockView:
         return self.block[self._payload_at + start : self._payload_at + int(self._ends[index])]
 
     def entries(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Entries ``start`` to ``stop`` in order; cheaper than asking for each."""
+        """Yield entries ``start`` to ``stop`` in order. This is cheaper than one call for each."""
         ends = self._ends[start:stop]
         previous = int(self._ends[start - 1]) if start else 0
         for end in ends.tolist() if isinstance(ends, np.ndarray) else ends:
@@ -419,7 +427,7 @@ class BlockView:
             previous = end
 
     def slice(self, start: int, stop: int) -> bytes:
-        """A block of its own of entries ``start`` to ``stop``, at their origin positions."""
+        """Return a new block with entries ``start`` to ``stop``, at their origin positions."""
         assert 0 <= start < stop <= len(self)
         base = int(self._ends[start - 1]) if start else 0
         payload = self.block[self._payload_at + base : self._payload_at + int(self._ends[stop - 1])]

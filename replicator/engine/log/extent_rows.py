@@ -33,7 +33,7 @@ class LocalHeader(NamedTuple):
 
 
 def extent_keys(store: Store, topic_id: int) -> list[tuple[str, int]]:
-    """``(origin, incarnation)`` of which the topic has extents; costs a look-up each."""
+    """Return each ``(origin, incarnation)`` of which the topic has extents. This costs one look-up for each."""
     found: list[tuple[str, int]] = []
     prefix = TOPIC_KEY.pack(topic_id)
     with store.env.begin(db=store.tables["extents"]) as txn:
@@ -117,7 +117,7 @@ def read_extents(
 def read_extent_rows(
     store: Store, topic_id: int, origin: str, incarnation: int, *, at: Position = BEFORE_ALL, runs_max: int
 ) -> list[tuple[bytes, Extent]]:
-    """As :func:`read_extents`, each with the key of its row."""
+    """Return extents as :func:`read_extents` does, each with the key of its row."""
     prefix = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, 0, 0)[:8]
     wanted = prefix + EXTENT_KEY_TAIL.pack(incarnation, at.ledger, max(at.entry, 0))[8:]
     with store.env.begin(db=store.tables["extents"]) as txn:
@@ -139,8 +139,10 @@ def read_extent_rows(
 def read_extents_down(
     store: Store, topic_id: int, origin: str, incarnation: int, *, upto: Position, above: Position
 ) -> list[Extent]:
-    """The extents that begin at or below the origin position ``upto`` and end ``above`` a position here, from the
-    last one down."""
+    """Return extents from the last one down.
+
+    They begin at or below the origin position ``upto``, and end above the local position ``above``.
+    """
     prefix = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, 0, 0)[:8]
     found: list[Extent] = []
     with store.env.begin(db=store.tables["extents"]) as txn:
@@ -163,7 +165,7 @@ def extent_row(topic_id: int, origin: str, incarnation: int, extent: Extent) -> 
 
 
 def read_headers(store: Store, topic_id: int, after: Position, upto: Position, *, blocks_max: int) -> list[LocalHeader]:
-    """The headers of the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``], in order.
+    """Return the headers of the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``], in order.
 
     Raises :class:`BlockCorrupt`.
     """

@@ -82,7 +82,7 @@ class ForeignPositions:
         return range(0) if ledger in self._shared else self._log.entries_of(ledger)
 
     def message(self, position: Position) -> Position:
-        """Where the message at ``position``, of whichever log, lies here.
+        """Return the local position of the message at ``position``, which can be of another cluster's log.
 
         Raises :class:`MessageIdUnknown`, :class:`MessageNotHereYet`.
         """
@@ -90,7 +90,7 @@ class ForeignPositions:
         return position if foreign is None else self.here(foreign)
 
     def here(self, foreign: ForeignPosition) -> Position:
-        """Where it lies here. Raises as :meth:`message`."""
+        """Return the local position of ``foreign``. Raises the errors of :meth:`message`."""
         if foreign.here is not None:
             return foreign.here
         self.check_arrived(foreign)
@@ -100,7 +100,7 @@ class ForeignPositions:
         )
 
     def check_arrived(self, foreign: ForeignPosition) -> None:
-        """Raises :class:`MessageNotHereYet` if not all of the origin's messages up to there have come."""
+        """Raise :class:`MessageNotHereYet` if the origin's messages up to ``foreign`` have not all come."""
         reached = self._origins.high_water(foreign.origin)
         if reached is not None and reached.incarnation == foreign.incarnation and reached.position < foreign.position:
             raise MessageNotHereYet(
@@ -109,8 +109,8 @@ class ForeignPositions:
             )
 
     def through(self, foreign: ForeignPosition, *, above: Position) -> PositionSet:
-        """Where the messages lie that the origin published up to ``foreign``, that one included; only what lies here
-        ``above`` a position."""
+        """Return the local positions, above ``above``, of messages that the origin published up to and including
+        ``foreign``."""
         found = PositionSet()
         origin, incarnation, upto = foreign.origin, foreign.incarnation, foreign.position
         for extent in read_extents_down(self._store, self._topic_id, origin, incarnation, upto=upto, above=above):

@@ -31,14 +31,15 @@ PROTOCOL_OLDEST: Final = 4
 """The oldest that this end still speaks: that of the release before, so that the ends are upgraded one by one.
 An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
 UPGRADED_FROM: Final = 6
-"""From this version on frames follow an HTTP upgrade to :data:`UPGRADE`; before, they are the body of the request."""
+"""First version whose frames follow an HTTP upgrade to :data:`UPGRADE`. In earlier versions they are the request's
+body."""
 ROWS_FROM: Final = 7
-"""From this version on the destination reads frames of rows too; before, frames are Arrow streams alone."""
+"""First version that reads frames of rows. In earlier versions all frames are Arrow streams."""
 UPGRADE: Final = "replicator-frames"
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
 """A block of the largest size with room for the stream around it."""
 CODECS: Final = ("none", "lz4", "zstd")
-"""By their number in the header."""
+"""Names of the codecs, in the order of their numbers in the header."""
 COMPRESSED_FROM_BYTES: Final = 256
 """Smaller frames, such as signs of life, are sent as they are."""
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -51,7 +52,7 @@ _TYPES: Final = {"lz4": LZ4, "zstd": ZSTD}
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What stands before a frame: ``length_bytes`` follow, compressed with ``codec`` from ``raw_bytes``."""
+    """Header of a frame: ``length_bytes`` follow, compressed with ``codec`` from ``raw_bytes``."""
 
     length_bytes: int
     codec: str
@@ -59,7 +60,7 @@ class FrameHeader:
 
 
 def agreed_version(theirs: int) -> int | None:
-    """The version to speak with an end that speaks up to ``theirs``; None if this end does not speak it any more."""
+    """Return the version to speak with an end that speaks up to ``theirs``; None if it is too old for this end."""
     version = min(theirs, PROTOCOL_VERSION)
     return version if version >= PROTOCOL_OLDEST else None
 
@@ -82,7 +83,7 @@ class PackedFrame:
 
 
 def pack_frame(stream: Sequence[Buffer], codec: str) -> PackedFrame:
-    """``stream`` in pieces. What does not become smaller by compression is sent as it is."""
+    """Return a frame with the pieces of ``stream``. It is not compressed if that would not make it smaller."""
     raw_bytes = sum(map(len, stream))
     content, used, size_bytes = stream, "none", raw_bytes
     if codec != "none" and raw_bytes >= COMPRESSED_FROM_BYTES:
@@ -94,7 +95,7 @@ def pack_frame(stream: Sequence[Buffer], codec: str) -> PackedFrame:
 
 
 def read_header(header: Buffer) -> FrameHeader:
-    """Raises :class:`FrameTooLarge`, and :class:`BlockCorrupt` for a codec that is not known."""
+    """Return the decoded header. Raise :class:`FrameTooLarge`, and :class:`BlockCorrupt` for an unknown codec."""
     length_bytes, codec, raw_bytes = _HEADER.unpack(header)
     for size_bytes in (length_bytes, raw_bytes):
         if size_bytes > FRAME_BYTES_MAX:
@@ -107,7 +108,7 @@ def read_header(header: Buffer) -> FrameHeader:
 
 
 def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
-    """The stream as it was before compression. Raises :class:`BlockCorrupt`."""
+    """Return the decompressed stream of a frame. Raise :class:`BlockCorrupt` if it is damaged."""
     if header.codec == "none":
         return content
     try:
@@ -119,6 +120,6 @@ def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
 
 
 def pack_answer(answer: Mapping[str, Any]) -> bytes:
-    """``length u32 | JSON``."""
+    """Return an answer encoded as ``length u32 | JSON``."""
     body = json.dumps(answer).encode()
     return len(body).to_bytes(ANSWER_HEADER_BYTES, "big") + body

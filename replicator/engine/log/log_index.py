@@ -35,16 +35,16 @@ class ViewIndex:
     positions: PositionSet = field(default_factory=PositionSet)
 
     def lacks(self, position: Position) -> bool:
-        """Whether ``position`` lies where the view stands for the log, and the view does not have it."""
+        """Return whether the view covers ``position`` but does not have it."""
         return position <= self.horizon and position not in self.positions
 
     def clamp(self, position: Position) -> Position:
-        """The highest position of the view at or below ``position``, or BEFORE_ALL."""
+        """Return the highest position of the view at or below ``position``, or BEFORE_ALL."""
         return self.positions.highest_through(position) or BEFORE_ALL
 
 
 class LogIndex:
-    """Which positions of a topic exist: for each ledger the entries ``first`` to ``last``."""
+    """Index of the positions of a topic that exist: for each ledger the entries ``first`` to ``last``."""
 
     __slots__ = (
         "_first",

@@ -1,7 +1,7 @@
-"""How far each origin's messages are in one topic, and what of them links left out.
+"""Progress of each origin in one topic: the position up to which its messages are here, and what links left out.
 
-Invariant (DESIGN §3): 2, what came of an origin came exactly once and in its order, so one position for each says how
-far it is here. The rows are the writer's; this is the event loop's view of what is durable.
+Invariant (DESIGN §3): 2, messages of an origin come exactly once and in its order. So one position for each origin says
+how far it is here. The writer owns the rows; this is the event loop's view of what is durable.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Origins:
         self._high_waters = dict(store.high_waters(topic_id))
         self._message_vector = store.message_vector(topic_id, self._high_waters)
         self._left_out: dict[str, tuple[Hole, ...]] = {}
-        """By origin, what was asked for since the last hole of it."""
+        """For each origin, the cached ranges that links left out. A new hole drops them."""
         self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
         self._between: Position | None = None
@@ -63,15 +63,15 @@ class Origins:
         self._load_parts()
 
     def vector(self) -> dict[str, Position]:
-        """The highest origin position of every origin, this cluster's own included; local markers do not count."""
+        """Return, for each origin, the highest origin position that is here. Local markers do not count."""
         return {origin: high_water.position for origin, high_water in self._high_waters.items()}
 
     def message_vector(self) -> dict[str, Position]:
-        """The same of messages only: for each origin the position of its newest block of messages here."""
+        """Return, for each origin, the position of its newest block of messages here. Markers do not count."""
         return dict(self._message_vector)
 
     def high_waters(self) -> Mapping[str, HighWater]:
-        """How far each origin is here, this cluster among them."""
+        """Return the high-water mark of each origin, including this cluster."""
         return self._high_waters
 
     def high_water(self, origin: str) -> HighWater | None:
@@ -159,8 +159,10 @@ class Origins:
         return any(self._store.translate(self._topic_id, origin, each, position) is not None for each in incarnations)
 
     def left_out(self, origin: str) -> list[Hole]:
-        """What the links that brought an origin's messages may have left out of them, up to its high-water mark here:
-        origin positions p with after < p <= upto, in order and apart from each other."""
+        """Return the ranges (after, upto] that links may have left out of an origin's messages.
+
+        They reach up to its high-water mark here, in origin positions, in order and disjoint.
+        """
         return list(self.holes(origin))
 
     def holes(self, origin: str) -> tuple[Hole, ...]:
@@ -171,14 +173,14 @@ class Origins:
         return holes
 
     def partly_left_out(self, origin: str) -> PositionSet:
-        """The batches of an origin of which only a part is here, as origin positions."""
+        """Return the origin positions of batches of which only a part is here."""
         found = None if self._log.parts is None else self._log.parts.origins.get(origin)
         return PositionSet() if found is None else found
 
     # What the topic tells.
 
     def committed(self, blocks: Sequence[AppendedBlock]) -> None:
-        """These blocks are durable, and in the log."""
+        """Record that ``blocks`` are durable, and in the log."""
         for appended in blocks:
             header = appended.header
             origin, last = header.origin, header.origin_last
@@ -213,7 +215,7 @@ class Origins:
             )
 
     def trimmed(self) -> None:
-        """Batches of which only a part was here are holes now, as far as they were trimmed."""
+        """Record that the log was trimmed. Trimmed batches of which only a part was here count as holes now."""
         self._earlier = None
         if self._log.parts is not None:
             self._left_out.clear()

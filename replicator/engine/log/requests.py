@@ -1,6 +1,6 @@
-"""What the event loop asks of the writer, and what it is told: requests, tails of logs, copied and appended blocks.
+"""Requests of the event loop to the writer, and its results: tails of logs, copied and appended blocks.
 
-Values only; what is done with them is in :mod:`replicator.engine.log.commit.group`.
+All are plain values. :mod:`replicator.engine.log.commit.group` carries the requests out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AppendedBlock(NamedTuple):
     position: Position
     header: BlockHeader
     size_bytes: int
-    """Of the block, wherever its body lies."""
+    """Size of the block, wherever its body lies."""
     hole: bool = False
     """Whether the link that brought it may have left something out before it."""
     twins: Sequence[Pair] = ()
@@ -69,7 +69,7 @@ class NewBlock:
 
 @dataclass(frozen=True, slots=True)
 class NewHole:
-    """What a note says was left out, as far as it is above what is here."""
+    """Range of messages that a note reports as left out. It starts above the messages that are here."""
 
     note: LeftOutNote
     after: Position
@@ -100,15 +100,15 @@ class Tail:
     next_entry: int = 0
     open_extents: dict[str, Extent] = field(default_factory=dict)
     holes: dict[str, tuple[Hole, ...]] = field(default_factory=dict)
-    """What links left out, by origin; of those origins only of which it was needed."""
+    """For each origin, the ranges that links left out. Only origins that were needed are loaded."""
     numbered: bool = False
     """Whether the store may have rows of deduplication for this topic."""
     sequences: SequenceTable | None = None
-    """Those rows, once they were needed."""
+    """Rows of deduplication for this topic; None until they are needed."""
     indexed: bool = False
     """Whether the store may have rows that say where the log has which sequence ids."""
     index: SequenceIndex | None = None
-    """Those rows, once they were needed."""
+    """Rows that say where the log has which sequence ids; None until they are needed."""
     copied: SequenceTable | None = None
     """The producers' highest sequence ids of what came from other clusters, once they were needed."""
     connected: Container[str] = ()
@@ -142,7 +142,7 @@ class Request:
     answer: Answer
     bytes: int = 0
     submitted: float = 0.0
-    """When it was handed to the writer, by ``time.perf_counter``."""
+    """Time at which the request was handed to the writer, by ``time.perf_counter``."""
 
 
 @dataclass(slots=True)
@@ -152,9 +152,9 @@ class PublishRequest(Request):
     entries: Sequence[Buffer] = ()
     batch_sizes: Sequence[int] = ()
     numbered: Sequence[Numbered] | None = None
-    """What deduplication looks at, one for each entry; None where it is off."""
+    """Numbers for deduplication, one for each entry; None if deduplication is off."""
     stored: Sequence[bool] | None = None
-    """Which of the entries are no duplicates; None if all are stored."""
+    """For each entry, whether it is stored, which a duplicate is not; None if all entries are stored."""
     known_new: bool = False
     """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
     turn: Turn | None = None
@@ -167,7 +167,7 @@ class PublishRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a step of a commit appends to one topic; see :mod:`replicator.engine.staging.core`."""
+    """Entries that a step of a commit appends to one topic; see :mod:`replicator.engine.staging.core`."""
 
     tail: Tail
     entries: Sequence[Buffer]
@@ -216,9 +216,9 @@ class KeepBothRequest(Request):
 
     tail: Tail = None  # type: ignore[assignment]
     lives: Mapping[str, HighWater] = field(default_factory=dict)
-    """By origin, the life to take up, and the position up to which the link's source has that life."""
+    """For each origin, the life to take up, and the position up to which the link's source has that life."""
     holes: Mapping[str, Hole] = field(default_factory=dict)
-    """By origin, the range that is missing at the end of the earlier life."""
+    """For each origin, the range that is missing at the end of the earlier life."""
 
 
 @dataclass(slots=True)
@@ -230,11 +230,11 @@ class ReclaimRequest(Request):
     last: Position = BEFORE_ALL
     """The LAC of the log when it was asked for; it counts only where the log has no ledger that it goes on with."""
     blocks: Sequence[tuple[BlockHeader, bytes]] = ()
-    """In their order; verified."""
+    """Verified blocks to append, in their order."""
     holes: Sequence[Hole] = ()
-    """What nobody has: these positions are not claimed by this cluster."""
+    """Ranges that no cluster has. This cluster does not claim these positions."""
     upto: Position = BEFORE_ALL
-    """Up to where its own positions are then accounted for."""
+    """Position up to which all own positions are accounted for after the request."""
     numbered: bool = False
 
 
@@ -298,7 +298,7 @@ class TrimRequest(Request):
     topic_id: int = 0
     upto: Position = BEFORE_ALL
     tail: Tail | None = None
-    """Of the topic, if it is loaded."""
+    """Tail of the topic's log; None if the topic is not loaded."""
 
 
 @dataclass(slots=True)
@@ -329,7 +329,7 @@ class BeginLifeRequest(Request):
 class CreateTopicRequest(Request):
     name: str = ""
     incarnation: int | None = None
-    """Of a topic that this cluster had before it was restored; None for a new one."""
+    """Incarnation of a topic that this cluster had before it was restored; None for a new topic."""
 
 
 @dataclass(slots=True)
@@ -339,7 +339,7 @@ class DeleteTopicsRequest(Request):
     tails: Sequence[Tail] = ()
     partitioned: str | None = None
     earlier: Mapping[int, Mapping[int, Position]] = field(default_factory=dict)
-    """By topic id, this cluster's earlier lives in the log, by incarnation, each with its last position."""
+    """For each topic id, the earlier lives in the log that this cluster wrote: by incarnation, their last positions."""
     noted_ms: int | None = None
     """Time at which a client or an operator asked for the deletion. It is recorded with the topics. None records
     nothing."""
@@ -381,12 +381,12 @@ class CompactSegmentsRequest(Request):
 
 @dataclass(slots=True)
 class Committed:
-    """What one group did, for the event loop: results by request, and the new blocks of each topic in order."""
+    """Result of one group for the event loop: results by request, and the new blocks of each topic in order."""
 
     results: list[tuple[Answer, Any]] = field(default_factory=list)
     appended: dict[int, list[AppendedBlock]] = field(default_factory=dict)
     left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
-    """By topic, what links noted that they left it out."""
+    """For each topic id, the notes of links about messages that they left out."""
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
     """Whom to tell positions before the new blocks."""
     other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
@@ -394,9 +394,9 @@ class Committed:
     producer, and origin of the other messages."""
     bytes: int = 0
     publishes: int = 0
-    """How many of the requests published, and were not refused."""
+    """Number of publish requests that were not refused."""
     oldest_publish: float = 0.0
-    """When the first of them was handed to the writer."""
+    """Time at which the first publish request was handed to the writer."""
 
     def extend(self, later: Committed) -> None:
         """Add what was committed after this."""

@@ -134,15 +134,15 @@ class Store(TopicRows):
         return None if found == self._identity else f"{file} was replaced while the worker runs; restart the worker"
 
     def size_bytes(self) -> int:
-        """Bytes in use, pages that are free for re-use included; of segments those of blocks that are there."""
+        """Return the bytes in use. Free pages of the table count. Of segments, only bytes of existing blocks count."""
         return self.table_bytes() + self.segments.space.live_bytes()
 
     def table_bytes(self) -> int:
-        """Bytes of ``data.mdb`` up to its last page."""
+        """Return the bytes of ``data.mdb`` up to its last page."""
         return int(self.env.info()["last_pgno"] + 1) * self._page_bytes
 
     def free_pages_bytes(self) -> int:
-        """Bytes of the pages among them that are free, or will be when nobody reads them any more."""
+        """Return the bytes of pages in ``data.mdb`` that are free, or will be when their readers end."""
         return self.table_bytes() - self._pages_bytes()
 
     def _pages_bytes(self) -> int:
@@ -163,15 +163,19 @@ class Store(TopicRows):
         return self._pages_bytes() + self.segments.space.live_bytes() + append_bytes <= self.size_max
 
     def pressure(self) -> float:
-        """How much is taken, by what is dead in segments too, of what may be: 1 is all of it, and it may be more. What
-        may be taken is ``size_max``, or what the disk has, if that is less."""
+        """Return the used share of the space that may be used. It can exceed 1. Dead bytes in segments count as used.
+
+        The limit is ``size_max``, or the space of the disk if that is less.
+        """
         taken = self._pages_bytes() + self.segments.space.taken_bytes()
         disk = os.statvfs(self.path)
         return taken / max(1, min(self.size_max, taken + disk.f_bavail * disk.f_frsize))
 
     def _checked_head(self) -> dict[str, Any]:
-        """What the store says of itself; of a new one what it will say. Raises :class:`StoreUnusable` before anything
-        is written: another version's tables stay as they are."""
+        """Return the stored head, or a new one for a new store.
+
+        Raises :class:`StoreUnusable` before anything is written: tables of another version stay as they are.
+        """
         stored = read_row(self.env, self.path, "meta", HEAD)
         if stored is None:
             check_new(self.env, self.path)
@@ -193,7 +197,7 @@ class Store(TopicRows):
     # Catalog and per-topic state.
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
-        """The ledgers of a topic in order; costs two look-ups a ledger."""
+        """Return the ledgers of a topic in order. This costs two look-ups for each ledger."""
         found: list[LedgerExtent] = []
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
@@ -212,7 +216,7 @@ class Store(TopicRows):
         return found
 
     def totals(self, topic_id: int) -> tuple[int, int]:
-        """Entries and messages ever appended to a topic, from its last block."""
+        """Return the numbers of entries and messages ever appended to a topic, from its last block."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(TOPIC_KEY.pack(topic_id + 1))
@@ -226,7 +230,7 @@ class Store(TopicRows):
             return int(entries) + header.entries, int(messages) + header.messages
 
     def messages_before(self, topic_id: int, position: Position) -> int:
-        """Messages appended before the entry at ``position``, which must exist."""
+        """Return the number of messages appended before the entry at ``position``, which must exist."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             if not seek_block(cursor, topic_id, position):
@@ -282,7 +286,7 @@ class Store(TopicRows):
 
     @contextmanager
     def reading_blocks(self) -> Iterator[lmdb.Transaction]:
-        """A transaction on table ``blocks`` in which the bodies of its rows may be read."""
+        """Yield a transaction on table ``blocks`` in which the bodies of its rows may be read."""
         began = self.segments.readers.begin()
         try:
             with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
@@ -291,15 +295,17 @@ class Store(TopicRows):
             self.segments.readers.end(began)
 
     def body_at(self, row: BlockRow, topic_id: int, position: Position) -> Buffer:
-        """The block of a row, within :meth:`reading_blocks`. It ends with that if it lies in the table. Raises
-        :class:`BlockCorrupt` where the disk does not give it; its checksum is not looked at."""
+        """Return the block of a row, within :meth:`reading_blocks`. If it lies in the table, it is valid only there.
+
+        Raises :class:`BlockCorrupt` if the disk does not give it. Its checksum is not verified.
+        """
         try:
             return row.head if row.place is None else self.segments.read(row.place, row.head)
         except BlockCorrupt as error:
             raise self.damaged(error, topic_id, position) from None
 
     def body_for_writer(self, row: BlockRow) -> Buffer:
-        """The same within a transaction of the writer."""
+        """Return the block of a row within a transaction of the writer."""
         return row.head if row.place is None else self.segments.read_for_writer(row.place, row.head)
 
     def read_blocks(
@@ -346,8 +352,10 @@ class Store(TopicRows):
         blocks_max: int,
         origins: Collection[str],
     ) -> tuple[list[StoredHeader], Position]:
-        """As :meth:`read_blocks`, but no more than which blocks there are: their bodies are not touched, nor their
-        checksums looked at. ``bytes_max`` is of the blocks."""
+        """Return the headers of the blocks that :meth:`read_blocks` would return.
+
+        Bodies are not read, and their checksums are not verified. ``bytes_max`` limits the bytes of the blocks.
+        """
         found: list[StoredHeader] = []
 
         def take(position: Position, row: BlockRow) -> None:
@@ -396,12 +404,13 @@ class Store(TopicRows):
         return reached
 
     def block_of(self, topic_id: int, position: Position) -> StoredBlock | None:
-        """The block that holds ``position``."""
+        """Return the block that holds ``position``; None if there is none."""
         blocks, _ = self.read_blocks(topic_id, Position(position.ledger, position.entry - 1), position, bytes_max=0)
         return blocks[0] if blocks else None
 
     def block_spans(self, topic_id: int, after: Position, *, blocks_max: int) -> list[BlockSpan]:
-        """The next ``blocks_max`` blocks that hold entries above ``after``, in order; reads their headers only."""
+        """Return the spans of the next ``blocks_max`` blocks with entries above ``after``, in order. Only headers
+        are read."""
         found: list[BlockSpan] = []
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
@@ -413,7 +422,7 @@ class Store(TopicRows):
         return found
 
     def block_heads(self, topic_id: int, after: Position, upto: Position, *, blocks_max: int) -> list[BlockHead]:
-        """What the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``] say of themselves."""
+        """Return the heads of the next ``blocks_max`` blocks that hold entries in (``after``, ``upto``]."""
         found: list[BlockHead] = []
 
         def take(position: Position, row: BlockRow) -> None:
@@ -423,14 +432,14 @@ class Store(TopicRows):
         return found
 
     def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:
-        """The last position before the first message above ``after`` that was published at ``published_ms`` or later.
+        """Return the last position before the first message above ``after`` published at ``published_ms`` or later.
 
         1. Blocks that their origin wrote before that time are passed over by their headers.
         2. In the first that is not, entries are told apart by the publish time that their producer gave.
         3. If all of that block's are before, the next block is looked into; at most :data:`REFINE_ENTRIES_MAX` entries.
 
         So no message that was published at that time or later is passed over, whatever the links mixed in.
-        ``after`` if nothing is before. Costs a header for each block in between.
+        The result is ``after`` if no message is before. The cost is a header for each block in between.
         """
         reached, decoded = after, 0
         with self.reading_blocks() as txn:
@@ -454,7 +463,7 @@ class Store(TopicRows):
         return reached
 
     def messages_in(self, topic_id: int, positions: PositionSet) -> int:
-        """How many messages the entries at ``positions`` hold together; all of them must exist."""
+        """Return the number of messages in the entries at ``positions``, all of which must exist."""
         start, end = positions.first(), positions.last()
         if start is None or end is None:
             return 0
@@ -473,7 +482,7 @@ class Store(TopicRows):
         return total
 
     def block_start(self, topic_id: int, position: Position) -> Position | None:
-        """The first position of the block that holds ``position``, or of the first block above it."""
+        """Return the first position of the block that holds ``position``, or of the first block above it."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             for first, _ in blocks_after(txn.cursor(), topic_id, Position(position.ledger, position.entry - 1)):
                 return first
@@ -486,7 +495,7 @@ class Store(TopicRows):
             raise self.damaged(error, topic_id, position) from None
 
     def damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
-        """The error that names the block; whoever mends blocks is told."""
+        """Return the error that names the damaged block, and report the block for repair."""
         if self.on_damaged is not None:
             self.on_damaged(topic_id, position)
         return BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}")

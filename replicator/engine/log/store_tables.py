@@ -74,10 +74,11 @@ from replicator.engine.log.left_out import Hole
 from snapshots.position import BEFORE_ALL, Position
 
 FORMATS: Final = (1, 2)
-"""Those that this version reads. 2 is 1 with blocks in segments; a store without such a block stays 1."""
+"""Formats that this version reads. Format 2 is format 1 with blocks in segments. A store without such a block stays
+1."""
 FORMAT: Final = FORMATS[-1]
-"""Of all tables together. It rises with what the version before would misread or miss: that version refuses the store.
-A table, a field or a row that the version before may leave alone does not raise it."""
+"""Format of all tables together. A change that the version before would misread or miss raises it, and that version
+then refuses the store. A table, a field or a row that the version before may ignore does not raise it."""
 HEAD: Final = "store"
 """The row of ``meta`` that says what the store is."""
 TABLES: Final = (
@@ -164,7 +165,7 @@ class TopicRecord:
 
 
 def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str) -> tuple[Hole, ...]:
-    """The rows of table ``left_out`` of one topic and origin, in order."""
+    """Return the rows of table ``left_out`` of one topic and origin, in order."""
     prefix = extent_key_prefix(topic_id, origin)
     found: list[Hole] = []
     cursor = txn.cursor(db=database)
@@ -192,7 +193,7 @@ def parts_row(topic_id: int, row: PartsRow) -> tuple[bytes, bytes]:
 
 
 def read_parts(txn: lmdb.Transaction, database: Any, topic_id: int) -> list[PartsRow]:
-    """The rows of table ``parts`` of one topic, of each origin in order."""
+    """Return the rows of table ``parts`` of one topic, of each origin in order."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: list[PartsRow] = []
     cursor = txn.cursor(db=database)
@@ -213,7 +214,7 @@ def read_parts(txn: lmdb.Transaction, database: Any, topic_id: int) -> list[Part
 
 
 def encode_place(position: Position) -> bytes:
-    """A position that may lie before a ledger's first entry; the bytes are in the order of positions."""
+    """Return a position as bytes that sort like positions. It may lie before a ledger's first entry."""
     return HOLE_END.pack(position.ledger, position.entry + 1)
 
 

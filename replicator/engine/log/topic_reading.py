@@ -135,7 +135,7 @@ class TopicReading:
         )
 
     def entries(self, after: Position, upto: Position | None, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
-        """Entries in (``after``, ``upto``], at least one if there is one."""
+        """Return entries in (``after``, ``upto``], at least one if there is one."""
         next_after = self._log.next_after
         limit = self._log.last if upto is None else upto
         found: list[LoggedEntry] = []
@@ -174,11 +174,12 @@ class TopicReading:
         return found
 
     def has_position(self, position: Position) -> bool:
-        """Whether there is, or was before it was trimmed, an entry at ``position`` that can be acknowledged."""
+        """Return whether an entry at ``position`` can be acknowledged. It is in the log, or was before it was
+        trimmed."""
         return position in self._log or BEFORE_ALL < position <= self._log.trimmed
 
     def batch_size(self, position: Position) -> int:
-        """The number of messages of the entry at ``position``; raises :class:`InvalidAck` if there is none."""
+        """Return the number of messages of the entry at ``position``. Raise :class:`InvalidAck` if there is none."""
         if position not in self._log:
             if (compacted := self._find_compacted(position)) is not None:
                 return compacted.batch_size
@@ -188,27 +189,27 @@ class TopicReading:
         return view.sizes(index, index + 1)[0]
 
     def absent(self, position: Position) -> BitMap:
-        """The indexes of the batch at ``position`` that a link left out; only of one of which a part is here."""
+        """Return the indexes that a link left out of the batch at ``position``, which must be such a batch."""
         first, view = self._block_at(position)
         return view.absent[position.entry - first.entry]
 
     def publish_time_ms(self, position: Position) -> int:
-        """When the entry at ``position``, which is in the log, was stored by the cluster that published it."""
+        """Return when the entry at ``position``, which is in the log, was stored by the cluster that published it."""
         return self._block_at(position)[1].header.publish_time_ms
 
     def messages_through(self, position: Position) -> int:
-        """Messages up to and including ``position``, counted from the topic's first."""
+        """Return the number of messages up to and including ``position``, counted from the topic's first."""
         following = self._log.next_after(position)
         return self._log.messages if following is None else self._store.messages_before(self._topic_id, following)
 
     def messages_in(self, positions: PositionSet) -> int:
-        """Messages in the entries at ``positions``, all of which exist."""
+        """Return the number of messages in the entries at ``positions``, all of which must exist."""
         return self._store.messages_in(self._topic_id, positions)
 
     def position_before(self, target: Position) -> Position:
-        """The last position before ``target``.
+        """Return the last position before ``target``. The ledger :data:`END_LEDGER` means the end of the log.
 
-        Raises :class:`InvalidSeek` for a position beyond the end; one with the ledger :data:`END_LEDGER` means the end.
+        Raises :class:`InvalidSeek` for another position beyond the end.
         """
         last = self._log.last
         if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
@@ -228,7 +229,7 @@ class TopicReading:
         return self._store.position_at_time(self._topic_id, published_ms, after=reached)
 
     def discard_through(self, position: Position) -> None:
-        """What lies at or below ``position`` is gone: nothing of it stays in the cache."""
+        """Drop cached blocks at or below ``position``, which are gone from the log."""
         self._cache.discard_through(self._topic_id, position)
 
     def keep(self, appended: AppendedBlock) -> CommittedBlock:

@@ -217,7 +217,7 @@ class Writer:
     async def put_many(
         self, writes: Sequence[tuple[str, bytes, bytes | None]], *, cleared: Sequence[tuple[str, bytes]] = ()
     ) -> None:
-        """In one transaction delete every row under the ``cleared`` prefixes, then set or (with None) delete rows."""
+        """Delete every row under the ``cleared`` prefixes, then set or (with None) delete rows, in one transaction."""
         size = sum([len(value or b"") for _, _, value in writes])
         await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
 
@@ -337,7 +337,8 @@ class Writer:
         return record
 
     async def create_topic(self, name: str, *, incarnation: int | None = None) -> TopicRecord:
-        """The topic's record, made if there is none; with ``incarnation`` one that was here before a restore."""
+        """Return the topic's record. Create it if there is none; with ``incarnation``, as a topic from before a
+        restore."""
         record: TopicRecord = await self._submit(
             CreateTopicRequest(self._loop.create_future(), name=name, incarnation=incarnation)
         )
@@ -371,7 +372,7 @@ class Writer:
         return found
 
     async def terminate(self, tail: Tail) -> None:
-        """What producers published before this call is stored; what they publish after it is refused, for ever."""
+        """Terminate a topic: messages published before this call are stored, and later ones are refused for ever."""
         await self._submit(TerminateRequest(self._loop.create_future(), tail=tail))
 
     async def sweep(self, topic_id: int) -> None:

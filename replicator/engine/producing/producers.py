@@ -38,7 +38,7 @@ _sessions = count(1)
 
 
 class ProducedTopic(Protocol):
-    """What producers ask of the topic that they are on."""
+    """Interface of a topic for its producers."""
 
     name: str
     loop: asyncio.AbstractEventLoop
@@ -52,7 +52,7 @@ class ProducedTopic(Protocol):
     def cluster(self) -> str: ...
 
     def check_there(self) -> None:
-        """Raises why nothing is asked of the topic any more: it is being deleted."""
+        """Raise the error that says why the topic takes no more calls: it is being deleted."""
 
 
 class EngineProducer:
@@ -83,7 +83,7 @@ class EngineProducer:
 
     @property
     def deduplicated(self) -> bool:
-        """Whether what it sends again is left out."""
+        """Whether messages that the producer sends again are left out."""
         return self._producers.topic.policies.effective.deduplication
 
     async def publish(self, entries: Sequence[bytes], turn: Turn | None = None) -> list[Position]:
@@ -128,7 +128,7 @@ class EngineProducer:
         return await self.publish(entries, turn)
 
     def check_open(self) -> None:
-        """Raises why the producer may not publish any more."""
+        """Raise the error that says why the producer may not publish any more, if so."""
         if self._out is not None:
             raise self._out
 
@@ -146,7 +146,7 @@ class EngineProducer:
         return given_back
 
     def put_out(self, error: EngineError, code: str) -> None:
-        """The topic lets go of the producer; whoever holds it hears of that on a later tick."""
+        """Disconnect the producer from the topic. Its owner hears of that on a later turn of the event loop."""
         if self._out is not None:
             return
         self._out = error
@@ -205,7 +205,7 @@ class TopicProducers:
         return producer
 
     def publishers(self) -> list[EngineProducer]:
-        """Those that may publish now, without those that wait to."""
+        """Return the producers that may publish now, without those that wait."""
         return [producer for producer in self._members.values() if producer.admission.done()]
 
     def connected_since(self, name: str) -> int | None:
@@ -227,7 +227,7 @@ class TopicProducers:
 
     @property
     def connected(self) -> int:
-        """How many producers are connected or wait for the topic."""
+        """Number of producers that are connected or wait for the topic."""
         return len(self._members)
 
     def close(self, reason: str, code: str = CLOSED) -> None:
@@ -257,5 +257,6 @@ class TopicProducers:
                 fenced.put_out(ProducerFenced(f"{self.topic.name}: {decision.reason}"), ProducerFenced.code)
 
     def _new_name(self) -> str:
-        """One that nobody has or had: what deduplication knows of an older namesake would drop its messages."""
+        """Return an unused name. With a used one, deduplication would drop messages that look like those of the
+        earlier producer."""
         return f"{self.topic.cluster}-{secrets.token_hex(8)}"

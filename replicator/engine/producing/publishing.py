@@ -1,4 +1,4 @@
-"""What stands between a producer and the log: the checks of its entries, and the gate of the backlog quota.
+"""Steps between a producer and the log: the checks of its entries, and the gate of the backlog quota.
 
 Every entry is checked for its frame, checksum and metadata, its size, and, where it is a chunk, its place among the
 chunks. A batch must have room for as many messages as it says, and its first message must be readable: reading all 100
@@ -35,7 +35,7 @@ PUBLISH_BYTES_MAX: Final = 32 * 1024 * 1024
 """One call's entries become one block; this leaves room below the largest."""
 HELD_PUBLISHES_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What waits for one topic's quota; producers have queues of their own behind it."""
+"""Most bytes of publishes that wait for one topic's quota. Producers have queues of their own behind it."""
 _BATCHED_BYTES_MIN: Final = 6
 """The smallest message of a batch: the size of its metadata, and the one field that it must have."""
 
@@ -137,14 +137,14 @@ class PublishGate:
         self._topic = topic
         self._policy: QuotaPolicy | None = None
         self._held: dict[asyncio.Future[None], object] = {}
-        """What waits, in order, and whose it is."""
+        """Waiting publishes in order, each with its owner."""
         self._held_bytes = 0
         self._refusing_holder: str | None = None
         self._closed: EngineError | None = None
 
     @property
     def policy(self) -> QuotaPolicy | None:
-        """What happens to publishes now; None lets them pass."""
+        """Policy for publishes now; None lets them pass."""
         return self._policy
 
     @policy.setter
@@ -158,12 +158,12 @@ class PublishGate:
 
     @property
     def held(self) -> int:
-        """How many publishes wait."""
+        """Number of publishes that wait."""
         return len(self._held)
 
     @property
     def open(self) -> bool:
-        """Whether a publish may pass without :meth:`enter`: nothing is held, and nothing to be held."""
+        """Whether a publish may pass without :meth:`enter`: none waits, and none has to wait."""
         policy = self._policy
         within = policy is None or policy is QuotaPolicy.CONSUMER_BACKLOG_EVICTION
         return within and self._refusing_holder is None and not self._held
@@ -175,7 +175,7 @@ class PublishGate:
             self.refuse(self._held_too_far(name))
 
     def check(self) -> None:
-        """Raises why publishes are refused; returns where they pass or are held."""
+        """Raise the error that says why publishes are refused. Return if they pass or are held."""
         if self._closed is not None:
             raise self._closed.with_traceback(None)
         if self._policy is QuotaPolicy.PRODUCER_EXCEPTION:
@@ -184,7 +184,7 @@ class PublishGate:
             raise self._held_too_far(self._refusing_holder)
 
     def check_newcomer(self) -> None:
-        """Raises why there is no use in connecting a producer now: what it sent would wait."""
+        """Raise :class:`BacklogQuotaHolds` if a new producer's messages would have to wait."""
         if self._policy is QuotaPolicy.PRODUCER_REQUEST_HOLD:
             raise BacklogQuotaHolds(
                 f"{self._topic}: the backlog is over its quota, and publishes wait: consume or skip messages, or raise "
@@ -192,10 +192,9 @@ class PublishGate:
             )
 
     async def enter(self, size_bytes: int, whose: object = None) -> None:
-        """Returns when the publish may go on; may be cancelled, or given back to ``whose`` it is.
+        """Wait until the publish may go on. It can be cancelled, or be given back to its owner ``whose``.
 
-        Raises :class:`BacklogQuotaExceeded` where publishes are refused, and :class:`BacklogQuotaHolds` where too many
-        wait.
+        Raises :class:`BacklogQuotaExceeded` if publishes are refused, and :class:`BacklogQuotaHolds` if too many wait.
         """
         self.check()
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
@@ -216,17 +215,17 @@ class PublishGate:
             self._held_bytes -= size_bytes
 
     def close(self, error: EngineError) -> None:
-        """All that wait get ``error``, and so does who would have to wait from now on: nobody opens the gate again."""
+        """Refuse all waiting and later publishes with ``error``. The gate never opens again."""
         self._closed = error
         self.refuse(error)
 
     def refuse(self, error: EngineError) -> None:
-        """All that wait get ``error``."""
+        """Refuse all waiting publishes with ``error``."""
         for waiting in self._held:
             complete(waiting, error)
 
     def give_back(self, whose: object, error: EngineError) -> bool:
-        """What waits of one gets ``error``. Returns whether anything did."""
+        """Refuse the waiting publishes of the owner ``whose`` with ``error``. Return whether there were any."""
         found = [waiting for waiting, its in self._held.items() if its is whose]
         for waiting in found:
             complete(waiting, error)

@@ -34,7 +34,7 @@ class PublishingProducer(Protocol):
     figures: ClientFigures
 
     def check_open(self) -> None:
-        """Raises why it may not publish any more."""
+        """Raise the error that says why the producer may not publish any more, if so."""
 
 
 class TopicWriting:
@@ -179,7 +179,7 @@ class TopicWriting:
         return self._admission.knows_of(named)
 
     def check_takes(self) -> None:
-        """Raises why publishes are refused; that they are held is no reason."""
+        """Raise the error that says why publishes are refused. Do not raise if they are only held."""
         self._check_there()
         if self.tail.terminated:
             raise topic_terminated(self.tail.name)
@@ -187,8 +187,12 @@ class TopicWriting:
         self.gate.check()
 
     async def admit(self, size_bytes: int) -> None:
-        """As :meth:`publish` before it appends: refused while the topic is deleted or the cluster fenced, refused or
-        held while the backlog is over its quota. For what goes to the writer by :attr:`tail`, with that of others."""
+        """Check and wait as :meth:`publish` does before it appends. Use it before writing by :attr:`tail` for several
+        topics.
+
+        It refuses while the topic is being deleted or the cluster is fenced. While the backlog is over its quota it
+        refuses or holds.
+        """
         self._check_there()
         self._admission.check_producer()
         if not self.gate.open:
@@ -198,7 +202,7 @@ class TopicWriting:
 
     @property
     def quota_exceeded(self) -> QuotaPolicy | None:
-        """What is done to publishes because the backlog is over its quota; None while it is not."""
+        """Policy that applies to publishes while the backlog is over its quota; None while it is not."""
         return self.gate.policy
 
     @quota_exceeded.setter

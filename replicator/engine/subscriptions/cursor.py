@@ -263,7 +263,7 @@ class Cursor:
 
     @property
     def has_uncovered(self) -> bool:
-        """Return whether an earlier start made entries unconsumed that no consumer has received since."""
+        """Whether an earlier start made entries unconsumed that no consumer has received since."""
         return self._uncovered is not None
 
     def is_uncovered(self, position: Position) -> bool:
@@ -419,7 +419,10 @@ class Cursor:
     # Messages of which there are several entries; see :mod:`replicator.engine.subscriptions.twins`.
 
     def join_twins(self, pairs: Sequence[tuple[Position, Position]]) -> bool:
-        """The log has new entries, the later of each pair, of messages that it had. Returns whether any is consumed."""
+        """Record that messages of the log came again as other entries. Return whether any of the messages is consumed.
+
+        Each pair has the positions of the earlier and of the later entry.
+        """
         joined = False
         for earlier, _ in pairs:
             if self.is_consumed(earlier):
@@ -437,12 +440,13 @@ class Cursor:
         return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:
-        """The entries that changed since the last call only because an entry of the same message did."""
+        """Return the entries that became consumed since the last call only because another entry of their message
+        did."""
         followed, self._followed = self._followed, {}
         return followed
 
     def _follow_twins(self, consumed: Iterable[Position]) -> bool:
-        """These entries are consumed: so are all others of their messages. Returns whether there were any."""
+        """Mark all other entries of the messages at ``consumed`` as consumed. Return whether there were any."""
         if self._log.twins is None:
             return False
         found = consume_others(self._log.twins, self._state, consumed, self.is_consumed)
@@ -450,12 +454,12 @@ class Cursor:
         return bool(found)
 
     def _share_batch(self, position: Position, batch_size: int | None) -> None:
-        """Some messages of the batch are acknowledged: they are so in all entries that have it."""
+        """Copy the partial acknowledgement of a batch to all other entries that contain the batch."""
         if self._log.twins is not None:
             self._followed.update(share_batch(self._log.twins, self._state, position, batch_size, self.is_consumed))
 
     def _follow_all_twins(self) -> None:
-        """The state was loaded, or put elsewhere."""
+        """Apply the rules for twins to the whole state, after it was loaded or moved."""
         twins, state = self._log.twins, self._state
         if twins is None:
             return
@@ -467,7 +471,7 @@ class Cursor:
     # Of what is asked for, what counts.
 
     def _unconsumed(self, positions: PositionSet) -> PositionSet:
-        """Those of ``positions`` that are messages here and not consumed."""
+        """Return those of ``positions`` that are unconsumed messages of this log."""
         state, log = self._state, self._log
         found = log.messages_of(positions)
         if state.read_compacted and log.view.horizon > state.mark_delete:
@@ -478,7 +482,7 @@ class Cursor:
         return found
 
     def _open(self, position: Position) -> bool:
-        """Whether ``position`` is a message here and not consumed."""
+        """Return whether ``position`` is an unconsumed message of this log."""
         log = self._log
         there = position in log or (self._state.read_compacted and position in log.view.positions)
         return there and position not in log.markers and not self.is_consumed(position)

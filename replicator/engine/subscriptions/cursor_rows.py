@@ -59,7 +59,7 @@ _BATCHES: Final = b"b"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _quoted: Final = json.encoder.encode_basestring_ascii
 _SEPARATOR: Final = b"\0"
-"""Not part of any name, so that no subscription's rows lie under the prefix of another's."""
+"""Byte that no name contains, so that no subscription's rows lie under the prefix of another's."""
 
 RowWrite = tuple[str, bytes, bytes | None]
 """A table, a key, and the new value; None deletes the row."""
@@ -76,7 +76,7 @@ class RowChanges(NamedTuple):
 
 
 class CursorTables(Protocol):
-    """What loading needs of the store."""
+    """Part of the store that loading reads."""
 
     def cursors(self, topic_id: int) -> dict[str, bytes]: ...
 
@@ -110,14 +110,14 @@ class CursorRows:
     def __init__(self, topic_id: int, name: str) -> None:
         self._key = _TOPIC.pack(topic_id) + name.encode()
         self._head: bytes | None = None
-        """As stored; None while that is not known."""
+        """Head as it is stored; None while that is not known."""
         self._generation: int | None = None
         self._stored: dict[bytes, list[ChunkId]] = {_DELETED: [], _BATCHES: []}
         """The chunks that have a row, or may have one; in order."""
         self._save: _Save | None = None
 
     def changes(self, state: CursorState) -> RowChanges:
-        """What makes ``state`` durable as it is now; nothing if it is already."""
+        """Return the writes that make the present ``state`` durable; none if it is durable already."""
         assert self._save is None, "a save is under way"
         dirty, head, generation = state.dirty, _encode_head(state), state.generation
         restarted = self._generation != generation and self._generation is not None
@@ -145,7 +145,7 @@ class CursorRows:
         return RowChanges(writes, [(CURSOR_ROWS, self._key + _SEPARATOR)] if restarted else [])
 
     def saved(self) -> None:
-        """The changes are durable."""
+        """Note that the changes are durable."""
         save = self._take_save()
         if save.restarted:
             self._stored = {_DELETED: [], _BATCHES: []}
@@ -156,7 +156,7 @@ class CursorRows:
         self._head, self._generation = save.head, save.generation
 
     def failed(self) -> None:
-        """The changes were refused, or nobody knows whether they were written: all of them are dirty again."""
+        """Mark all changes as unsaved again: they were refused, or nobody knows whether they were written."""
         save = self._take_save()
         save.state.dirty.deleted |= save.dirty.deleted
         save.state.dirty.batches |= save.dirty.batches
@@ -164,7 +164,7 @@ class CursorRows:
         self._head = None
 
     def deletion(self) -> RowChanges:
-        """What deletes the subscription, with the rows of a save that is under way."""
+        """Return the writes that delete the subscription, with the rows of a save that is under way."""
         return RowChanges([(CURSORS, self._key, None)], [(CURSOR_ROWS, self._key + _SEPARATOR)])
 
     def _take_save(self) -> _Save:
@@ -198,7 +198,7 @@ class CursorRows:
 
 
 def load_cursors(store: CursorTables, topic_id: int) -> dict[str, tuple[CursorState, CursorRows]]:
-    """The subscriptions of a topic as they are stored; raises :class:`StoreUnusable` for a newer format."""
+    """Return the stored subscriptions of a topic. Raise :class:`StoreUnusable` for a newer format."""
     rows: dict[str, dict[tuple[bytes, ChunkId], bytes]] = {}
     for key, value in store.cursor_rows(topic_id):
         kind, ledger, chunk = _CHUNK.unpack(key[-_CHUNK.size :])
@@ -222,7 +222,7 @@ def rewritten(topic_id: int, name: str, state: CursorState) -> RowChanges:
 
 
 def _first_not_passed(kind: bytes, mark_delete: Position) -> ChunkId:
-    """The lowest chunk that holds a position above ``mark_delete``."""
+    """Return the lowest chunk that holds a position above ``mark_delete``."""
     return mark_delete.ledger, (mark_delete.entry + 1) >> _SHIFT[kind]
 
 
@@ -308,7 +308,7 @@ _DECODE: Final = {_DELETED: _decode_deleted, _BATCHES: _decode_batches}
 
 
 def _decode_format_1(stored: bytes) -> CursorState:
-    """A length, a JSON head, and the bitmaps that it lists, one after another."""
+    """Return the state in format 1: a length, a JSON head, and the bitmaps that it lists, one after another."""
     (length,) = _LENGTH.unpack_from(stored)
     at = _LENGTH.size + length
     head = json.loads(stored[_LENGTH.size : at])

@@ -36,10 +36,10 @@ class Deleting(ConsumerDeleting, Protocol):
     """Interface that tells whether the subscription is being deleted, and deletes it."""
 
     def check_there(self) -> None:
-        """Raises :class:`SubscriptionNotFound` from the moment on at which the subscription is being deleted."""
+        """Raise :class:`SubscriptionNotFound` once the deletion of the subscription has begun."""
 
     def gone(self) -> None:
-        """It is not durable, and its last consumer has gone."""
+        """Remove the subscription, which is not durable, after its last consumer has gone."""
 
 
 class DispatchedSubscription(ConsumedSubscription, Protocol):
@@ -73,9 +73,9 @@ class Dispatching:
         self._cumulative: dict[str, None] = {}
         """Names of consumers that acknowledged cumulatively, and whose clients drop what lies below that."""
         self.gone = Counts()
-        """What consumers got that are not here any more."""
+        """Counts of deliveries to consumers that have gone."""
         self.rewinds = 0
-        """How often :meth:`rewind` was called."""
+        """Number of calls of :meth:`rewind`."""
         self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
         self.pump.handed_out = self._handed_out
         self.pump.ages = self._observe_age
@@ -94,7 +94,7 @@ class Dispatching:
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        """What decides who gets what; None before the first consumer."""
+        """Dispatcher that assigns entries to consumers; None before the first consumer."""
         return self.pump.dispatcher
 
     @property
@@ -140,7 +140,7 @@ class Dispatching:
         return consumer
 
     def remove(self, consumer: EngineConsumer) -> None:
-        """A consumer has gone; called by it."""
+        """Remove a consumer that has gone. The consumer calls this."""
         del self.consumers[consumer.id]
         self.gone = total((self.gone, consumer.figures.counts))
         assert self.pump.dispatcher is not None
@@ -172,7 +172,7 @@ class Dispatching:
         self.pump.schedule()
 
     def held_by(self, consumer: EngineConsumer) -> tuple[int, bool]:
-        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+        """Return how many unacknowledged messages a consumer has, and whether it gets no more because of them."""
         assert self.pump.dispatcher is not None
         state = self.pump.dispatcher.consumers[consumer.id]
         return state.unacked_messages, state.blocked
@@ -182,25 +182,25 @@ class Dispatching:
         return [consumer.name for consumer in self.consumers.values()]
 
     def spread_over_topics(self, spread: bool) -> None:
-        """The failover registry says that the consumers subscribe to several topics, or do not any more."""
+        """Note whether the consumers subscribe to several topics, as the failover registry says."""
         if isinstance(self.pump.dispatcher, SingleActiveDispatcher):
             self.pump.dispatcher.spread_over_topics(spread)
             self._tell_active_changes()
             self.pump.schedule()
 
     def apply_policies(self, policies: TopicPolicies) -> None:
-        """The topic's policies changed; how keys are assigned changes when the consumers have gone."""
+        """Apply new policies of the topic. The way to assign keys changes only when the consumers have gone."""
         if isinstance(self.pump.dispatcher, ManyActiveDispatcher):
             self.pump.dispatcher.set_limits(unacked_limits(policies))
             self.pump.delays = policies.delayed_delivery
             self.pump.schedule()
 
     def schedule(self) -> None:
-        """There may be something to dispatch: a merge released entries, or dispatch is not paused any more."""
+        """Schedule dispatch, since a merge released entries or a pause of dispatch ended."""
         self.pump.schedule()
 
     def restart(self) -> None:
-        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
+        """Restart dispatch at the moved cursor, and tell consumers to drop the messages that they have."""
         if self.pump.dispatcher is not None:
             self.pump.dispatcher.restart(self._cursor.mark_delete)
         for consumer in list(self.consumers.values()):
@@ -251,7 +251,7 @@ class Dispatching:
             self._cursor.delivered_through(dispatcher.read_position)
 
     def tell_end(self) -> None:
-        """The topic is terminated: tell consumers so if there is nothing left for them."""
+        """Tell consumers that the topic is terminated, if no message is left for them."""
         if self._cursor.mark_delete < self._subscription.last_position():
             return
         for consumer in self.consumers.values():

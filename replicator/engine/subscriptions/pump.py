@@ -31,9 +31,10 @@ DISPATCH_ENTRIES_MAX: Final = 1000
 """Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
 DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 ALONE_BYTES_MAX: Final = 4096
-"""Of an entry that is delivered by itself without a plan. Of a larger one the plan is not what takes the time."""
+"""Most bytes of an entry that is delivered by itself without a plan. For a larger one the plan takes little of the
+time."""
 DISPATCH_SECONDS_MAX: Final = 0.02
-"""What is sent again may lie in as many blocks as there are entries, each of them to be read whole."""
+"""Longest time of one dispatch. Redelivered entries may each lie in another block, which must be read whole."""
 SLEEP_SECONDS_MAX: Final = 60.0
 """A wall clock that is put forward must not leave a delayed message lying for long."""
 
@@ -86,12 +87,12 @@ class Pump:
 
     @property
     def scheduled(self) -> bool:
-        """Whether it has work for the next turn of the event loop."""
+        """Whether the pump has work for the next turn of the event loop."""
         return self._scheduled is not None
 
     @property
     def waits_for_acknowledgements(self) -> bool:
-        """Return whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
+        """Whether an acknowledgement may allow an entry to be sent that cannot be sent now."""
         dispatcher = self.dispatcher
         return self.error is not None or (dispatcher is not None and dispatcher.waits_for_acknowledgements)
 
@@ -104,7 +105,7 @@ class Pump:
         self.schedule()
 
     def schedule(self) -> None:
-        """Something has changed: permits, entries, consumers. Work on the next turn of the event loop."""
+        """Dispatch on the next turn of the event loop, since permits, entries or consumers changed."""
         if self._scheduled is None and self._consumers:
             self._scheduled = self._loop.call_soon(self._run)
 
@@ -245,7 +246,7 @@ class Pump:
 
     @staticmethod
     def _deliver(consumer: EngineConsumer, batch: Sequence[Delivery]) -> None:
-        """A consumer that fails is a bug of its owner; others must get what is theirs, and what it holds as well."""
+        """Deliver a batch to a consumer. Close a consumer that fails, so that others get its messages."""
         try:
             consumer.deliver(batch)
         except Exception:
@@ -339,12 +340,12 @@ class Pump:
             self._alarm = self._loop.call_later(delay, self.schedule)
 
     def stop(self) -> None:
-        """The consumers have gone, or the topic has. A pause goes on, for a consumer that comes meanwhile."""
+        """Stop dispatch after the consumers or the topic have gone. A pause goes on, for consumers that come later."""
         self._set_alarm(None, 0)
 
 
 def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:
-    """Positions in order as runs of neighbours: first and last of each."""
+    """Return sorted positions as runs of neighbours: the first and the last of each."""
     runs: list[tuple[Position, Position]] = []
     for _, group in groupby(enumerate(positions), key=lambda pair: (pair[1].ledger, pair[1].entry - pair[0])):
         members = [position for _, position in group]

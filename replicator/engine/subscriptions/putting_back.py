@@ -44,7 +44,7 @@ class PutBackLog:
     last: Position
     """Last position of other lives that was put back; BEFORE_ALL if there is none."""
     between: PositionSet = field(default_factory=PositionSet)
-    """Those of ``put_back`` that belong to the life that goes on."""
+    """Positions of ``put_back`` that belong to the life that goes on."""
 
 
 @dataclass(frozen=True, slots=True)

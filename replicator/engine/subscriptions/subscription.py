@@ -53,16 +53,20 @@ class SubscriptionNews(Protocol):
     """Interface of listeners to a topic's subscriptions: links, the subscription sync, and maintenance."""
 
     def on_subscription(self, subscription: Subscription) -> None:
-        """It was made, became replicated, or is not any more."""
+        """Note that ``subscription`` was created, or became replicated or local."""
 
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
-        """It is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
+        """Note that subscription ``name`` was deleted. ``generation`` is that of its tombstone; None if it was not
+        replicated."""
 
     def on_acknowledged(self, subscription: Subscription) -> None:
-        """There is something to be told to other clusters, where there was nothing before."""
+        """Note that ``subscription`` has acknowledgements to announce to other clusters. Before, it had none."""
 
     def on_mark_delete(self, subscription: Subscription, *, local: bool) -> None:
-        """Its mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
+        """Note that the mark-delete position of ``subscription`` moved.
+
+        ``local`` says that consumers here moved it, and not another cluster's update.
+        """
 
 
 class SubscriptionOwner(Protocol):
@@ -72,7 +76,7 @@ class SubscriptionOwner(Protocol):
     tombstones: Tombstones
 
     def forget(self, subscription: Subscription, generation: int | None = None) -> None:
-        """It is gone; ``generation`` is that of its tombstone, if it left one."""
+        """Remove a deleted subscription. ``generation`` is that of its tombstone; None if it left none."""
 
 
 class Subscription:
@@ -89,13 +93,16 @@ class Subscription:
         durable: bool = True,
         with_first_save: Sequence[RowWrite] = (),
     ) -> None:
-        """``rows`` are those that it was loaded from; a new subscription has none yet, and what is to be written in the
-        transaction that makes it is ``with_first_save``."""
+        """Create the object for a stored or a new subscription.
+
+        ``rows`` are those of a stored one; a new one has none. ``with_first_save`` goes into the transaction that
+        stores a new one.
+        """
         self.topic = topic
         self._news = owner.news
         self.name = name
         self.durable = durable
-        """Whether it is kept when its consumers have gone, and over a restart."""
+        """Whether the subscription remains after its consumers have gone, and after a restart."""
         self.cursor = Cursor(topic.log, state)
         self.to_be_saved = False
         """Whether a save before the engine closes spares telling other clusters again what they know."""
@@ -119,11 +126,11 @@ class Subscription:
         self.merging = Merging(self)
         self.moves = PositionMoves(self)
         self._notified: Unannounced | None = None
-        """What was noted there as unannounced, listeners know of already."""
+        """Unannounced acknowledgements that listeners already know of."""
 
     @property
     def stored(self) -> bool:
-        """Return whether the store has the subscription, or never will. False for a moment after it was created."""
+        """Whether the store has the subscription, or never will. It is False for a moment after creation."""
         return self._saver.stored
 
     @property
@@ -134,14 +141,17 @@ class Subscription:
 
     @property
     def read_entries(self) -> ReadEntries:
-        """How the entries of this subscription are read: from the log, or from the compacted view and then the log."""
+        """Function that reads the subscription's entries, from the log or from the compacted view and then the log."""
         return self._read_compacted if self.cursor.state.read_compacted else self.topic.reading.entries
 
     def _read_compacted(
         self, after: Position, upto: Position | None, entries_max: int, bytes_max: int
     ) -> list[LoggedEntry]:
-        """Entries of the compacted view and the log. Messages that are compacted out of a batch are shown to nobody,
-        so they count as acknowledged: with those that are left the batch is consumed."""
+        """Return entries of the compacted view and the log.
+
+        Messages that are compacted out of a batch count as acknowledged, since nobody sees them. With the remaining
+        ones the batch is consumed.
+        """
         entries = self.topic.compaction.read(after, upto, entries_max, bytes_max)
         before = self.cursor.mark_delete
         compacted = [entry for entry in entries if entry.compacted_out is not None]
@@ -417,17 +427,18 @@ class Subscription:
             self._pump.appended(new)
 
     def on_terminated(self) -> None:
-        """Nothing more comes from producers."""
+        """Tell consumers that producers cannot publish to the topic any more."""
         self.dispatching.tell_end()
 
     def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
-        """The log has new entries, the later of each pair, of messages that it had: what is consumed stays so."""
+        """Mark messages as consumed that came again as other entries. Each pair has the earlier and the later
+        position."""
         before = self.cursor.mark_delete
         self.cursor.join_twins(pairs)
         self.changed(before, local=False)
 
     def follow_log(self) -> bool:
-        """The log was trimmed or compacted: step over what is gone. Returns whether that changed anything."""
+        """Pass over entries that were trimmed or compacted away. Return whether that changed anything."""
         before = self.cursor.mark_delete
         if not self.cursor.advance():
             return False
@@ -438,7 +449,8 @@ class Subscription:
     # Being saved.
 
     def saved(self) -> asyncio.Future[None]:
-        """A future that is done when the state as it is now is durable; at once for one that is not to be."""
+        """Return a future that is done when the present state is durable. For a non-durable subscription it is done
+        already."""
         if self.durable:
             return self._saver.saved()
         done: asyncio.Future[None] = self.topic.loop.create_future()
@@ -446,11 +458,12 @@ class Subscription:
         return done
 
     def not_made(self, error: EngineError) -> None:
-        """The store did not take it: whoever still has it must not bring it there later."""
+        """Refuse later saves, since the store did not accept the new subscription."""
         self._saver.refuse(error)
 
     def topic_deleted(self, error: EngineError | None) -> None:
-        """The topic is being deleted: consumers go, and nothing is saved any more. With None it stays after all."""
+        """Close the consumers and stop saving, as the topic is being deleted. If ``error`` is None, the topic stays
+        after all."""
         self._saver.refuse(error)
         if error is not None:
             for consumer in list(self.consumers.values()):
@@ -476,11 +489,11 @@ class Subscription:
         return last_position(self.topic.log, compacted=self.cursor.state.read_compacted)
 
     def backlog_messages(self) -> int:
-        """Messages not consumed yet; a partly acknowledged batch counts whole. See :class:`Backlog`."""
+        """Return the number of unconsumed messages. A partly acknowledged batch counts whole. See :class:`Backlog`."""
         return self.backlog.messages()
 
     def status(self) -> Mapping[str, Any]:
-        """The figures of this subscription, as the status page shows them."""
+        """Return the figures of this subscription that the status page shows."""
         return subscription_status(self)
 
 

@@ -1,7 +1,7 @@
-"""The subscriptions of one topic: making them, finding them, connecting consumers to them, and deleting them by name.
+"""Subscriptions of one topic: create, find and delete them by name, and connect consumers to them.
 
-Invariants (DESIGN §3): 6, a deleted subscription that was replicated leaves a tombstone, and nothing older than that
-makes it again; 11, a topic has :data:`SUBSCRIPTIONS_MAX` of them.
+Invariants (DESIGN §3): 6, a deleted replicated subscription leaves a tombstone, and nothing older creates it again; 11,
+a topic has at most :data:`SUBSCRIPTIONS_MAX` of them.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     @property
     def consumers(self) -> int:
-        """How many consumers are connected to any of them."""
+        """Number of consumers that are connected to any subscription of the topic."""
         return sum(len(each.consumers) for each in self._by_name.values())
 
     @property
     def any_replicated(self) -> bool:
-        """Return whether any of them is replicated. Each commit asks."""
+        """Whether the topic has a replicated subscription. Every commit reads this."""
         for each in self._by_name.values():  # noqa: SIM110 - a generator takes three times as long
             if each.cursor.state.replicated:
                 return True
         return False
 
     async def subscribe(self, subscription: str, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
-        """Connect a consumer; makes the subscription, durably unless it is not to be, if there is none.
+        """Connect a consumer to ``subscription``. Create the subscription if there is none.
 
         Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`, :class:`InvalidSeek`.
         """
@@ -123,7 +123,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         return existing
 
     def _passing_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
-        """A subscription that is gone with its last consumer."""
+        """Return the non-durable subscription ``name``, which ends with its last consumer. Create it if there is
+        none."""
         if options.replicated:  # with None it is not, whatever the policies say
             raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
         check_subscription_name(name)
@@ -139,7 +140,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         return existing
 
     def _start(self, options: SubscribeOptions) -> Position:
-        """What a subscription that is made now treats as consumed."""
+        """Return the position up to which a new subscription treats the log as consumed."""
         if options.start is not None:
             if options.start > self._topic.log.last and options.start.ledger < END_LEDGER:
                 raise InvalidSeek(
@@ -256,7 +257,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 await living.saved()
 
     def forget(self, subscription: Subscription, generation: int | None = None) -> None:
-        """The subscription was deleted from the store; ``generation`` is that of its tombstone, if it left one."""
+        """Remove ``subscription``, which was deleted from the store.
+
+        ``generation`` is that of its tombstone; None if it left no tombstone.
+        """
         if self._by_name.get(subscription.name) is not subscription:
             return  # another one has its name by now
         del self._by_name[subscription.name]
@@ -271,27 +275,30 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             subscription.on_appended(new, markers=markers)
 
     def on_terminated(self) -> None:
-        """Nothing more comes from producers."""
+        """Tell each subscription that producers cannot publish to the topic any more."""
         for subscription in list(self._by_name.values()):
             subscription.on_terminated()
 
     def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
-        """The log has new entries, the later of each pair, of messages that it had."""
+        """Tell each subscription that messages of the log came again as other entries.
+
+        Each pair has the positions of the earlier and of the later entry.
+        """
         for subscription in list(self._by_name.values()):
             subscription.on_twins(pairs)
 
     def follow_log(self) -> None:
-        """What is compacted away is in nobody's way any more."""
+        """Let each subscription pass over entries that the log does not have any more, such as compacted ones."""
         for subscription in list(self._by_name.values()):
             subscription.follow_log()
 
     def apply_policies(self, policies: TopicPolicies) -> None:
-        """The policies that count are others."""
+        """Apply new policies of the topic to its subscriptions."""
         for subscription in self._by_name.values():
             subscription.dispatching.apply_policies(policies)
 
     def topic_deleted(self, error: EngineError | None) -> None:
-        """The topic is being deleted; with None it stays after all."""
+        """Tell each subscription that the topic is being deleted, or, if ``error`` is None, that it stays."""
         for subscription in list(self._by_name.values()):
             subscription.topic_deleted(error)
 

@@ -1,4 +1,4 @@
-"""What tenants, namespaces and topics there are, in memory. Pure.
+"""Index of all tenants, namespaces and topics, in memory. Pure.
 
 Invariants: names are kept sorted, so a look-up is O(log n) and a listing costs what it lists; what consumers can
 subscribe to is always the partitioned topics by their base names, and the topics that are no partition of one of
@@ -28,14 +28,14 @@ INTERNAL_PREFIX = "__"
 
 @dataclass(frozen=True, slots=True)
 class Appeared:
-    """Consumers can subscribe to this name from now on."""
+    """Change: consumers can subscribe to the topic ``name`` from now on."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disappeared:
-    """They cannot any more."""
+    """Change: consumers cannot subscribe to the topic ``name`` any more."""
 
     name: str
 
@@ -64,7 +64,8 @@ class CatalogIndex:
     """The names of one cluster. Names are full topic names, and ``tenant/namespace``."""
 
     def __init__(self, changed: Callable[[str, str], None] = lambda kind, name: None) -> None:
-        """``changed`` is told the table and the key of each tenant, namespace or partitioned topic that changed."""
+        """Create an empty index. ``changed`` gets the table and the key of each changed tenant, namespace or
+        partitioned topic."""
         self._changed = changed
         self._tenants: dict[str, dict[str, Namespace]] = {}
 
@@ -77,14 +78,14 @@ class CatalogIndex:
         return tenant in self._tenants
 
     def namespaces(self, tenant: str) -> list[str]:
-        """``tenant/namespace``, sorted; none for a tenant that there is not."""
+        """Return the names ``tenant/namespace`` of a tenant, sorted; none for an unknown tenant."""
         return sorted(each.name for each in self._tenants.get(tenant, {}).values())
 
     def namespace(self, name: str) -> Namespace | None:
         return self._tenants.get(name.partition("/")[0], {}).get(name)
 
     def partitioned(self, topic: TopicName) -> PartitionedTopic | None:
-        """The partitioned topic of that name."""
+        """Return the partitioned topic of that name; None if there is none."""
         namespace = self.namespace(topic.full_namespace)
         return None if namespace is None else namespace.partitioned.get(str(topic))
 
@@ -94,7 +95,7 @@ class CatalogIndex:
                 yield from namespace.partitioned.values()
 
     def partitions_here(self, name: str) -> list[str]:
-        """The topics that are called as partitions of ``name`` would be, whatever their index; O(matching)."""
+        """Return the topics whose names are those of partitions of ``name``, whatever their index; O(matching)."""
         namespace = self.namespace(_namespace_of(name))
         return [] if namespace is None else _with_prefix(namespace.topics, f"{name}-partition-")
 
@@ -110,7 +111,8 @@ class CatalogIndex:
         self._changed("tenants", tenant)
 
     def add_namespace(self, name: str, policies: NamespacePolicies | None = None) -> Namespace:
-        """The namespace of that name, made with its tenant if there is none; ``policies`` replace those it has."""
+        """Return the namespace ``name``. Create it and its tenant if there is none. ``policies`` replace its
+        policies."""
         tenant = name.partition("/")[0]
         namespaces = self._tenants.setdefault(tenant, {})
         namespace = namespaces.get(name)
@@ -124,7 +126,7 @@ class CatalogIndex:
         return namespace
 
     def remove_namespace(self, name: str) -> None:
-        """Its tenant stays."""
+        """Remove an empty namespace. Its tenant stays."""
         namespace = self.namespace(name)
         assert namespace is not None
         assert namespace.empty, f"namespace {name} has topics"
@@ -132,7 +134,7 @@ class CatalogIndex:
         self._changed("namespaces", name)
 
     def add_topic(self, name: str) -> list[Change]:
-        """A topic has a log now."""
+        """Add a topic, which has a log now. Return how the set of topics for consumers changed."""
         namespace = self.add_namespace(_namespace_of(name))
         _insert(namespace.topics, name)
         return [] if self._hidden(namespace, name) else _appear(namespace, name)
@@ -144,7 +146,7 @@ class CatalogIndex:
         return [] if self._hidden(namespace, name) else _disappear(namespace, name)
 
     def set_partitioned(self, partitioned: PartitionedTopic) -> list[Change]:
-        """The name is partitioned, into more than before if it was."""
+        """Make a name partitioned, or give it more partitions. Return how the set of topics for consumers changed."""
         namespace = self.add_namespace(_namespace_of(partitioned.name))
         before = namespace.partitioned.get(partitioned.name)
         shown = [] if before is not None or is_internal(partitioned.name) else [partitioned.name]
@@ -160,7 +162,7 @@ class CatalogIndex:
         return changes
 
     def remove_partitioned(self, name: str) -> list[Change]:
-        """The name is not partitioned any more, whether or not topics that were its partitions are left."""
+        """Make a name unpartitioned, whether or not its partitions still exist. Return the changes for consumers."""
         namespace = self.namespace(_namespace_of(name))
         assert namespace is not None
         del namespace.partitioned[name]
@@ -176,7 +178,7 @@ class CatalogIndex:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic is nobody's to subscribe to by pattern."""
+    """Return whether a topic is internal, so that no pattern of a consumer matches it."""
     return name == EPOCHS_TOPIC or name.rpartition("/")[2].startswith(INTERNAL_PREFIX)
 
 

@@ -1,12 +1,12 @@
-"""Who may do what with a tenant, a namespace or a topic, as it is kept: roles with actions, durable in the store.
+"""Stored permissions for a tenant, a namespace or a topic: roles with their actions.
 
-The engine keeps them and gives them no meaning; who asks for what is decided in :mod:`replicator.security`. What is
-granted goes with what it was granted for: in one transaction with a tenant or namespace, and before a topic, so that
-one that is made anew under a name finds nothing of the former.
+The engine stores them and gives them no meaning; :mod:`replicator.security` decides about requests. Grants are deleted
+with their object: in one transaction with a tenant or namespace, and before a topic. So a new topic of the same name
+does not inherit them.
 
-Table ``grants``: by ``tenant``, ``tenant/namespace`` or the full name of a topic (of a partitioned one, never of a
-partition) a JSON object: ``roles`` (by role its actions), ``subscriptions`` (by subscription who may use it) and
-``prefixed``.
+Table ``grants``: its key is ``tenant``, ``tenant/namespace`` or the full name of a topic (of a partitioned one, never
+of a partition). Its value is a JSON object: ``roles`` (by role its actions), ``subscriptions`` (by subscription who may
+use it) and ``prefixed``.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ TABLE: Final = "grants"
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What was granted for one tenant, namespace or topic."""
+    """Permissions that were granted for one tenant, namespace or topic."""
 
     roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By role, the names of actions."""
+    """For each role, the names of its actions."""
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By subscription of a namespace, the roles that may use it; one that is not named is open to who may consume."""
+    """For each subscription of a namespace, the roles that may use it. A subscription that is not named is open to
+    all who may consume."""
     prefixed: bool = False
     """Whether the subscriptions of a namespace have to begin with the role that uses them."""
 
     def with_role(self, role: str, actions: Iterable[str]) -> Grants:
-        """With these actions of ``role`` in place of those it had; without any it is gone."""
+        """Return the grants with ``actions`` as the actions of ``role``. Without actions, the role is removed."""
         others = {name: had for name, had in self.roles.items() if name != role}
         return Grants(_with(others, role, actions), self.subscriptions, self.prefixed)
 
     def with_subscription(self, subscription: str, roles: Iterable[str]) -> Grants:
-        """With these roles for ``subscription`` in place of those it had; without any it is open again."""
+        """Return the grants with ``roles`` as the roles for ``subscription``. Without roles, it is open to all
+        consumers."""
         others = {name: had for name, had in self.subscriptions.items() if name != subscription}
         return Grants(self.roles, _with(others, subscription, roles), self.prefixed)
 
     def encode(self) -> bytes | None:
-        """As the store keeps it; None where nothing is granted."""
+        """Return the grants in the form of the store; None if nothing is granted."""
         if self == NONE:
             return None
         row: dict[str, Any] = {"roles": _listed(self.roles)}
@@ -79,7 +81,7 @@ def _sets(lists: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 
 class Changes(Protocol):
-    """What the table asks of what is being changed."""
+    """Interface through which the table makes changes one after another."""
 
     def alone(self, change: Callable[[], Awaitable[None]]) -> Awaitable[None]: ...
 
@@ -94,7 +96,7 @@ class GrantTable:
         changes: Changes,
         changed: Callable[[str, str], None] = lambda table, name: None,
     ) -> None:
-        """``changed`` is told this table and each name for which something else is granted from now on."""
+        """Load all grants. ``changed`` is called with this table and each name whose grants changed."""
         self._changed = changed
         self._writer = writer
         self._changes = changes
@@ -102,15 +104,15 @@ class GrantTable:
             self._grants = {bytes(key).decode(): Grants.decode(bytes(value)) for key, value in txn.cursor()}
 
     def of(self, name: str) -> Grants:
-        """What was granted for ``tenant``, ``tenant/namespace`` or a topic."""
+        """Return the grants for ``tenant``, ``tenant/namespace`` or a topic."""
         return self._grants.get(name, NONE)
 
     def all(self) -> Mapping[str, Grants]:
-        """By name, where anything was granted."""
+        """Return all grants that are not empty, by name."""
         return self._grants
 
     def of_topics(self, namespace: str) -> dict[str, Grants]:
-        """Those of topics of a namespace, by full name."""
+        """Return the grants of topics of a namespace, by full name."""
         prefix = f"{SCHEME}{namespace}/"
         return {name: grants for name, grants in self._grants.items() if name.startswith(prefix)}
 
@@ -126,7 +128,7 @@ class GrantTable:
         await self._changes.alone(replace)
 
     def rows_without(self, name: str) -> list[tuple[str, bytes, bytes | None]]:
-        """What is written with the deletion of a tenant or namespace; then :meth:`forget` it."""
+        """Return the writes that go with the deletion of a tenant or namespace. Call :meth:`forget` after them."""
         return [(TABLE, each.encode(), None) for each in self._below(name)]
 
     def forget(self, name: str) -> None:
@@ -134,7 +136,7 @@ class GrantTable:
             self._keep(each, NONE)
 
     async def revoke_all(self, topics: Iterable[str]) -> None:
-        """Of topics that are about to be deleted, as a part of that change."""
+        """Delete the grants of ``topics``, which are about to be deleted. Call this as a part of that change."""
         granted = [name for name in topics if name in self._grants]
         if granted:
             await self._writer.put_many([(TABLE, name.encode(), None) for name in granted])

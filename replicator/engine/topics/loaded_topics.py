@@ -53,7 +53,8 @@ class LoadedTopics:
         tracing: Tracing | None = None,
         changed: Callable[[str, str], None] = lambda table, name: None,
     ) -> None:
-        """``changed`` is told table ``policies`` and the name of each topic whose own policies changed."""
+        """Create an empty set of topics. ``changed`` gets table ``policies`` and the name of each topic whose own
+        policies changed."""
         self._changed = changed
         self._store = store
         self._writer = writer
@@ -66,7 +67,7 @@ class LoadedTopics:
         self.starting = Starting()
         self.default_policies = default_policies
         self.by_name: dict[str, Topic] = {}
-        """By full name."""
+        """Topics by their full names."""
         self.by_id: dict[int, Topic] = {}
         self.listeners: list[TopicListener[Topic]] = []
 
@@ -98,14 +99,14 @@ class LoadedTopics:
         return self.load(TopicRecord(topic.topic_id, topic.name, topic.incarnation))
 
     def remove(self, topic: Topic) -> None:
-        """The store has deleted it."""
+        """Remove a topic that the store has deleted."""
         del self.by_name[topic.name]
         del self.by_id[topic.topic_id]
         if topic.policies.own is not None:
             self._changed("policies", topic.name)
 
     def set_default_policies(self, policies: TopicPolicies) -> None:
-        """Other policies for topics where neither they nor their namespaces set them; they hold at once."""
+        """Set the policies of topics for which neither they nor their namespaces set any. They take effect at once."""
         if policies == self.default_policies:
             return
         self.default_policies = policies
@@ -113,7 +114,7 @@ class LoadedTopics:
             topic.policies.set_default(policies)
 
     def namespace_changed(self, namespace: Namespace) -> None:
-        """Its policies are others: they hold at once."""
+        """Apply changed policies of a namespace to its topics at once."""
         for name in namespace.topics:
             self.by_name[name].policies.apply()
         for listener in list(self.listeners):

@@ -104,7 +104,7 @@ class OriginStores:
         self.lines: dict[str, StoreLine] = {
             origin: StoreLine.of_json(row) for origin, row in (store.meta(STORES) or {}).items()
         }
-        """By origin, its newest store that a link told of."""
+        """For each origin, its newest store that a link announced."""
         self._seen: dict[str, NewestStore] = _seen_of(store.meta(SEEN) or {}, self.lines)
         self.deletions: dict[tuple[str, str, int], Deletion] = {}
         """Deletions by topic, origin and incarnation, the oldest first."""
@@ -117,9 +117,9 @@ class OriginStores:
         self._writer = writer
         self._loaded = loaded
         self._rows: dict[int, dict[str, _CopyRow]] = {}
-        """By topic id and origin."""
+        """Rows about copies, by topic id and origin."""
         self._own_deleted: dict[str, dict[int, Position]] = {}
-        """By topic, the lives that this cluster itself deleted."""
+        """For each topic, the lives that this cluster itself deleted."""
         self._forgotten: _Writes = []
         """Rows that the store still has, to be deleted by :meth:`save`."""
         self._writing = asyncio.Lock()

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from replicator.engine.topic import Topic
 
 INTERVAL_SECONDS: Final = 60.0
-"""As upstream checks quotas; their limits are kept to within what comes in this time."""
+"""Time between two passes, as between upstream's checks of quotas. A limit can be exceeded by what comes in this
+time."""
 LOOK_SHARE: Final = 8
 """Retention by size looks again when that part of what is kept has come: within 12.5 % of the limit."""
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
@@ -102,9 +103,9 @@ class Maintenance:
         self._moved: set[Topic] = set()
         """Their quotas are checked next."""
         self._grown: set[Topic] = set()
-        """What they keep is checked next."""
+        """Topics that grew, and whose retention is checked next."""
         self._came_bytes: dict[int, int] = {}
-        """By topic id: since retention looked at it, where it limits bytes."""
+        """For each topic id, the bytes that came since retention looked at it, if retention limits bytes."""
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._task = supervisor.task("maintenance", "maintenance", self._run)
@@ -117,11 +118,11 @@ class Maintenance:
         return self._task.running
 
     async def stop(self) -> None:
-        """Returns when nothing is read or trimmed any more."""
+        """Stop, and return when nothing is read or trimmed any more."""
         await self._task.stop()
 
     async def run_once(self) -> None:
-        """One pass over all topics."""
+        """Run one pass over all topics."""
         for number, topic in enumerate(list(self._topics())):
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -153,7 +154,7 @@ class Maintenance:
 
     @property
     def held_back(self) -> bool:
-        """Whether retention waits: for a cluster that takes back its messages, or for states of subscriptions."""
+        """Whether retention waits for a cluster that takes back its messages, or for states of subscriptions."""
         return self.waits() or (self._monotonic() < self._held_back_until and self._has_room())
 
     def _has_room(self) -> bool:
@@ -190,7 +191,7 @@ class Maintenance:
         self._grown.discard(topic)
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Partitions are topics like others."""
+        """Do nothing: partitions are topics like others."""
 
     def on_namespace_policies(self, namespace: str) -> None:
         """Checked by the next pass."""
@@ -202,7 +203,7 @@ class Maintenance:
         """See :meth:`on_log_deleted`."""
 
     def hold_moved(self, topic: Topic) -> None:
-        """Who holds the log back needs less of it than before."""
+        """Check ``topic`` again soon: its log is held back less than before."""
         if topic.holds.exceeded:
             self._moved.add(topic)
             self._wake.set()
@@ -282,7 +283,7 @@ class Maintenance:
             topic.holds.set_exceeded(found)
 
     async def _held(self, topic: Topic, at: Position, *, sized: bool) -> Held:
-        """What is held back at that position and not by any subscription."""
+        """Return the data above position ``at`` that is held back, and that no subscription needs."""
         done = retention.done_through(topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), ())
         if at >= done:
             return Held(0)
@@ -411,7 +412,7 @@ class Maintenance:
         return sizes
 
     def _bytes_through(self, topic: Topic, sizes: LogSizes, position: Position) -> int:
-        """Bytes of the blocks that lie wholly at or below ``position``."""
+        """Return the bytes of the blocks that lie wholly at or below ``position``."""
         reached, size_bytes = sizes.sample(position)
         while page := self._store.block_spans(topic.topic_id, reached, blocks_max=SAMPLE_BLOCKS):
             for block in page:

@@ -1,4 +1,4 @@
-"""What a new region is to have when it has joined, and what of it is still missing there. Pure.
+"""Goals of a backfill: the state that a new region must have when it has joined, and what it still lacks. Pure.
 
 It serves invariants 2 (everything that the source had) and 5, 6 (what is acknowledged there is acknowledged here too,
 and nothing is waited for that a newer generation took back).
@@ -41,13 +41,13 @@ class TopicGoal:
     """State that the destination must reach for one topic."""
 
     marks: Mapping[str, Mark]
-    """By origin."""
+    """For each origin, the position that the destination must reach."""
     messages: int
     """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By origin, the newest message of each earlier life of the topic that the source has."""
+    """For each origin, the newest message of each earlier life of the topic that the source has."""
     unreplicated: tuple[str, ...] = ()
     """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 
@@ -59,7 +59,7 @@ def topics_by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def goals_of(
     topics: Topics, origins: Collection[str], destination: str, carried: Callable[[str], bool]
 ) -> dict[str, TopicGoal]:
-    """The goals of the topics that are carried, by their names and by the clusters of their namespaces."""
+    """Return the goals of the topics that are carried, by their names and by the clusters of their namespaces."""
     return {
         name: TopicGoal(
             {origin: mark for origin in sorted(origins) if (mark := _mark(topic, origin)) is not None},
@@ -106,9 +106,10 @@ def _mark(topic: Mapping[str, Any], origin: str) -> Mark | None:
 
 
 def lacking_states(here: Mapping[str, Any], there: Mapping[str, Any] | None) -> dict[str, str]:
-    """The subscriptions of a topic whose state is not at the destination yet, each with why.
+    """Return the subscriptions of a topic whose state is not at the destination yet, each with the reason.
 
-    ``here`` is what the source answered when it was told to tell all; ``there`` is None for no such topic.
+    ``here`` is the answer of the source when it was told to announce everything. ``there`` is None if the destination
+    has no such topic.
     """
     found = {} if there is None else there["subscriptions"]
     reasons = {name: _lacking(here["high_water"], state, found.get(name)) for name, state in _states(here)}

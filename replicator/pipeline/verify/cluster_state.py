@@ -303,7 +303,7 @@ def _read_digests(
 
 
 def _moving(states: Iterable[ClusterState]) -> set[str]:
-    """Topics on which something was acknowledged between two readings."""
+    """Return the topics on which something was acknowledged between two readings."""
     return {
         topic for state in states for topic, now in state.subscriptions.items() if now != state.told.get(topic, now)
     }
@@ -350,7 +350,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
 
 
 def allowed_clusters(picture: Picture, topic: str) -> dict[str, tuple[str, ...] | None]:
-    """By cluster, where a topic's namespace may be copied to from there; None for wherever links lead."""
+    """Return, for each cluster, where it may copy a topic, by its namespace; None for wherever links lead."""
     return {state.name: state.topics[topic].clusters for state in picture.clusters if topic in state.topics}
 
 
@@ -364,7 +364,7 @@ def _by_name(states: Sequence[Sequence[SubscriptionState]], names: Collection[st
 
 
 def _rewritten(links: Sequence[Link]) -> frozenset[tuple[str, str]]:
-    """Origins and clusters between which some link changes messages, straight or on the way."""
+    """Return pairs of origin and cluster between which some link changes messages, directly or on the way."""
     changed = {(link.source, link.destination) for link in links if getattr(link, "select", None)}
     if not changed:
         return frozenset()

@@ -66,16 +66,16 @@ if TYPE_CHECKING:
 __all__ = ["VerifyReport", "VerifySettings", "format_report", "verify"]
 
 SETTLE_SECONDS: Final = 10.0
-"""How long links and sync have to bring what is on its way: a link that lost its connection is back within 5 s."""
+"""Time for links and sync to bring messages on their way. A link that lost its connection is back within 5 s."""
 POLL_SECONDS: Final = 0.5
 WORKING: Final = frozenset({"", "copying", "idle", "paused"})
 """States of links that need no remark, or that are remarked on elsewhere."""
 LOOKS: Final = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
-"""When topics whose acknowledgements differ are compared again, as shares of the settling time. A topic that lacks
-something is compared as often, at once, if more of it was trimmed meanwhile: its markers may be trimmed every second,
-and one look at it may take as long on a busy machine."""
+"""Times at which topics with different acknowledgements are compared again, as shares of the settling time. A topic
+that lacks messages is compared as often, without a pause, if more of it was trimmed meanwhile. Its markers may be
+trimmed every second, and one comparison may take as long on a busy machine."""
 PROBES_MAX: Final = 200
-"""How many positions are looked up in the exact mapping. Each takes a millisecond."""
+"""Most positions that are looked up in the exact mapping. Each takes a millisecond."""
 GONE_NAMED_MAX: Final = 20
 """Most topics that a remark names. More would fill a terminal."""
 SMALL_MESSAGES: Final = 500_000
@@ -251,7 +251,7 @@ class _Verification:
         return InSpark(self.spark)
 
     def _compare(self, picture: Picture, scope: Scope, topics: Collection[str] = ()) -> list[Tally]:
-        """``topics`` are those that were compared before and are in the scope; empty for the first time."""
+        """Compare topics, and return the findings. ``topics`` were compared before; it is empty for the first time."""
         runs = self._runs(picture, scope)
         tasks = plan_tasks(scope, lambda topic, cluster: _messages_each(picture, scope, topic, cluster))
         if not tasks:
@@ -296,7 +296,7 @@ class _Verification:
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
     def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
-        """The pairs that stay behind: while they are waited for, the destination's high-water mark does not move."""
+        """Return the pairs that stay behind: during the wait, the destination's high-water mark does not move."""
         waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_held(picture, tally)]
         deadline = time.monotonic() + self.settings.settle_seconds
         states = {state.name: state for state in picture.clusters}
@@ -453,7 +453,7 @@ def _notes(tallies: Iterable[Tally], kind: str) -> list[Found]:
 
 
 def _damaged(tallies: Iterable[Tally]) -> tuple[DamagedBlock, ...]:
-    """Each once: tasks that share a block both find it."""
+    """Return each damaged block once, although tasks that share a block both find it."""
     found = {
         (str(note.cluster), note.topic, Position(int(note.ledger or 0), int(note.entry or 0))): str(note.detail)
         for note in _notes(tallies, DAMAGED)
@@ -471,7 +471,7 @@ def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
 
 
 def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
-    """Copied entries whose place the exact mapping has wrong; what it cannot tell is no fault."""
+    """Yield copied entries for which the exact mapping has a wrong position. An unknown position is no fault."""
     urls = {state.name: state.url for state in picture.clusters}
     for probe in probes[:: -(-len(probes) // PROBES_MAX) or 1]:
         origin_position = Position(int(probe.origin_ledger or 0), int(probe.origin_first or 0))

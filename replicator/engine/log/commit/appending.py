@@ -57,14 +57,17 @@ class LogAppender:
         committed: Committed,
         bodies: GroupBodies,
     ) -> None:
-        """``salt`` returns a random number, 0 to :data:`ID_SALTS` - 1. It is asked only for a new id."""
+        """Create the appender of one transaction.
+
+        ``salt`` returns a random number, 0 to :data:`ID_SALTS` - 1. It is called only for a new id.
+        """
         self._dbs = dbs
         self._bodies = bodies
         self._now_ms = now_ms
         self._salt = salt
         self._committed = committed
         self._before: dict[int, tuple[Tail, Tail]] = {}
-        """By topic id: the tail, and a copy of it as it was before this transaction."""
+        """For each topic id, the tail, and a copy of it from before this transaction."""
         self._ends: list[tuple[Tail, int | None, int, int, int, str, HighWater | None]] = []
         """The ends of tails before each publish, in order: a copy of a whole tail costs several times as much."""
         self._first_id = last_id
@@ -110,7 +113,7 @@ class LogAppender:
         return Position(tail.ledger, tail.next_entry)
 
     def prefix(self, tail: Tail) -> bytes:
-        """What is stored before the block that is appended next."""
+        """Return the bytes that are stored before the next block."""
         return tables.LOCAL_PREFIX.pack(tail.entries, tail.messages)
 
     def append(

@@ -30,8 +30,8 @@ from replicator.engine.log.store import Store
 from replicator.engine.producing.contents import Contents, ContentsNeeded
 
 OPENINGS_MAX: Final = 16
-"""How often one group is rolled back to decompress entries. Once is usual, but a decision may lead to other entries.
-Beyond that, entries that are not decompressed count as different."""
+"""Most roll-backs of one group to decompress entries. One is usual, but a decision may lead to other entries. Beyond
+it, entries that are not decompressed count as different."""
 
 
 class GroupCommits:

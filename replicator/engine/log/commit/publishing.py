@@ -44,7 +44,7 @@ BLOCK_BYTES_TARGET: Final = 1024 * 1024
 BLOCK_ENTRIES_TARGET: Final = 10_000
 """And of about this many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
 _new_position = partial(tuple.__new__, Position)
-"""As ``Position(ledger, entry)`` of a pair; a third of the time, on the thread for which everybody waits."""
+"""Make a ``Position`` of a pair of ledger and entry. This takes a third of the usual time, on the writer's thread."""
 
 
 class _Run:
@@ -94,7 +94,7 @@ class PublishRuns:
         self._deduplication = deduplication
         self._committed = committed
         self._runs: dict[int, _Run] = {}
-        """By topic id."""
+        """Runs by topic id."""
 
     def join(self, txn: lmdb.Transaction, request: PublishRequest) -> None:
         tail = request.tail
@@ -188,7 +188,7 @@ class PublishRuns:
             self._answer(run, first)
 
     def _answer(self, run: list[PublishRequest], first: Position) -> None:
-        """Each request's positions, of a block that begins at ``first``."""
+        """Add the positions of each request to the results. The block of the run begins at ``first``."""
         ledger, at = first
         results = self._committed.results
         for request in run:
@@ -208,8 +208,7 @@ class PublishRuns:
     def publish_staged(
         self, txn: lmdb.Transaction, request: PublishStagedRequest
     ) -> list[tuple[Position, Position] | None]:
-        """The first and last position of each part; None for a topic that was deleted (it would be empty again), or
-        terminated."""
+        """Return the first and last position of each part; None for a topic that is terminated or deleted."""
         found: list[tuple[Position, Position] | None] = []
         results = self._committed.results
         for part in request.parts:
@@ -246,7 +245,7 @@ def topic_terminated(name: str) -> TopicTerminated:
 
 
 def _pieces(part: StagedPart) -> Iterator[StagedPart]:
-    """The part, cut into pieces of about a block's size and entries."""
+    """Yield the part in pieces of about a block's size and number of entries."""
     for start in range(0, len(part.entries), BLOCK_ENTRIES_TARGET):
         yield from _pieces_by_size(part, start, min(start + BLOCK_ENTRIES_TARGET, len(part.entries)))
 

@@ -36,7 +36,7 @@ TURN_BYTES_MAX: Final = 256 * 1024
 """Bytes of one turn of the event loop that are handed over at once: the thread can write them while the turn goes
 on."""
 ROWS_WAIT_SECONDS: Final = 0.0005
-"""What tells other clusters of an acknowledgement follows the save of its cursor by less."""
+"""Longest wait for more rows. The marker that announces an acknowledgement follows the save of its cursor sooner."""
 MORE_WAIT_SECONDS: Final = 0.0005
 """Time that a group waits for more requests: about as long as a commit takes."""
 WAITING_REQUESTS_MIN: Final = 4
@@ -103,7 +103,7 @@ class RequestQueue:
         self._room.set()
         self._entrance = asyncio.Lock()
         self._entering = 0
-        """How many callers wait for room: whoever comes later must wait behind them."""
+        """Number of callers that wait for room. Later callers must wait behind them."""
         self._patience = Patience()
         self._arrived: deque[Request] = deque()
         """Requests that the thread has fetched and not taken into a group yet."""
@@ -111,7 +111,7 @@ class RequestQueue:
         self._handed_over_count = 0
         self._taken_count = 0
         self._taken_at = 0.0
-        """When the thread took the last group: until it comes for the next one, it commits."""
+        """Time at which the thread took the last group. Until it takes the next one, it commits."""
 
     def __len__(self) -> int:
         """Return the number of requests that the event loop handed over and that are in no group yet."""

@@ -1,8 +1,8 @@
-"""What every dispatcher does: consumers, permits, and what is out and not acknowledged. Pure; the time is passed in.
+"""Base of all dispatchers: consumers, permits, and entries that were sent and not acknowledged. Pure.
 
-A dispatcher decides which consumer gets which entry; the shell around it reads, sends and saves. The shell asks what
-to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each subscription type is
-one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
+The time is passed in. A dispatcher decides which consumer gets which entry; the shell around it reads, sends and saves.
+The shell asks what to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each
+subscription type is one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
 
 What holds for all of them:
 
@@ -57,21 +57,24 @@ class Dispatcher(ABC):
         self.type = subscription_type
         self.consumers: dict[int, ConsumerState] = {}
         self.read_position = read_position
-        """How far the log was read."""
+        """Position up to which the log was read."""
         self.redeliveries = RedeliveryCounts()
         self._active_changes: list[ActiveChange] = []
 
     # Consumers.
 
     def add_consumer(self, consumer_id: int, options: SubscribeOptions) -> None:
-        """Raises :class:`ConsumerBusy` or :class:`InvalidHashRanges` if it is not admitted; nothing is changed then."""
+        """Admit a consumer. Raise :class:`ConsumerBusy` or :class:`InvalidHashRanges` if it is not admitted.
+
+        Nothing is changed if that fails.
+        """
         assert options.type is self.type
         self._admit(consumer_id, options)
         self.consumers[consumer_id] = ConsumerState(consumer_id, options)
         self._joined(consumer_id)
 
     def remove_consumer(self, consumer_id: int) -> None:
-        """The consumer is gone; what it had not acknowledged is sent to others."""
+        """Remove a consumer that has gone. Its unacknowledged entries go to others."""
         self._left(self.consumers.pop(consumer_id))
 
     def flow(self, consumer_id: int, permits: int) -> None:
@@ -79,11 +82,11 @@ class Dispatcher(ABC):
         self.consumers[consumer_id].permits += permits
 
     def give_back(self, consumer_id: int, permits: int) -> None:
-        """The consumer takes nothing for now."""
+        """Take ``permits`` from a consumer, which takes nothing for now."""
         self.consumers[consumer_id].permits -= permits
 
     def take_active_changes(self) -> list[ActiveChange]:
-        """What consumers are to be told since the last call."""
+        """Return the changes of the active consumer since the last call, of which consumers must be told."""
         changes, self._active_changes = self._active_changes, []
         return changes
 
@@ -96,7 +99,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def next_read(self, now_ms: int) -> ReadPlan | None:
-        """What to read next; None while nothing could be sent."""
+        """Return what to read next; None while nothing could be sent."""
 
     @abstractmethod
     def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
@@ -113,7 +116,7 @@ class Dispatcher(ABC):
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When to ask again although nothing has happened, by the wall clock."""
+        """Wall-clock time at which to ask again although nothing happened; None if never."""
         return None
 
     @property
@@ -133,18 +136,19 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acknowledged(self, position: Position) -> None:
-        """The whole entry is consumed: nobody holds it any more."""
+        """Record that the whole entry is consumed: no consumer holds it any more."""
 
     @abstractmethod
     def acknowledged_all(self, positions: PositionSet) -> None:
-        """As :meth:`acknowledged`, for a million positions too: what it costs goes with those of them that are held."""
+        """Record that all entries at ``positions`` are consumed. The cost depends only on how many of them consumers
+        hold."""
 
     def partly_acknowledged(self, position: Position, unacked: int) -> None:  # noqa: B027 - not all types count
-        """Some messages of a batch are acknowledged, ``unacked`` are not."""
+        """Record that some messages of a batch are acknowledged, and ``unacked`` are not."""
 
     @abstractmethod
     def acknowledged_through(self, position: Position) -> None:
-        """All up to ``position`` is consumed."""
+        """Record that all entries up to ``position`` are consumed."""
 
     @abstractmethod
     def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
@@ -161,14 +165,15 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def held(self) -> dict[Position, int]:
-        """Who holds what, for tests and checks: positions sent and not acknowledged, and the consumer's id."""
+        """Return the positions that were sent and not acknowledged, each with the consumer's id. Tests and checks
+        use it."""
 
     def status(self) -> Mapping[str, Any]:
-        """Figures beyond those of the consumers."""
+        """Return figures of the subscription type, beyond those of the consumers."""
         return {}
 
     def consumer_status(self, consumer_id: int) -> Mapping[str, Any]:
-        """The figures of one consumer."""
+        """Return the figures of one consumer."""
         state = self.consumers[consumer_id]
         return {
             "permits": state.permits,
@@ -183,18 +188,18 @@ class Dispatcher(ABC):
         """Refuse a consumer that the type does not take."""
 
     def _joined(self, consumer_id: int) -> None:  # noqa: B027
-        """A consumer is here."""
+        """Let the subscription type handle a new consumer."""
 
     @abstractmethod
     def _left(self, state: ConsumerState) -> None:
-        """A consumer is gone."""
+        """Let the subscription type handle a consumer that has gone."""
 
 
 def gone(plan: ReadAgain, candidates: Sequence[Candidate]) -> list[Position]:
-    """The positions of a plan that the log does not have any more.
+    """Return the positions of a plan that the log does not have any more.
 
-    Reading goes in order and may stop early, so only what lies before the last candidate is known to be missing; with
-    no candidate at all, none of them is there.
+    Reading goes in order and may stop early. So only positions before the last candidate are known to be missing.
+    Without a candidate, all are missing.
     """
     if not candidates:
         return list(plan.positions)

@@ -30,7 +30,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 TURN_MESSAGES_MAX: Final = 100
-"""How many messages a consumer gets before it is the next one's turn: small, so that load spreads evenly."""
+"""Most messages that a consumer gets in one turn. It is small, so that load spreads evenly."""
 
 
 class SharedDispatcher(ManyActiveDispatcher):
@@ -159,7 +159,7 @@ class SharedDispatcher(ManyActiveDispatcher):
         return self.consumers[consumer_id].options.priority
 
     def _next_turn(self) -> tuple[ConsumerState | None, int]:
-        """Who is next, and how many messages it may get before it is another's turn; it goes behind its equals."""
+        """Return the next consumer, and how many messages it may get in its turn. Put it behind its equals."""
         if len(self._turns) == 1:
             only = self.consumers[self._turns[0]]
             return (only, min(only.permits, TURN_MESSAGES_MAX)) if only.ready else (None, 0)

@@ -55,7 +55,7 @@ class SingleActiveDispatcher(Dispatcher):
         """The id of the consumer that gets everything."""
 
     def spread_over_topics(self, spread: bool) -> None:
-        """Whether the consumers here subscribe to several topics that are not partitioned."""
+        """Note whether the consumers subscribe to several topics that are not partitioned."""
         if spread != self._spread:
             self._spread = spread
             self._pick()

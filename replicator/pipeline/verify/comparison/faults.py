@@ -1,4 +1,4 @@
-"""What is wrong with the entries of some cells, as several clusters have them. Pure; vectorised over all of them.
+"""Faults in the entries of some cells, found by comparing several clusters. Pure; vectorised over all entries.
 
 Copies are the same bytes everywhere, so an entry is compared by its identity and its block's checksums:
 
@@ -41,7 +41,7 @@ from replicator.pipeline.verify.comparison.scope import (
 from snapshots.starts import end_before
 
 EXAMPLES_SHOWN: Final = 10
-"""Of each kind and topic that one task marks as examples."""
+"""Most examples that one task marks for each kind of fault and topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class _Cells:
 
     @property
     def interval_kind(self) -> Int64s:
-        """Of each interval, by its first cover."""
+        """Kind of each interval, by its first cover."""
         first = np.searchsorted(self.cut.cover_interval, np.arange(len(self.cut)))
         kinds: Int64s = self.kind[self.cut.cover_piece[first]]
         return kinds
 
 
 def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]:
-    """The findings of whole cells, sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`."""
+    """Yield the findings of whole cells, sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`."""
     is_note = table.column("kind").to_numpy() == NOTE
     for note in table.filter(pa.array(is_note)).column("note").to_pylist() if is_note.any() else ():
         yield Found(**json.loads(note))
@@ -173,7 +173,8 @@ def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int
 
 
 def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
-    """Which intervals a cluster need not have: those that are gone or were left out, and those it is behind with."""
+    """Return which intervals a cluster need not have: those that are gone or left out, and those that are still to
+    come."""
     cut = cells.cut
     groups = len(cells.topics)
     gone_below = np.zeros(groups, np.int64)
@@ -367,7 +368,8 @@ class _Text:
         entries: tuple[int, int] | None = None,
         remark: str = "",
     ) -> Found:
-        """``entries`` are the offset and the number of those of the interval that are meant, if not all are."""
+        """Return a finding about an interval. ``entries`` are the offset and the number of the entries meant, if not
+        all are."""
         cells, cut, scope = self._cells, self._cells.cut, self._scope
         group = int(cut.group[index])
         offset, length = entries or (0, int(cut.count[index]))
@@ -419,7 +421,7 @@ class _Text:
         return sorted({self._scope.clusters[cluster] for cluster in clusters})
 
     def comparable(self, index: int) -> bool:
-        """Whether the contents of an interval are to be the same in all clusters that have it."""
+        """Return whether an interval must have the same content in all clusters that have it."""
         if not self._scope.rewritten:
             return True
         origin = home_of(self._cells.origins[int(self._cells.cut.group[index])])
@@ -427,7 +429,7 @@ class _Text:
         return not any((origin, self._scope.clusters[cluster]) in self._scope.rewritten for cluster in having)
 
     def places(self, index: int) -> list[tuple[int, int, int, int]]:
-        """Every cover of an interval: cluster, topic, ledger, entry."""
+        """Return every cover of an interval: cluster, topic, ledger, entry."""
         cells, cut = self._cells, self._cells.cut
         low, high = np.searchsorted(cut.cover_interval, [index, index + 1]).tolist()
         topic = int(cells.topics[int(cut.group[index])])
@@ -440,7 +442,7 @@ class _Text:
         return int(self._cells.cut.count[index])
 
     def cover_at(self, index: int, cluster: int) -> tuple[int, int]:
-        """The piece that a cluster has an interval from first, and the interval's offset in it."""
+        """Return the first piece in which a cluster has an interval, and the interval's offset in it."""
         cut = self._cells.cut
         cover = int(cut.first_cover[index, cluster])
         piece = int(cut.cover_piece[cover])
@@ -453,7 +455,7 @@ class _Text:
         return [int(size) for size in np.frombuffer(sizes, "<u4", count, 4 * offset)]
 
     def absent(self, piece: int, offset: int) -> Mapping[int, frozenset[int]]:
-        """What a link left out of batches, by the entry's offset from the one at ``offset`` of the piece."""
+        """Return the messages that a link left out of batches, by the entry's offset from ``offset`` in the piece."""
         part = self._cells.parts[piece]
         if part is None:
             return {}

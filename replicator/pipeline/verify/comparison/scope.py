@@ -1,4 +1,4 @@
-"""What is compared, and what is excused: pure values that go to every task.
+"""Scope of a comparison, and the differences that it excuses: pure values that go to every task.
 
 A cluster's copy of an origin's messages has three kinds of holes that are no loss, all known from the cluster itself:
 
@@ -117,7 +117,7 @@ class Scope:
     """Origin and cluster between which a link may have changed messages: their contents are not compared."""
 
     def names_only(self) -> Scope:
-        """The same without what topics say of themselves: all that reading logs needs."""
+        """Return the scope without details of topics, which reading logs does not need."""
         bare = tuple(TopicScope(topic.name, _NO_WAYS, {}, {}, {}) for topic in self.topics)
         return Scope(self.clusters, self.urls, bare)
 
@@ -126,12 +126,12 @@ _NO_WAYS: Final = Reachability(frozenset(), frozenset())
 
 
 def home_of(origin: str) -> str:
-    """Of which cluster an origin's messages are: published at its worker, or at the brokers that this runs beside."""
+    """Return the cluster of an origin: its worker publishes the messages, or the brokers that it runs beside."""
     return origin.removesuffix(BROKER_SUFFIX)
 
 
 def within(ledger: int, position: Position) -> int:
-    """How many entries of ``ledger`` lie at or before ``position``, 2^33 for all."""
+    """Return how many entries of ``ledger`` lie at or before ``position``, 2^33 for all."""
     if position.ledger == ledger:
         return position.entry + 1
     return ENTRY_ABOVE_ALL if position.ledger > ledger else 0
