@@ -31,6 +31,7 @@ ENDED = "task ended; it starts again"
 ELSEWHERE = {
     "pipeline driver",  # test_pipeline_driver.py
     "reload",  # started by SIGHUP alone
+    "states",  # only after messages were taken back: test_states_taken.py
     "topic watchers",  # a turn of the event loop long
     "commit publishing",  # not without Spark
 }
