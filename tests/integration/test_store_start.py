@@ -6,6 +6,7 @@ Invariants (DESIGN §3): 5, 12 and 13.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -18,9 +19,11 @@ from aiohttp import web
 from asynchronous import asynchronous
 from engine_support import TOPIC, DataPlaneServer, eventually, make_block, message, opened
 
+from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
 from replicator.drills.ports import free_ports
+from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.writer import CopiedBlock
@@ -75,6 +78,7 @@ class Peer:
 
     def _add(self, app: web.Application) -> None:
         add_verifying(app)
+        app.add_routes(settings_routes())
         if self.knows_route:
             add_store_of(app, partial(store_known, self.engine), self.engine)
 
@@ -207,6 +211,29 @@ async def test_a_new_store_takes_back_what_a_peer_has_and_names_the_peer_that_wa
         row = engine.store.meta(START)
         assert (row["how"], row["unasked"], row["nobody_asked"]) == ("reclaimed", ["C"], False)
         assert found.opening.progress["messages"] == 3
+
+
+@asynchronous
+async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_settings_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1", b"2", b"3")
+        rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
+        await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
+        with monkeypatch.context() as killed:
+            killed.setattr(store_start, "ask_settings", cut_off)
+            with pytest.raises(StoppedEarly):
+                await found.start()
+        started, engine = await found.start()
+        assert started.how is How.USUAL
+        assert contents(engine) == 3
+        assert set(engine.catalog.grants.of("public/default").roles) == {"clerk"}
+
+
+async def cut_off(*_: object) -> None:
+    raise StoppedEarly
 
 
 @asynchronous
