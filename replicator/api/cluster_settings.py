@@ -43,7 +43,7 @@ async def take_settings(request: web.Request) -> web.Response:
         await check_run(request, source)
     try:
         told = await _told(request)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadRequest(f"the body does not tell settings, in JSON: {error!r:.100}") from None
     if told.head.cluster != source:
         raise NotAllowedError(f"the worker of {source!r} tells no settings of {told.head.cluster!r}")

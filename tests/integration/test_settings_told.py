@@ -6,6 +6,7 @@ Invariants (DESIGN §3): 8, a worker that is away delays nobody; 13, what is not
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -406,6 +407,13 @@ def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_p
             {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "b", "c"]]},
             400,
         ),
+        (
+            "us",
+            {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "\ud800", ""]]},
+            400,
+        ),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": math.inf, "digest": "0" * 32}}, 400),
+        ("us", {"head": {"cluster": "us", "store": "\ud800", "version": 1, "digest": "0" * 32}, "rows": []}, 400),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from asynchronous import asynchronous
 from engine_support import TOPIC, DataPlaneServer, eventually, make_block, message, opened
 
@@ -34,7 +35,7 @@ from replicator.index.database import DatabaseUnavailable
 from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.binding import take_place
 from replicator.operating.start_checks import RUNS
-from replicator.peering.known_stores import STORE_OF_ROUTE
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start
@@ -425,6 +426,28 @@ async def test_a_worker_at_the_address_of_a_peer_that_is_another_cluster_is_not_
         )
         assert not answers
         assert "is cluster 'C'" in silent["B"]
+
+
+@asynchronous
+@pytest.mark.parametrize(
+    "garbage", ['{"topics": 1e999}', '{"store": "s", "since_ms": 1e40}', "[" * 100_000 + "]" * 100_000]
+)
+async def test_an_answer_that_makes_no_sense_is_none(garbage: str) -> None:
+    told = StoreOf("B", as_json(FIRST), None).as_json()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(
+            text=json.dumps(told)[:-1] + ", " + garbage[1:] if garbage[0] == "{" else garbage,
+            content_type="application/json",
+        )
+
+    app = web.Application()
+    app.router.add_get(STORE_OF_ROUTE, answer)
+    async with TestServer(app) as server:
+        address = f"127.0.0.1:{server.port}"
+        answers, silent = await ask_all({"B": address}, "A", seconds=5, new=False, counted=True)
+        assert not answers
+        assert "its answer cannot be read" in silent["B"]
 
 
 @asynchronous
