@@ -11,7 +11,7 @@ from aiohttp import web
 from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import GUARD, ROLE
-from replicator.api.runs import check_run
+from replicator.api.runs import RUN_SOURCES, check_run
 from replicator.engine.cluster_settings.state import Changes, Kind, Rows, Told
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
@@ -39,10 +39,11 @@ async def take_settings(request: web.Request) -> web.Response:
     clusters = engine.admission.clusters
     if source == engine.cluster or (clusters and source not in clusters):
         raise NotAllowedError(f"{source[:100]!r} is no other cluster of the topology of {engine.cluster!r}")
-    await check_run(request, source)
+    if source in request.app.get(RUN_SOURCES, ()):  # a cluster without a link to here cannot tell its run
+        await check_run(request, source)
     try:
         told = await _told(request)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadRequest(f"the body does not tell settings, in JSON: {error!r:.100}") from None
     if told.head.cluster != source:
         raise NotAllowedError(f"the worker of {source!r} tells no settings of {told.head.cluster!r}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from replicator.engine.lineage import PREDECESSORS_MAX, NewestStore, StoreLine, check_store_ids
@@ -42,6 +43,8 @@ class StoreOf:
             earlier = tuple(body["earlier"][:PREDECESSORS_MAX])
             check_store_ids(earlier)
             since_ms = None if body["since_ms"] is None else int(body["since_ms"])
+            if since_ms is not None:
+                datetime.fromtimestamp(since_ms / 1000, UTC)  # texts show it
             newest = NewestStore(StoreLine.of_json(body), since_ms, earlier)
         return cls(str(body["cluster"]), dict(body["record"]), newest, int(body["topics"]), int(body["messages"]))
 

@@ -103,7 +103,7 @@ async def _ask(
                 from_json(dict(told.record))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise NoAnswer(f"{address}: {why_no_answer(error)}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise NoAnswer(f"{address}: its answer cannot be read: {error!r:.100}") from None
     if told.cluster != name:
         raise NoAnswer(f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}", final=True)

@@ -247,7 +247,7 @@ class _Peer:
                 return verdict_of(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotTold(f"{self.name} at {self.address}: {why_no_answer(error)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotTold(f"{self.name} at {self.address}: its answer cannot be read: {error!r:.100}") from None
 
 
@@ -285,6 +285,8 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
         KeyError,
         TypeError,
         AttributeError,
+        OverflowError,
+        RecursionError,
         NotTold,
     ) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))

@@ -158,6 +158,7 @@ class StoreStart:
         row = {} if engine is None else engine.store.meta(START) or {}
         had = set(row.get("sources", ())) & self._peers.keys() if new else set()
         begun = new and mark is not None
+        reclaimed = not (new or engine is None or mark is None or mark.backup) and never_served(engine.store.meta, None)
         done: Reclaimed | None = None
         while True:
             answers, silent = await self._ask(new=new, begun=begun)
@@ -176,6 +177,9 @@ class StoreStart:
                     if done is not None:
                         return await self._serve(Serve(How.RECLAIMED, tuple(sorted(silent))), silent, index, answers)
                 case Serve():
+                    if reclaimed:  # by a command, or by a start that was cut off: the settings are still to come
+                        engine = await self._store.open()
+                        await self._take_settings(engine, answers, reclaimed=True)
                     return await self._serve(decision, silent, index, answers, settles=begun, new=new)
 
     def _situation(

@@ -53,7 +53,7 @@ ASK_SECONDS_MAX: Final = 30.0
 AT_ONCE_MAX: Final = 16
 """Questions to one cluster that are under way."""
 NAMED_MAX: Final = 1_000
-_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, InvalidPosition)
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidPosition)
 
 log = structlog.get_logger(__name__)
 
@@ -323,7 +323,7 @@ class _Asked:
             raise kind(f"{self._peer} at {self._base}: status {response.status}: {read[:200].decode(errors='replace')}")
         try:
             answer = json.loads(read)
-        except ValueError as error:
+        except _UNREADABLE as error:
             raise self._unreadable(error) from None
         if not isinstance(answer, dict):
             raise NotTaken(f"{self._peer} at {self._base}: its answer is no object")

@@ -6,6 +6,7 @@ Invariants (DESIGN §3): 8, a worker that is away delays nobody; 13, what is not
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from engine_support import TOPIC, DataPlaneServer, eventually, opened
 
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.guarding import GUARD, ROLE
+from replicator.api.linked_sources import LinkedSources
+from replicator.api.runs import add_runs
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.putting_back import put_back
 from replicator.engine.cluster_settings.state import digest_of, taken_back
@@ -404,6 +407,13 @@ def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_p
             {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "b", "c"]]},
             400,
         ),
+        (
+            "us",
+            {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "\ud800", ""]]},
+            400,
+        ),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": math.inf, "digest": "0" * 32}}, 400),
+        ("us", {"head": {"cluster": "us", "store": "\ud800", "version": 1, "digest": "0" * 32}, "rows": []}, 400),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
@@ -417,6 +427,28 @@ def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
             assert eu.kept_settings.heads == {}
             async with session.get(url) as response:
                 assert response.status == 400
+
+    asyncio.run(main())
+
+
+def test_a_cluster_without_a_link_to_here_tells_its_settings_though_it_cannot_tell_its_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "us", "us") as us, opened(tmp_path / "eu", "eu") as eu, AsyncExitStack() as stack:
+            server = DataPlaneServer(eu)
+
+            def add(app: web.Application) -> None:
+                app.add_routes(settings_routes())
+                add_runs(app, eu, LinkedSources())
+
+            server.also = add
+            await server.start()
+            stack.push_async_callback(server.stop)
+            teller = SettingsTeller(us, "run")
+            await teller.change({"eu": server.address})
+            await teller.start()
+            stack.push_async_callback(teller.stop)
+            await grant(us, "shop", "clerk", "produce")
+            await eventually(lambda: bool(eu.kept_settings.of("us")), "it is kept")
 
     asyncio.run(main())
 

@@ -6,6 +6,7 @@ Invariants (DESIGN §3): 5, 12 and 13.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,12 +16,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from asynchronous import asynchronous
 from engine_support import TOPIC, DataPlaneServer, eventually, make_block, message, opened
 
+from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
 from replicator.drills.ports import free_ports
+from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.writer import CopiedBlock
@@ -31,7 +35,7 @@ from replicator.index.database import DatabaseUnavailable
 from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.binding import take_place
 from replicator.operating.start_checks import RUNS
-from replicator.peering.known_stores import STORE_OF_ROUTE
+from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start
@@ -75,6 +79,7 @@ class Peer:
 
     def _add(self, app: web.Application) -> None:
         add_verifying(app)
+        app.add_routes(settings_routes())
         if self.knows_route:
             add_store_of(app, partial(store_known, self.engine), self.engine)
 
@@ -207,6 +212,29 @@ async def test_a_new_store_takes_back_what_a_peer_has_and_names_the_peer_that_wa
         row = engine.store.meta(START)
         assert (row["how"], row["unasked"], row["nobody_asked"]) == ("reclaimed", ["C"], False)
         assert found.opening.progress["messages"] == 3
+
+
+@asynchronous
+async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_settings_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1", b"2", b"3")
+        rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
+        await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
+        with monkeypatch.context() as killed:
+            killed.setattr(store_start, "ask_settings", cut_off)
+            with pytest.raises(StoppedEarly):
+                await found.start()
+        started, engine = await found.start()
+        assert started.how is How.USUAL
+        assert contents(engine) == 3
+        assert set(engine.catalog.grants.of("public/default").roles) == {"clerk"}
+
+
+async def cut_off(*_: object) -> None:
+    raise StoppedEarly
 
 
 @asynchronous
@@ -398,6 +426,28 @@ async def test_a_worker_at_the_address_of_a_peer_that_is_another_cluster_is_not_
         )
         assert not answers
         assert "is cluster 'C'" in silent["B"]
+
+
+@asynchronous
+@pytest.mark.parametrize(
+    "garbage", ['{"topics": 1e999}', '{"store": "s", "since_ms": 1e40}', "[" * 100_000 + "]" * 100_000]
+)
+async def test_an_answer_that_makes_no_sense_is_none(garbage: str) -> None:
+    told = StoreOf("B", as_json(FIRST), None).as_json()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(
+            text=json.dumps(told)[:-1] + ", " + garbage[1:] if garbage[0] == "{" else garbage,
+            content_type="application/json",
+        )
+
+    app = web.Application()
+    app.router.add_get(STORE_OF_ROUTE, answer)
+    async with TestServer(app) as server:
+        address = f"127.0.0.1:{server.port}"
+        answers, silent = await ask_all({"B": address}, "A", seconds=5, new=False, counted=True)
+        assert not answers
+        assert "its answer cannot be read" in silent["B"]
 
 
 @asynchronous

@@ -108,6 +108,7 @@ class SettingsHead:
         if len(earlier) > EARLIER_MAX or len(digest) != 2 * _HASH_BYTES or not 0 < int(row["version"]) < 1 << 63:
             raise ValueError("too many earlier stores, or no usable version or digest")
         int(digest, 16)
+        f"{cluster}{store}{''.join(earlier)}".encode()
         return cls(cluster, store, int(row["version"]), digest, earlier)
 
     def as_json(self) -> dict[str, Any]:
@@ -247,5 +248,6 @@ def rows_from_json(rows: Sequence[Sequence[str | None]]) -> dict[Key, str | None
     for kind, name, text in rows:
         if not isinstance(kind, str) or not isinstance(name, str) or not (text is None or isinstance(text, str)):
             raise TypeError("a row is a list of kind, name and text")
+        f"{kind}{name}{text}".encode()  # a lone surrogate is no text
         found[kind, name] = text
     return found
