@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -34,14 +34,25 @@ def in_background(
     return task
 
 
-def complete(future: asyncio.Future[None], error: BaseException | None) -> None:
-    """Give ``future`` its outcome: ``error``, or None for success. A future that is done stays as it is."""
-    if future.done():
+class Receiver(Protocol):
+    """Receiver of one outcome, such as an :class:`asyncio.Future`."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits for the outcome any more, such as after a cancellation."""
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+def complete(receiver: Receiver, outcome: object) -> None:
+    """Give ``receiver`` its outcome: an exception, or any other value as its result. If it has one, it keeps that."""
+    if receiver.done():
         return
-    if error is None:
-        future.set_result(None)
+    if isinstance(outcome, BaseException):
+        receiver.set_exception(outcome)
     else:
-        future.set_exception(error)
+        receiver.set_result(outcome)
 
 
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:

@@ -16,6 +16,7 @@ from replicator.engine.producing.deduplication import Numbered, SequenceTable
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.engine.producing.twin_chains import Pair
+from replicator.running.short_tasks import Receiver
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -119,19 +120,12 @@ class Tail:
     """The topic was terminated: markers and what links bring are appended, but nothing of producers."""
 
 
-class Answer(Protocol):
+class Answer(Receiver, Protocol):
     """Receiver of the outcome of one request. An :class:`asyncio.Future` is one.
 
     The writer calls it on the event loop, once, after the commit. A receiver that is not a future can act at once: the
     event loop need not run a callback for each request.
     """
-
-    def done(self) -> bool:
-        """Return whether nobody waits for the outcome any more, such as after a cancellation."""
-
-    def set_result(self, result: Any, /) -> None: ...
-
-    def set_exception(self, exception: BaseException, /) -> None: ...
 
     def cancel(self) -> bool:
         """Note that there will be no outcome. Return False if there was one before."""

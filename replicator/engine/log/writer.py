@@ -61,6 +61,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater, TopicRecord
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publish_order import Turn
+from replicator.running.short_tasks import complete
 from snapshots.position import Position
 
 __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer"]
@@ -187,15 +188,10 @@ class Writer:
     ) -> asyncio.Future[list[Extent]] | None:
         """Begin :meth:`copy` without rows, and return the future of its result. Return None if the caller would have to
         wait for room in the queue, or if the writer has failed."""
-        if self._requests.full:
-            return None
         size = sum(len(copied.block) for copied in blocks)
         future: asyncio.Future[list[Extent]] = self._loop.create_future()
-        try:
-            self._requests.put(CopyRequest(future, size, tail=tail, blocks=blocks, numbered=numbered))
-        except StoreFailed:  # also if the writer's thread failed a moment ago
-            return None
-        return future
+        begun = self._begin(CopyRequest(future, size, tail=tail, blocks=blocks, numbered=numbered))
+        return future if begun else None
 
     async def publish_staged(
         self, parts: Sequence[StagedPart], writes: Sequence[tuple[str, bytes, bytes | None]]
@@ -417,11 +413,15 @@ class Writer:
         Return False if nothing was begun: the caller would have to wait for room in the queue, or the writer has
         failed.
         """
-        if self._requests.full:
-            return False
         request = PublishRequest(
             answer, size_bytes, tail=tail, entries=entries, batch_sizes=batch_sizes, numbered=numbered, turn=turn
         )
+        return self._begin(request)
+
+    def _begin(self, request: Request) -> bool:
+        """Queue a request now. Return False, and queue nothing, if the queue is full or the writer has failed."""
+        if self._requests.full:
+            return False
         try:
             self._requests.put(request)
         except StoreFailed:  # also if the writer's thread failed a moment ago
@@ -466,14 +466,9 @@ class Writer:
         try:
             self._on_committed(committed)
         finally:  # a listener that fails is a bug; it must not leave those waiting whose writes are durable
-            for answer, result in committed.results:
-                if answer.done():
-                    continue
+            for answer, outcome in committed.results:
                 try:
-                    if isinstance(result, Exception):
-                        answer.set_exception(result)
-                    else:
-                        answer.set_result(result)
+                    complete(answer, outcome)
                 except Exception as error:  # noqa: BLE001 - a bug of this receiver, of which the others must not hear
                     context = {"message": "a receiver failed to take the outcome of its request", "exception": error}
                     self._loop.call_exception_handler(context)

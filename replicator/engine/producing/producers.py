@@ -26,7 +26,7 @@ from replicator.engine.producing.producer_registry import Admitted, Decision, Pr
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import ProducerOptions
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, complete
 from snapshots.position import Position
 
 FORGET_EVERY_MS: Final = 15 * 60 * 1000
@@ -110,15 +110,10 @@ class EngineProducer:
 
         def ended(task: asyncio.Task[list[Position]]) -> None:
             self._not_begun.discard(turn)  # it may be cancelled before it runs
-            error = None if task.cancelled() else task.exception()  # else asyncio logs that nobody asked for it
-            if answer.done():
-                return
             if task.cancelled():
                 answer.cancel()
-            elif error is not None:
-                answer.set_exception(error)
             else:
-                answer.set_result(task.result())
+                complete(answer, task.exception() or task.result())
 
         task.add_done_callback(ended)
         return task
