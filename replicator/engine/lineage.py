@@ -105,12 +105,12 @@ class NewestStore:
             return False
         return own.store in self.earlier or self.line.is_later(newest, own.store)
 
-    def followed_by(self, line: StoreLine, now_ms: int) -> NewestStore:
-        """Return the newest store after ``line`` was announced as a newer one."""
+    def followed_by(self, line: StoreLine, since_ms: int | None) -> NewestStore:
+        """Return the newest store after ``line`` was announced as a newer one, at ``since_ms`` if that is known."""
         if line.store == self.line.store:
             return NewestStore(line, self.since_ms, self.earlier)
         before = (self.line.store, *(each for each in self.earlier if each not in (line.store, self.line.store)))
-        return NewestStore(line, now_ms, before[:PREDECESSORS_MAX])
+        return NewestStore(line, since_ms, before[:PREDECESSORS_MAX])
 
 
 @dataclass(frozen=True, slots=True)

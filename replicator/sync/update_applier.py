@@ -65,8 +65,10 @@ class UpdateApplier:
             newer = update.generation > subscription.cursor.generation
             rewinds = subscription.dispatching.rewinds
             changed = self._state.exact.merge_update(subscription, update, relay=relay)
-            self._opened.applied(subscription, update, opened=subscription.dispatching.rewinds > rewinds)
-            self._settle()  # it may ask
+            opened = subscription.dispatching.rewinds > rewinds
+            self._opened.applied(subscription, update, opened=opened)
+            if opened:
+                self._settle()  # it asks
             if changed or repeating:
                 if newer and relay:
                     self._controller.updates.owe_whole(subscription.name, monotonic_ms())

@@ -201,9 +201,8 @@ class Pump:
             or cursor.has_uncovered
         ):
             return False
-        entry = bytes(view.entry(0))
-        may_wait = self.delays and (b"\x98\x01" in entry or b"\x98\x81" in entry)  # see may_be_delayed
-        if may_wait and not dispatcher.type.one_active:
+        entry = view.entry(0)
+        if self.delays and not dispatcher.type.one_active and may_be_delayed(entry):
             return False
         messages = header.messages
         consumer_id = dispatcher.assign_next(position, messages)
@@ -213,7 +212,7 @@ class Pump:
         self._batch_size = float(messages)
         consumer = self._consumers[consumer_id]
         count = dispatcher.redeliveries.count(position)
-        batch = (Delivery(position, count, messages, None, entry, header.origin, header.origin_first),)
+        batch = (Delivery(position, count, messages, None, bytes(entry), header.origin, header.origin_first),)
         if self.traces is not None:
             self.traces.delivered(consumer.name, batch)
         self._deliver(consumer, batch)

@@ -150,11 +150,7 @@ class OriginStores:
 
     def newest_stores(self) -> dict[str, Any]:
         """Return, by origin, the id of its newest store, since when it is known, and the stores before it."""
-        return {
-            origin: {"store": seen.line.store, "since_ms": seen.since_ms, "earlier": list(seen.earlier)}
-            for origin, seen in sorted(self._seen.items())
-            if origin != self._cluster
-        }
+        return _seen_as_json({origin: self._seen[origin] for origin in sorted(self._seen.keys() - {self._cluster})})
 
     def store_of(self, topic: Topic, origin: str, incarnation: int) -> str | None:
         """Return the id of the store of ``origin`` that wrote the life ``incarnation`` of ``topic``; None if it is not
@@ -267,7 +263,7 @@ class OriginStores:
             ]
             for deletion in deletions:
                 self._note_deleted(rows, deletion)
-            new = [each for each in deletions if self._is_new(each)]
+            new = [each for each in deletions if each.origin != self._cluster and self._is_new(each)]
             for (topic_id, origin), row in rows.items():
                 writes.append(("lineage", TOPIC_KEY.pack(topic_id) + origin.encode(), row.encode()))
             writes += [("deletions", *each.row()) for each in new]
@@ -290,11 +286,7 @@ class OriginStores:
         If writing fails, nothing is recorded, and the error of the store is raised.
         """
         async with self._writing:
-            new = [
-                each
-                for each in deletions
-                if (known := self.deletions.get(each.key)) is None or known.position < each.position
-            ]
+            new = [each for each in deletions if self._is_new(each)]
             if new:
                 await self._writer.put_many([("deletions", *each.row()) for each in new])
                 self._remember(new)
@@ -302,7 +294,7 @@ class OriginStores:
 
     def _is_new(self, told: Deletion) -> bool:
         known = self.deletions.get(told.key)
-        return told.origin != self._cluster and (known is None or known.position < told.position)
+        return known is None or known.position < told.position
 
     def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
         """Return whether ``line`` replaces the recorded line of ``origin``. A line from the origin itself does, unless
@@ -390,17 +382,11 @@ def _seen_of(rows: Mapping[str, Any], lines: Mapping[str, StoreLine]) -> dict[st
 
     An older version may have changed the lines without the row.
     """
-    found: dict[str, NewestStore] = {}
-    for origin, line in lines.items():
-        row = rows.get(origin)
-        if row is None:
-            found[origin] = NewestStore(line)
-            continue
+    found = {origin: NewestStore(line) for origin, line in lines.items()}
+    for origin in lines.keys() & rows.keys():
+        row = rows[origin]
         noted = NewestStore(StoreLine(row["store"]), row["since_ms"], tuple(row["earlier"]))
-        found[origin] = NewestStore(line, noted.since_ms, noted.earlier)
-        if noted.line.store != line.store:
-            earlier = (noted.line.store, *(each for each in noted.earlier if each != line.store))
-            found[origin] = NewestStore(line, None, earlier)
+        found[origin] = noted.followed_by(lines[origin], None)
     return found
 
 
