@@ -35,7 +35,6 @@ from typing import Final
 
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors
-from replicator.backup.counting import Counted, count
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
@@ -56,12 +55,10 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.log.commit.putting_back import put_back_note
-from replicator.engine.log.store_files import LOG, is_there
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
-from replicator.failover.epochs import FIRST, as_json, from_json, precedence
-from replicator.failover.service import RECORD
+from replicator.failover.service import learn_newest
 from replicator.pipeline.errors import PeerUnavailable
 from replicator.topology import Topology
 from snapshots.ack_vector import Range, within
@@ -112,27 +109,6 @@ class Reclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReclaimPlan:
-    """Plan of a reclaim."""
-
-    topics: tuple[TopicPlan, ...]
-    lost: tuple[str, ...]
-    """Known losses, and clusters that would not be asked, in words."""
-    deleted: tuple[str, ...]
-    """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
-    begun: tuple[str, ...] = ()
-    """Topics that would begin a new life because a later one than theirs was deleted, in words."""
-    without: frozenset[str] = frozenset()
-    """Clusters that were not asked."""
-    counts: tuple[Counted, ...] = ()
-    """For each of ``topics``, in the same order, how many messages would come back."""
-
-    def counted(self, number: int) -> Counted:
-        """Return the counts of the topic with this index. They are unknown if nobody counted."""
-        return self.counts[number] if number < len(self.counts) else Counted()
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a reclaim."""
 
@@ -166,7 +142,7 @@ async def reclaim(
     cluster stops answering later, what came back so far stays. Raises :class:`ReclaimPaused` if ``pace`` is paused.
     """
     check_known(topology, without)
-    async with _opened(topology, name) as engine:
+    async with opened(topology, name) as engine:
         return await reclaim_opened(
             engine, topology, without=without, from_directory=from_directory, pace=pace, on_progress=on_progress
         )
@@ -189,7 +165,7 @@ async def reclaim_opened(
     afterwards: what is in memory of its topics is not brought up to date.
     """
     name = engine.cluster
-    async with _asked(topology, name, without | nothing, from_directory) as peers:
+    async with asked(topology, name, without | nothing, from_directory) as peers:
         try:
             async with held_back(engine.supervisor, name, peers):
                 run = _Run(engine, topology, peers, without, pace or Pace(), on_progress)
@@ -201,26 +177,8 @@ async def reclaim_opened(
             ) from None
 
 
-async def plan_reclaim(
-    topology: Topology, name: str, *, without: frozenset[str] = frozenset(), from_directory: Path | None = None
-) -> ReclaimPlan:
-    """Return what :func:`reclaim` would take back, without taking it. Raises the errors of :func:`reclaim`."""
-    check_known(topology, without)
-    async with _asked(topology, name, without, from_directory) as peers:
-        if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
-            plan = _planned(None, topology, name, peers, without)
-        else:
-            async with _opened(topology, name) as engine:
-                plan = _planned(engine, topology, name, peers, without)
-        try:
-            counts = [await asyncio.to_thread(count, each, peers, name) for each in plan.topics]
-        except PeerUnavailable as error:
-            raise WorkerNotAsked(f"{error}; nothing was changed. Start that worker, and ask again") from None
-        return replace(plan, counts=tuple(counts))
-
-
 @asynccontextmanager
-async def _asked(
+async def asked(
     topology: Topology, name: str, without: frozenset[str], from_directory: Path | None
 ) -> AsyncIterator[list[Peer]]:
     """Ask the other clusters, and open the other copy of the store if a directory is given. Close all of them at the
@@ -236,37 +194,8 @@ async def _asked(
         close_all(peers)
 
 
-def _planned(
-    engine: Engine | None, topology: Topology, name: str, peers: Sequence[Peer], without: frozenset[str]
-) -> ReclaimPlan:
-    rewritten = rewritten_at(topology, name)
-    found = {topic: lives_of(engine, topic, peers, rewritten) for topic in names_of(peers)}
-    lost = [each for lives in found.values() for each in lives.refused]
-    if engine is not None:
-        lost += [each for topic in found for each in out_of_place(engine, topic, peers, found[topic])]
-    begun: list[str] = []
-    for topic, lives in found.items():
-        here = None if engine is None else engine.find(topic)
-        new = None if engine is None or here is None else new_lives.new_life(engine, here, peers, lives)
-        if isinstance(new, str):
-            lost.append(new)
-        elif new is not None:
-            begun.append(new_lives.in_words(topic, new))
-    return ReclaimPlan(
-        tuple(plan for lives in found.values() for plan in lives.plans),
-        (*lost, *not_asked(name, without)),
-        tuple(
-            each
-            for topic, lives in found.items()
-            for each in deleted_lives(engine, topic, lives, peers, others_come_back=bool(lives.plans))
-        ),
-        tuple(begun),
-        without,
-    )
-
-
 @asynccontextmanager
-async def _opened(topology: Topology, name: str) -> AsyncIterator[Engine]:
+async def opened(topology: Topology, name: str) -> AsyncIterator[Engine]:
     """Open the store of cluster ``name``. Raises :class:`StoreUnusable` if its worker runs."""
     engine = await Engine.open(topology.cluster(name).data, cluster=name, settings=_settings(topology, name))
     try:
@@ -300,6 +229,8 @@ class _Run:
         self._engine = engine
         self._rewritten = rewritten_at(topology, engine.cluster)
         self._peers = {peer.name: peer for peer in peers}
+        self._newer = newer_stores(engine.origin_stores.line, peers)
+        """Stores whose place this one takes at the end."""
         self._without = without
         self._nobody = "nobody that was asked" if without else "nobody"
         self._pace = pace
@@ -323,7 +254,8 @@ class _Run:
 
     async def _reclaim(self) -> Reclaimed:
         engine, done, peers = self._engine, self._done, list(self._peers.values())
-        await _learn_epoch(engine, peers, done)
+        known, newest = await learn_newest(engine, [peer.record for peer in peers])
+        done.epoch_before, done.epoch = known.epoch, newest.epoch
         names = names_of(peers)
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
@@ -350,8 +282,8 @@ class _Run:
             await self._finish(topic)
         done.loses(*not_asked(engine.cluster, self._without))
         await count_topics(engine, self._came_back)
-        if newer := newer_stores(engine.origin_stores.line, peers):
-            await self._engine.origin_stores.take_place(newer)
+        if self._newer:
+            await engine.origin_stores.take_place(self._newer)
         await settle(engine, done.lost)
         return done
 
@@ -424,7 +356,7 @@ class _Run:
             done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
         if plan.between and given is not None:
             done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
-        if not plan.below and newer_stores(self._engine.origin_stores.line, list(self._peers.values())):
+        if not plan.below and self._newer:
             done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         return ReclaimedTopic(
             plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
@@ -445,16 +377,6 @@ class _Run:
             )
         else:
             await writer.reclaim(topic.tail, topic.log.last, part, holes=holes, upto=upto, numbered=numbered)
-
-
-async def _learn_epoch(engine: Engine, peers: Sequence[Peer], done: Reclaimed) -> None:
-    """Store the newest failover epoch of all peers. So an old primary knows who serves before its worker starts."""
-    stored = engine.store.meta(RECORD)
-    known = FIRST if stored is None else from_json(stored)
-    newest = max([known, *(peer.record for peer in peers)], key=precedence)
-    done.epoch_before, done.epoch = known.epoch, newest.epoch
-    if precedence(newest) > precedence(known):
-        await engine.remember(RECORD, as_json(newest))
 
 
 def _named(origin: str, plan: TopicPlan, hole: Range, readings: list[PeerReading], nobody: str) -> str:

@@ -288,7 +288,7 @@ def reclaim(
     because the only cluster that has them has a damaged block.
     """
     if dry_run:
-        from replicator.backup.reclaiming import plan_reclaim
+        from replicator.backup.dry_run import plan_reclaim
 
         planned = plan_reclaim(
             opened_topology(file), cluster, without=frozenset(without or ()), from_directory=from_directory

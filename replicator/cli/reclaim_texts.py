@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from replicator.backup.json_types import PlannedTopic, ReclaimAnswer, ReclaimPlanAnswer
 
 if TYPE_CHECKING:
-    from replicator.backup.reclaiming import Reclaimed, ReclaimPlan
+    from replicator.backup.dry_run import ReclaimPlan
+    from replicator.backup.reclaiming import Reclaimed
     from snapshots.position import Position
 
 NAMED_MAX: Final = 10

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -31,6 +31,7 @@ from replicator.failover.core import (
 )
 from replicator.failover.engine_clients import EngineClients
 from replicator.failover.epochs import (
+    FIRST,
     Precedence,
     as_json,
     from_json,
@@ -59,6 +60,20 @@ ENDS: Final = "failover_ends"
 """By record that fenced this cluster, its last own positions then."""
 
 log = structlog.get_logger(__name__)
+
+
+async def learn_newest(engine: Engine, records: Iterable[FailoverEpoch]) -> tuple[FailoverEpoch, FailoverEpoch]:
+    """Store the newest of ``records`` that other clusters know, if it is newer than the stored one.
+
+    So an old primary knows who serves before its worker starts. Return the record that was stored before, and the
+    newest one.
+    """
+    stored = engine.store.meta(RECORD)
+    known = FIRST if stored is None else from_json(stored)
+    newest = max([known, *records], key=precedence)
+    if precedence(newest) > precedence(known):
+        await engine.remember(RECORD, as_json(newest))
+    return known, newest
 
 
 class EpochIndex(Protocol):

@@ -25,6 +25,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from replicator.api.app import healthz
 from replicator.api.cluster_settings import settings_kept
 from replicator.api.errors import error_response, report_errors
 from replicator.api.guarding import Guarding, canonical, guard_requests
@@ -175,9 +176,6 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
             return await (guard(request, handler) if canonical(request) in ASKED_BY_WORKERS else handler(request))
 
         app.middlewares.append(guard_question)
-
-    async def healthz(_: web.Request) -> web.Response:
-        return web.json_response({"status": "alive"})
 
     async def readyz(_: web.Request) -> web.Response:
         answer = {"status": "not ready", "reason": opening.reason, "start": opening.as_json()}

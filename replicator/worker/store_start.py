@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -31,8 +31,8 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import StoreLine
 from replicator.engine.restored import restored_mark
-from replicator.failover.epochs import FIRST, as_json, from_json, precedence
-from replicator.failover.service import RECORD
+from replicator.failover.epochs import from_json
+from replicator.failover.service import learn_newest
 from replicator.index.database import DatabaseUnavailable
 from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.start_checks import never_served
@@ -175,7 +175,9 @@ class StoreStart:
                     done = await self._take_back(answers, sources, had, unasked)
                     begun = True
                     if done is not None:
-                        return await self._serve(Serve(How.RECLAIMED, tuple(sorted(silent))), silent, index, answers)
+                        served = decide(replace(now, taken_back=True))
+                        assert isinstance(served, Serve)
+                        return await self._serve(served, silent, index, answers)
                 case Serve():
                     if reclaimed:  # by a command, or by a start that was cut off: the settings are still to come
                         engine = await self._store.open()
@@ -388,12 +390,7 @@ def _row(started: Started) -> dict[str, Any]:
 
 
 async def _learn_epoch(engine: Engine, answers: Mapping[str, StoreOf]) -> None:
-    """Store the newest failover epoch of all answers, if it is newer than the stored one."""
-    stored = engine.store.meta(RECORD)
-    known = FIRST if stored is None else from_json(stored)
-    newest = max([known, *(from_json(dict(each.record)) for each in answers.values())], key=precedence)
-    if precedence(newest) > precedence(known):
-        await engine.remember(RECORD, as_json(newest))
+    await learn_newest(engine, [from_json(dict(each.record)) for each in answers.values()])
 
 
 async def _pause_when(stopping: asyncio.Event, pace: Pace) -> None:

@@ -34,7 +34,7 @@ from test_reclaim_faults import (
 )
 from test_reclaim_lives import both, published
 
-from replicator.backup.reclaiming import plan_reclaim
+from replicator.backup.dry_run import plan_reclaim
 from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judgement, judge
 from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.stored_blocks import StoredBlock

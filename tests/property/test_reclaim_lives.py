@@ -15,10 +15,10 @@ import pytest
 from engine_support import TOPIC, eventually, opened
 from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live, own, trims
 
-from replicator.backup.counting import Counted
+from replicator.backup.dry_run import Counted, plan_reclaim
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
-from replicator.backup.reclaiming import Progress, plan_reclaim, reclaim
+from replicator.backup.reclaiming import Progress, reclaim
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater

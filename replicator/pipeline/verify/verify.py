@@ -174,7 +174,7 @@ class _Verification:
         tallies = [tally for tally in tallies if tally.topic not in gone]
         more = [each for each in more if each.topic not in gone]
         if gone:
-            self.remarks.append(_gone(gone))
+            self.remarks.append(f"not compared, because a cluster deleted them meanwhile: {_named(sorted(gone))}")
         if self.files is not None:
             reordered = [note for tally in tallies for note in tally.notes if note.kind == "reordered"]
             self.files.finish(came_not, more + reordered, gone)
@@ -351,9 +351,7 @@ class _Verification:
             if topic.deleted_at(number, name)
         ]
         if deleted:
-            more = f" and {len(deleted) - GONE_NAMED_MAX} more" if len(deleted) > GONE_NAMED_MAX else ""
-            named = ", ".join(deleted[:GONE_NAMED_MAX])
-            self.remarks.append(f"deleted, and kept by other clusters: {named}{more}")
+            self.remarks.append(f"deleted, and kept by other clusters: {_named(deleted)}")
 
     def _remark(self, picture: Picture) -> None:
         for state in picture.clusters:
@@ -375,12 +373,10 @@ class _Verification:
             self.remarks.append("only blocks that were published since then were compared")
 
 
-def _gone(topics: Collection[str]) -> str:
-    """Return the remark that ``topics`` were deleted meanwhile and not compared; it names :data:`GONE_NAMED_MAX` at
-    most."""
-    named = ", ".join(sorted(topics)[:GONE_NAMED_MAX])
+def _named(topics: Sequence[str]) -> str:
+    """Return ``topics`` in words, for a remark; at most :data:`GONE_NAMED_MAX` are named."""
     more = f" and {len(topics) - GONE_NAMED_MAX} more" if len(topics) > GONE_NAMED_MAX else ""
-    return f"not compared, because a cluster deleted them meanwhile: {named}{more}"
+    return f"{', '.join(topics[:GONE_NAMED_MAX])}{more}"
 
 
 def _full_name(topic: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from replicator.backup.counting import Counted
+from replicator.backup.dry_run import Counted, ReclaimPlan
 from replicator.backup.reclaim_plan import TopicPlan
-from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic, ReclaimPlan
+from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic
 from replicator.cli.reclaim_texts import plan_lines, reclaimed_lines
 from snapshots.position import Position
 
