@@ -44,6 +44,27 @@ class LogState:
     earlier_lives: Mapping[str, Position] = field(default_factory=dict)
     """Last position of each earlier life of an origin that is here. The keys are names that no origin has."""
 
+    def reached(self) -> dict[str, Position]:
+        """Return for each origin the position of the last message that is here."""
+        return dict(self.vector if self.messages is None else self.messages)
+
+    def said(self) -> dict[str, Position]:
+        """Return the positions to put into a request or an answer: for each origin, the last message that is here.
+
+        Each earlier life counts as an origin with a name of its own. A cluster that lacks this life never gets that
+        origin, so an answer from here proves nothing to it.
+        """
+        return {**self.reached(), **self.earlier_lives}
+
+    def lost_some_of(self, response: SnapshotResponse) -> bool:
+        """Return whether the cluster that answered has messages of another origin that the log passed over and never
+        had."""
+        return any(
+            not self.holds(origin, reached)
+            for origin, reached in response.vector.items()
+            if origin != response.cluster and origin not in self.earlier_lives
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:

@@ -328,7 +328,7 @@ class SnapshotController:
         self._asking.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
-        return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, _said(log)))
+        return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, log.said()))
 
     def _expire_pending(self, now_ms: int) -> None:
         while self._pending:
@@ -356,7 +356,7 @@ class SnapshotController:
     def _answer(self, snapshot_id: str, asked_by: str, log: LogState) -> WriteResponse:
         self._follow_up_ms = None
         self.stats.answers += 1
-        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, _said(log), asked_by))
+        return WriteResponse(SnapshotResponse(snapshot_id, self._local, log.lac, log.said(), asked_by))
 
     def _follow_up_due(self) -> int | None:
         return self._follow_up_ms if self.updates.has_subscriptions else None
@@ -392,7 +392,7 @@ class SnapshotController:
                 waiting.pop()
             waiting.append(response)
             return []
-        if self._has_what_was_lost(response, log):
+        if log.lost_some_of(response):
             self.stats.skipped += 1
             return []
         # With third origins the log reached the vector at some place up to its LAC, which need not be `position`.
@@ -408,15 +408,6 @@ class SnapshotController:
             and log.earlier_lives.get(origin, log.vector.get(origin, BEFORE_ALL)) < reached
         }
 
-    def _has_what_was_lost(self, response: SnapshotResponse, log: LogState) -> bool:
-        """Return whether the answering cluster has messages of another origin that the local log passed over and never
-        had."""
-        return any(
-            not log.holds(origin, reached)
-            for origin, reached in response.vector.items()
-            if origin != response.cluster and origin not in log.earlier_lives
-        )
-
     def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
         """Record, for each peer, the newest answer whose vector the local log has reached."""
         self._waiting_may_end = False
@@ -426,7 +417,7 @@ class SnapshotController:
             fulfilled: SnapshotResponse | None = None
             while waiting and not self._missing(waiting[0], log):
                 answer = waiting.pop(0)
-                if self._has_what_was_lost(answer, log):
+                if log.lost_some_of(answer):
                     self.stats.skipped += 1
                 else:
                     fulfilled = answer
@@ -436,7 +427,7 @@ class SnapshotController:
 
     def _record(self, local: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
         peer = response.cluster
-        covers = all(response.vector.get(origin, BEFORE_ALL) >= at for origin, at in _messages(log).items())
+        covers = all(response.vector.get(origin, BEFORE_ALL) >= at for origin, at in log.reached().items())
         covers_first = covers and self._asking.is_uncovered(peer)
         if covers:
             self._asking.on_covered((peer,))
@@ -494,19 +485,6 @@ class SnapshotController:
         messages."""
         if self._last_message is not None and self._last_message <= lac:
             self._follow_up_ms = None
-
-
-def _said(log: LogState) -> dict[str, Position]:
-    """Return the positions to put into a request or an answer: for each origin, the last message that is here.
-
-    Each earlier life counts as an origin with a name of its own. A cluster that lacks this life never gets that origin,
-    so an answer from here proves nothing to it.
-    """
-    return {**_messages(log), **log.earlier_lives}
-
-
-def _messages(log: LogState) -> dict[str, Position]:
-    return dict(log.vector if log.messages is None else log.messages)
 
 
 def _common(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.topic_name import SCHEME
 from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, SettingsKept, SettingsTold
+from replicator.running.connecting import UNREADABLE
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.permissions import Action
 
@@ -43,7 +44,7 @@ async def take_settings(request: web.Request) -> web.Response:
         await check_run(request, source)
     try:
         told = await _told(request)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"the body does not tell settings, in JSON: {error!r:.100}") from None
     if told.head.cluster != source:
         raise NotAllowedError(f"the worker of {source!r} tells no settings of {told.head.cluster!r}")

@@ -26,6 +26,7 @@ from replicator.engine.topic import Topic
 from replicator.failover.epochs import FIRST, as_json
 from replicator.failover.service import RECORD
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
+from replicator.running.connecting import UNREADABLE
 
 Answering = Callable[[web.Request, str, bool], Awaitable[StoreOf]]
 """Returns the answer to a request about a cluster; the flag says whether topics are counted."""
@@ -54,7 +55,7 @@ async def _take_later(engine: Engine, request: web.Request) -> web.Response:
         raise NotAllowedError(f"the topology has no link from {cluster[:80]!r}")
     try:
         line = StoreLine.of_json(await request.json())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"the body is not a store in JSON: {error!r:.100}") from None
     known = engine.origin_stores.newest_store(cluster)
     if known is not None and line.is_later(line.store, known.line.store):

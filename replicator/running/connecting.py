@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 START_IT: Final = "start the worker there, or correct its address in the topology"
+UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors that reading a malformed message of another worker may raise, from the parsing of its JSON on."""
 
 
 def why_no_answer(error: Exception, remedy: str = START_IT) -> str:

@@ -22,7 +22,7 @@ import aiohttp
 from replicator.engine.lineage import StoreLine
 from replicator.failover.epochs import from_json
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
-from replicator.running.connecting import why_no_answer
+from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import BEFORE_ALL
@@ -103,7 +103,7 @@ async def _ask(
                 from_json(dict(told.record))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise NoAnswer(f"{address}: {why_no_answer(error)}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except UNREADABLE as error:
         raise NoAnswer(f"{address}: its answer cannot be read: {error!r:.100}") from None
     if told.cluster != name:
         raise NoAnswer(f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}", final=True)

@@ -27,7 +27,7 @@ from replicator.engine.cluster_settings.state import Changes, KeptState, Key, To
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept, SettingsTold, verdict_of
-from replicator.running.connecting import why_no_answer
+from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 
@@ -247,7 +247,7 @@ class _Peer:
                 return verdict_of(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotTold(f"{self.name} at {self.address}: {why_no_answer(error)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise NotTold(f"{self.name} at {self.address}: its answer cannot be read: {error!r:.100}") from None
 
 
@@ -277,17 +277,6 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
             if kept.cluster != name:
                 raise NotTold(f"cluster {kept.cluster!r} answers there")  # noqa: TRY301 - see above
             return kept.states
-    except (
-        aiohttp.ClientError,
-        OSError,
-        TimeoutError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        NotTold,
-    ) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))
         return None

@@ -32,7 +32,7 @@ from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from replicator.engine.restored import restored_mark
 from replicator.engine.upkeep.waiting_states import HOLDER, Kept, WaitingStates
 from replicator.peering.comparing import STATES_ROUTE, TOPICS_MAX
-from replicator.running.connecting import why_no_answer
+from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from replicator.sync.service import SubscriptionSync
@@ -53,7 +53,7 @@ ASK_SECONDS_MAX: Final = 30.0
 AT_ONCE_MAX: Final = 16
 """Questions to one cluster that are under way."""
 NAMED_MAX: Final = 1_000
-_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidPosition)
+_UNREADABLE: Final = (*UNREADABLE, InvalidPosition)
 
 log = structlog.get_logger(__name__)
 
