@@ -129,16 +129,19 @@ class Deployment:
 
     # Asking.
 
+    def ask(self, name: str, method: str, path: str, body: Any = None, *, seconds: float = 20) -> Any:
+        """Return what a worker answers, read as JSON; None for an empty answer."""
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self.url(name, path), data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(asked, timeout=seconds) as response:
+            content = response.read()
+        return json.loads(content) if content.strip() else None
+
     def get(self, name: str, path: str) -> Any:
-        with urllib.request.urlopen(self.url(name, path), timeout=10) as response:
-            return json.load(response)
+        return self.ask(name, "GET", path, seconds=10)
 
     def post(self, name: str, path: str, body: Any) -> Any:
-        request = urllib.request.Request(
-            self.url(name, path), json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as response:
-            return json.load(response)
+        return self.ask(name, "POST", path, body)
 
     def state(self, name: str) -> Any:
         return self.get(name, "/failover/v1/state")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import subprocess
 import time
@@ -54,14 +53,6 @@ class Regions(Deployment):
         except subprocess.TimeoutExpired:
             process.kill()
             raise Violation(f"{name} did not stop within 20 s") from None
-
-    def ask(self, name: str, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer of a worker, decoded from JSON; None for an empty answer."""
-        data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(self.url(name, path), data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(asked, timeout=REQUEST_SECONDS) as response:
-            content = response.read()
-        return json.loads(content) if content.strip() else None
 
     def write(self, links: str, file: str = "topology.yaml") -> Path:
         path = super().write(links, file)
