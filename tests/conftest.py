@@ -24,6 +24,9 @@ from hypothesis import settings
 
 # Where an environment forbids it (images are built so), each of hundreds of processes would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Make passes its options and its depth on by these: a test's own make would follow those of `make test`.
+for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+    os.environ.pop(_name, None)
 sys.dont_write_bytecode = False
 
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)

@@ -19,6 +19,7 @@ from replicator.engine.log.commit.request_queue import (
     SLOW_COMMIT_SECONDS,
     WAITING_BYTES_MAX,
     WAITING_REQUESTS_MIN,
+    Handover,
     Patience,
     RequestQueue,
 )
@@ -181,6 +182,44 @@ def test_a_group_of_rows_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
             assert await asyncio.to_thread(requests.take_group) == ([put], False)
 
     with_queue(act)
+
+
+def test_a_short_wait_ends_however_often_the_thread_is_interrupted_meanwhile() -> None:
+    """`queue.SimpleQueue` fails this before Python 3.13, on most machines within a second."""
+    handover = Handover[int]()
+    waits = 0
+
+    def run() -> None:
+        nonlocal waits
+        for number in range(30_000):
+            handover.put(number)
+            assert handover.take() == number
+            assert not handover.wait(1e-6)
+            waits += 1
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert waits == 30_000
+
+
+def test_all_that_one_thread_hands_over_is_taken_by_the_other_in_order() -> None:
+    handover = Handover[int]()
+    taken: list[int] = []
+
+    def run() -> None:
+        while len(taken) < 20_000:
+            if handover.wait(0.0001 if len(taken) % 2 else None):
+                taken.append(handover.take())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    for number in range(20_000):
+        handover.put(number)
+        if number % 100 == 0:
+            time.sleep(0)  # lets the other thread empty it, and wait
+    thread.join(60)
+    assert taken == list(range(20_000))
 
 
 def test_who_waited_for_room_is_refused_where_the_store_failed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ for room; 11, the queue is bounded in bytes.
 from __future__ import annotations
 
 import asyncio
-import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
 
@@ -84,6 +84,49 @@ class Patience:
             self._pause = min(2 * self._pause, PASSES_MAX)
 
 
+_T = TypeVar("_T")
+
+
+class Handover(Generic[_T]):
+    """Queue from one thread to one other thread.
+
+    Not :class:`queue.SimpleQueue`: before Python 3.13 its ``get`` with a short timeout can wait for ever, if the
+    thread is interrupted while it computes the time left.
+    """
+
+    __slots__ = ("_items", "_quiet")
+
+    def __init__(self) -> None:
+        self._items: deque[_T] = deque()
+        self._quiet = threading.Lock()
+        """Held while nothing was put since the taking thread last waited. :meth:`put` releases it, which ends a
+        wait."""
+        self._quiet.acquire()
+
+    def put(self, item: _T) -> None:
+        """Append an item. Only one thread may call this."""
+        self._items.append(item)
+        if self._quiet.locked():
+            self._quiet.release()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until there is an item, at most ``seconds``; None waits without a limit. Return whether there is one.
+
+        Only the thread that takes the items may call this.
+        """
+        if not self._items and seconds != 0:
+            until = None if seconds is None else time.monotonic() + seconds
+            left = -1.0 if seconds is None else seconds
+            while self._quiet.acquire(timeout=left) and not self._items:  # put before an earlier wait
+                if until is not None:
+                    left = max(0.0, until - time.monotonic())
+        return bool(self._items)
+
+    def take(self) -> _T:
+        """Return the oldest item. Raise :class:`IndexError` if there is none."""
+        return self._items.popleft()
+
+
 class RequestQueue:
     """Queue that takes requests on the event loop and gives them in groups to the writer's thread.
 
@@ -97,7 +140,7 @@ class RequestQueue:
         self._turn: list[Request] = []
         """Requests of this turn of the event loop that are not handed over yet."""
         self._turn_bytes = 0
-        self._handed_over: queue.SimpleQueue[list[Request] | None] = queue.SimpleQueue()
+        self._handed_over: Handover[list[Request] | None] = Handover()
         self._bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -202,18 +245,18 @@ class RequestQueue:
                 )
             if full or self._ended:
                 break
-            try:
-                if not group:
-                    self._fetch(None)
-                elif not rows_only:
-                    self._fetch(0)
-                else:
-                    now = time.monotonic()
-                    rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
-                    self._fetch(max(0, rows_wait_until - now))
-            except queue.Empty:
-                if rows_only or waited_with is not None or not self._patience.waits(len(group), size, commit_seconds):
-                    break
+            wait_seconds: float | None = None
+            if group and rows_only:
+                now = time.monotonic()
+                rows_wait_until = rows_wait_until or now + ROWS_WAIT_SECONDS
+                wait_seconds = max(0.0, rows_wait_until - now)
+            elif group:
+                wait_seconds = 0
+            if self._handed_over.wait(wait_seconds):
+                self._fetch()
+            elif rows_only or waited_with is not None or not self._patience.waits(len(group), size, commit_seconds):
+                break
+            else:
                 waited_with = len(group)
                 self._sleep(MORE_WAIT_SECONDS)
         if waited_with is not None:
@@ -222,12 +265,9 @@ class RequestQueue:
         self._taken_at = time.monotonic()
         return group, self._ended and not full
 
-    def _fetch(self, wait_seconds: float | None) -> None:
-        """Fetch the requests that were handed over next. Wait at most ``wait_seconds``; None waits without a limit.
-
-        Raise :class:`queue.Empty` if none arrived in time.
-        """
-        handed_over = self._handed_over.get(block=wait_seconds != 0, timeout=wait_seconds or None)
+    def _fetch(self) -> None:
+        """Fetch the requests that were handed over next."""
+        handed_over = self._handed_over.take()
         if handed_over is None:
             self._ended = True
         else:
