@@ -65,9 +65,9 @@ class Peers(ClosedAtExit):
             raise SwitchRefused(f"{cluster}: {_message(answer)}")
         return answer
 
-    async def state(self, cluster: str) -> dict[str, Any]:
-        """What a worker knows; its record is checked. Raises as :meth:`call` does."""
-        answer = await self.call(cluster, "GET", f"{PATH}/state")
+    async def state(self, cluster: str, *, seconds_max: float = ASK_SECONDS_MAX) -> dict[str, Any]:
+        """Return what a worker knows of failovers, with a valid record. Raise as :meth:`call` does."""
+        answer = await self.call(cluster, "GET", f"{PATH}/state", seconds_max=seconds_max)
         record_of(cluster, answer)
         return dict(answer)
 

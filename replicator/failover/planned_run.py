@@ -236,11 +236,12 @@ class PlannedRun:
 
     async def _renew(self) -> None:
         body = {"operation": self._operation, "lease_ms": LEASE_MS}
-        await self._peers.call(self._report.source, "POST", f"{PATH}/renew", body)
+        await self._peers.call(self._report.source, "POST", f"{PATH}/renew", body, seconds_max=LEASE_MS / 1000)
 
     async def _release_quietly(self) -> bool:
         try:
-            await self._peers.call(self._report.source, "POST", f"{PATH}/release", {"operation": self._operation})
+            body = {"operation": self._operation}
+            await self._peers.call(self._report.source, "POST", f"{PATH}/release", body, seconds_max=LEASE_MS / 1000)
         except FailoverError:
             return False
         return True

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from replicator.failover.epochs import FIRST, precedence, serving
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchImpossible
-from replicator.failover.peers import Peers, record_of
+from replicator.failover.peers import ASK_SECONDS_MAX, Peers, record_of
 from snapshots.markers import FailoverEpoch
+
+NEEDED_SECONDS_MAX: Final = 10.0
+"""Longest wait for an answer without which nothing can be done. A busy worker may take some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,15 @@ class Survey:
     base: FailoverEpoch
 
     @classmethod
-    async def of(cls, peers: Peers, clusters: Collection[str]) -> Survey:
-        """Ask all of them at once."""
+    async def of(cls, peers: Peers, clusters: Collection[str], needed: Collection[str] = ()) -> Survey:
+        """Ask all ``clusters`` at once. Wait longer for those in ``needed``, because a switch needs their answers."""
         states: dict[str, dict[str, Any]] = {}
         silent: dict[str, str] = {}
 
         async def ask(cluster: str) -> None:
             try:
-                states[cluster] = await peers.state(cluster)
+                seconds_max = NEEDED_SECONDS_MAX if cluster in needed else ASK_SECONDS_MAX
+                states[cluster] = await peers.state(cluster, seconds_max=seconds_max)
             except FailoverError as error:
                 silent[cluster] = str(error)
 

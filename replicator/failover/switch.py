@@ -51,7 +51,7 @@ class Switch:
         timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
     ) -> SwitchReport:
         """Every home that ``source`` serves is served by ``target``."""
-        survey = await self._survey((source, target))
+        survey = await self._survey((source, target), needed=(source, target) if planned else (target,))
         homes = homes_served(survey.base, source)
         if not homes:
             raise SwitchImpossible(
@@ -74,8 +74,10 @@ class Switch:
         self, home: str, *, dry_run: bool = False, timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
     ) -> SwitchReport:
         """``home`` serves its own clients again, planned."""
-        survey = await self._survey((home,))
+        survey = await self._survey((home,), needed=(home,))
         source = serving(survey.base, home)
+        if source in survey.silent:
+            survey = await self._survey((home,), needed=(home, source))
         if source == home:
             raise SwitchImpossible(f"{home} serves its own clients already: there is nothing to do")
         return await self._switch(
@@ -85,7 +87,7 @@ class Switch:
     async def promote(self, target: str, home: str | None = None, *, dry_run: bool = False) -> SwitchReport:
         """The clients of ``home`` are served by ``target``, without asking who serves them. Without a ``home`` it is
         the only one that ``target`` does not serve, or the only one of those whose server does not answer."""
-        survey = await self._survey((target,) if home is None else (target, home))
+        survey = await self._survey((target,) if home is None else (target, home), needed=(target,))
         home = home or survey.home_to_promote(target, self._topology.names)
         source = serving(survey.base, home)
         return await self._switch(survey, "promote", (home,), source, target, planned=False, dry_run=dry_run)
@@ -111,11 +113,11 @@ class Switch:
                 report.unknown = str(error)
         return report
 
-    async def _survey(self, named: Collection[str]) -> Survey:
-        """Ask every cluster; those that are named must be of the topology."""
+    async def _survey(self, named: Collection[str], needed: Collection[str] = ()) -> Survey:
+        """Ask every cluster, and wait longer for those in ``needed``. Those ``named`` must be of the topology."""
         for name in named:
             self._topology.cluster(name)
-        return await Survey.of(self._peers, self._topology.names)
+        return await Survey.of(self._peers, self._topology.names, needed)
 
     async def _switch(
         self,

@@ -24,7 +24,7 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
 from replicator.drills.brokers import beside_brokers
 from replicator.drills.systems.own import OwnSystem
-from replicator.drills.systems.seen import CopyReader, high_water, high_water_of_clients, undelivered
+from replicator.drills.systems.seen import CopyReader, high_water, high_water_of_clients
 from replicator.drills.traffic.ack_news import AckNews
 from replicator.drills.traffic.ack_watcher import AckWatcher
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
@@ -34,15 +34,16 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 LACKS: Final = ("verify", "subscription_updates")
-FIRST_MESSAGES: Final = 100
-"""A topic is found at brokers, and made at others, when there are messages in it."""
 
 
 class BesideSystem(OwnSystem):
     """See :class:`~replicator.drills.systems.system.System`."""
 
     lacks: ClassVar[tuple[str, ...]] = LACKS
-    first_messages = FIRST_MESSAGES
+
+    def _starts_slowly(self) -> bool:
+        """Return True: a topic is found at brokers, and made at others, when there are messages in it."""
+        return True
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         found: list[Coroutine[Any, Any, None]] = []
@@ -60,10 +61,6 @@ class BesideSystem(OwnSystem):
 
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         return [await high_water_of_clients(drill, name, origin)]
-
-    async def left_to_begin(self, drill: Drill) -> str | None:
-        """What keeps the first messages from being copied, received and acknowledged everywhere."""
-        return undelivered(drill.observations, drill.active.name) or await self.left_to_do(drill)
 
     async def left_to_do(self, drill: Drill) -> str | None:
         left = await super().left_to_do(drill)

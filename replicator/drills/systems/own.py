@@ -17,6 +17,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.scenarios.cast import Cast
 from replicator.drills.scenarios.settling import left_to_do
 from replicator.drills.stage import Stage
+from replicator.drills.systems.seen import undelivered
 from replicator.drills.systems.system import Failover, Findings, StepTimedOut, Tools
 from replicator.drills.traffic.ack_watcher import AckWatcher
 from replicator.drills.traffic.active import ActiveCluster, Drill
@@ -31,10 +32,12 @@ from replicator.operating.plan import ask_rules
 from replicator.operating.processes import how_it_ended
 from replicator.operating.status import fetch
 from replicator.security.asking import worker_session
-from replicator.topology import Topology
+from replicator.topology import SPARK, Topology
 from snapshots.position import BEFORE_ALL, Position
 
 NAME: Final = "replicator"
+FIRST_MESSAGES: Final = 100
+"""Messages that are copied and acknowledged everywhere before a drill whose clusters start slowly is measured."""
 POLL_SECONDS: Final = 0.1
 HIGH_WATER_TRIES: Final = 20
 """Frames that left before the cut are still being read; the mark is taken when it no longer moves."""
@@ -51,7 +54,6 @@ class OwnSystem:
 
     lacks: ClassVar[tuple[str, ...]] = ()
     """Fields of the report for which it has nothing."""
-    first_messages = 0
 
     def __init__(self, stage: Stage, cast: Cast, topics: tuple[str, ...], client: str, out_dir: Path) -> None:
         self._stage = stage
@@ -61,6 +63,7 @@ class OwnSystem:
         self.cast = cast
         self.topics = topics
         self.clusters: tuple[str, ...] = stage.topology.names
+        self.first_messages = FIRST_MESSAGES if self._starts_slowly() else 0
         self.links = tuple(dict.fromkeys((link.source, link.destination) for link in stage.topology.links))
         self.running: Mapping[str, asyncio.Event] = stage.workers.running
         self.kill = stage.workers.kill
@@ -68,6 +71,13 @@ class OwnSystem:
         self.tools = Tools(
             _failover(stage.topology), stage.faults, stage.databases, stage.workers.lose_disk, self._newest_own
         )
+
+    def _starts_slowly(self) -> bool:
+        """Return whether the first messages may take seconds to be copied, unlike later ones.
+
+        Spark compiles its code while it copies the first batches.
+        """
+        return any(self._topology.engine_of(link) == SPARK for link in self._topology.links)
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         return make_clients(
@@ -130,7 +140,7 @@ class OwnSystem:
         return {counter: found[counter] for counter in COUNTED if counter in found}
 
     async def left_to_begin(self, drill: Drill) -> str | None:
-        return None
+        return undelivered(drill.observations, drill.active.name) or await self.left_to_do(drill)
 
     async def left_to_do(self, drill: Drill) -> str | None:
         return left_to_do(
