@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,12 +36,13 @@ from replicator.failover.service import RECORD
 from replicator.pipeline.data_plane import BlockPage, FetchedBlock
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.plane import VerifyPlane
-from snapshots.ack_vector import Range, without
+from snapshots.ack_vector import Range, merged_ranges, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
 
 TRIMMED: Final = "PositionTrimmed"
 """Code of a worker's error for a place that it has trimmed, or that lies before all it ever had."""
+HAS_TRIMMED: Final = "has trimmed", ", or never had it, and"
 PROCESS_HEADER: Final = "X-Replicator-Process"
 """Header in the requests of this process to its own server. The server refuses all other requests."""
 
@@ -197,28 +199,42 @@ def had_through(topic: Topic, upto: Position) -> list[Range]:
     return without([*trimmed, *runs], topic.origins.left_out(topic.cluster))
 
 
-def lacking_at(peers: Iterable[Peer], plan: TopicPlan, last: Position, cluster: str) -> list[str]:
-    """Return in words which peers lack the messages that came back between ledgers, up to ``last``.
+def lacking_at(peers: Iterable[Peer], plan: TopicPlan, ends: Sequence[Position], cluster: str) -> list[str]:
+    """Return in words which peers lack messages that came back between ledgers.
 
-    A link copies only what lies behind the last message that its destination has. Such a peer has later messages
-    already, so no link brings these messages to the peer.
+    ``ends`` are the last messages of the ledgers that came back, in order. A link copies only what lies behind the last
+    message that its destination has. Such a peer has later messages already, so no link brings these messages to the
+    peer. A peer that has the last of ``ends`` can have trimmed the others; only its link finds out if it never had
+    them.
     """
     found: list[str] = []
     for peer in peers:
         marks = [copy.mark for copy in peer.copies.get(plan.name, ()) if copy.incarnation == plan.incarnation]
-        if peer.engine is not None or not marks or max(marks) < last:
+        if peer.engine is not None or not marks:
             continue
-        try:
-            peer.plane.place(plan.name, cluster, plan.incarnation, last)
-        except UnexpectedAnswer as error:
-            what = f"what came back after {plan.after} up to {last}"
-            no_link = f"no link brings it there, as {peer.name} has later messages of {cluster}"
-            if error.code == TRIMMED:
-                found.append(f"{plan.name}: {peer.name} has trimmed {what}, or never had it, and {no_link}")
-            elif error.says_not_there:
-                found.append(f"{plan.name}: {peer.name} lacks {what}, and {no_link}")
-            else:
-                found.append(
-                    f"{plan.name}: {peer.name} does not say whether it has {what} ({error}); if not, {no_link}"
-                )
+        ranges: dict[tuple[str, str], list[Range]] = {}
+        for after, last in pairwise((plan.after, *ends)):
+            if last <= max(marks) and (says := _lacks(peer, plan, last, cluster)) is not None:
+                ranges.setdefault(says, []).append((after, last))
+        if ranges and (ends[-1] not in [upto for each in ranges.values() for _, upto in each]):
+            ranges.pop(HAS_TRIMMED, None)
+        for (lacks, and_), each in ranges.items():
+            found += [
+                f"{plan.name}: {peer.name} {lacks} what came back after {after} up to {last}{and_} no link brings it "
+                f"there, as {peer.name} has later messages of {cluster}"
+                for after, last in merged_ranges(each)
+            ]
     return found
+
+
+def _lacks(peer: Peer, plan: TopicPlan, last: Position, cluster: str) -> tuple[str, str] | None:
+    """Return the words before and after what ``peer`` lacks, if it does not have the message at ``last``."""
+    try:
+        peer.plane.place(plan.name, cluster, plan.incarnation, last)
+    except UnexpectedAnswer as error:
+        if error.code == TRIMMED:
+            return HAS_TRIMMED
+        if error.says_not_there:
+            return "lacks", ", and"
+        return "does not say whether it has", f" ({error}); if not,"
+    return None

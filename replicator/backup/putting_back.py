@@ -9,9 +9,9 @@ interrupted and done again.
    (:mod:`replicator.engine.subscriptions.putting_back`).
 3. One transaction deletes the note, and writes the changed cursors and three positions. The first is the end of the
    log: a mark-delete position of another cluster that maps below it says nothing about the messages that were put back.
-   The second is the last position that was put back between ledgers of the newest life. The third is where the log is
-   trimmed: it now lies below the messages that were put back. The same transaction resets the compacted view, which
-   lacks these messages, so that the topic is compacted anew.
+   The second are the ends of the ledgers that were put back between ledgers of the newest life. The third is where the
+   log is trimmed: it now lies below the messages that were put back. The same transaction resets the compacted view,
+   which lacks these messages, so that the topic is compacted anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from replicator.engine.log.commit.putting_back import (
     PUT_BACK,
     PUT_BACK_BELOW,
     PUT_BACK_BETWEEN,
+    PUT_BACK_LEDGERS,
+    PUT_BACK_LEDGERS_MAX,
     PutBackNote,
+    put_back_between,
     put_back_note,
 )
 from replicator.engine.log.requests import Counted
@@ -103,13 +106,12 @@ async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]
         writes.append((STATE_TABLE, key, ViewState(view.generation).encode()))
     writes.append(("meta", f"{PUT_BACK} {topic_id}".encode(), None))
     writes.append(("meta", f"{PUT_BACK_BELOW} {topic_id}".encode(), json.dumps(str(topic.log.last)).encode()))
-    before = store.meta(f"{PUT_BACK_BETWEEN} {topic_id}")
-    between = max(
-        (upto for _, upto in note.ranges if upto.ledger > topic.incarnation),
-        default=BEFORE_ALL,
-    )
-    if between > (BEFORE_ALL if before is None else Position.parse(before)):
-        writes.append(("meta", f"{PUT_BACK_BETWEEN} {topic_id}".encode(), json.dumps(str(between)).encode()))
+    runs = [run for after, upto in note.ranges for run in topic.log.runs_between(after, upto)]
+    if between := [Position(ledger, end) for ledger, _, end in runs if ledger > topic.incarnation]:
+        ends = sorted({*between, *put_back_between(store, topic_id)})
+        writes.append(("meta", f"{PUT_BACK_BETWEEN} {topic_id}".encode(), json.dumps(str(ends[-1])).encode()))
+        ledgers = json.dumps([str(end) for end in ends[-PUT_BACK_LEDGERS_MAX:]]).encode()
+        writes.append(("meta", f"{PUT_BACK_LEDGERS} {topic_id}".encode(), ledgers))
     await engine.writer.put_many(writes, cleared=cleared)
     return engine.loaded.load_again(topic)
 

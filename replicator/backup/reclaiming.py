@@ -327,7 +327,7 @@ class _Run:
         readings = [PeerReading(peer, self._peers[peer].plane, origin, plan, self._pace) for peer in plan.sources]
         blocks = _merged([reading.blocks() for reading in readings])
         messages, found, reached = 0, 0, plan.after
-        given: Position | None = None
+        given: dict[int, Position] = {}
         while True:
             part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
             upto = part[-1][0].origin_last if part else plan.upto
@@ -348,14 +348,14 @@ class _Run:
             messages += came_back
             found += len(passed)
             reached = upto
-            given = part[-1][0].origin_last if part else given
+            given |= {header.origin_last.ledger: header.origin_last for header, _ in part}
             self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
             if not part:
                 break
         if found > NAMED_MAX:
             done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
-        if plan.between and given is not None:
-            done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, given, origin))
+        if plan.between:
+            done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, list(given.values()), origin))
         if not plan.below and self._newer:
             done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         return ReclaimedTopic(

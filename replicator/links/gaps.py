@@ -14,8 +14,9 @@ For every origin that a link carries of a topic, the source's log is compared wi
    the link that brought the topic here left them out. A destination that never had a copy starts with what the source
    has. But if another link also brings the origin's messages, this link waits until they have come.
 4. ``earlier-life``: the source has messages of an earlier life, or messages that a reclaim put back between its
-   ledgers, and the destination has only later ones. The destination is asked what it lacks below its mark; this is done
-   only for the few topics that have such messages.
+   ledgers, and the destination has only later ones. The destination is asked what it lacks below its mark: about the
+   last message of each earlier life, and of each ledger that was put back. This is done only for the few topics that
+   have such messages.
 
 Positions of later lives are greater. So one mark for each origin says how far the destination has all lives
 (docs/adr/0080). Markers are no messages and prove no life. The destination takes up the later life without a decision

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.commit.putting_back import PUT_BACK_BETWEEN
+from replicator.engine.log.commit.putting_back import put_back_between
 from replicator.engine.log.extent_rows import extent_keys, lives, oldest_lives
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
@@ -55,8 +55,9 @@ class Origins:
         """For each origin, the cached ranges that links left out. A new hole drops them."""
         self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
-        self._between: Position | None = None
-        """The last position that was put back between ledgers, as it is stored; None while it is not read."""
+        self._between: list[Position] | None = None
+        """The last position of each ledger that was put back between ledgers, as it is stored; None while it is not
+        read."""
         self._ledger = log.last.ledger
         self.ledgers_begun = 0
         """Grows when a block begins another ledger, here or at its origin."""
@@ -107,35 +108,40 @@ class Origins:
             newest = self._store.newest_message(self._topic_id, self._store.cluster, Position(ledger, last))
             if block is not None and newest is not None:
                 found[f"{self._store.cluster}/{block.header.incarnation}"] = newest
-        if (end := self._put_back_between()) > BEFORE_ALL:
-            found[f"{self._store.cluster}/{BETWEEN}"] = end
+        if ends := self._put_back_between():
+            found[f"{self._store.cluster}/{BETWEEN}"] = ends[-1]
         return found
 
-    def _put_back_between(self) -> Position:
-        """Return the last position that a reclaim put back between ledgers of the newest life, if it is not trimmed;
-        else BEFORE_ALL."""
+    def _put_back_between(self) -> list[Position]:
+        """Return the last position of each ledger that a reclaim put back between ledgers of the newest life, in order.
+
+        Ledgers that are trimmed are left out.
+        """
         if self._between is None:
-            stored = self._store.meta(f"{PUT_BACK_BETWEEN} {self._topic_id}")
-            self._between = BEFORE_ALL if stored is None else Position.parse(stored)
-        return self._between if self._log.trimmed < self._between else BEFORE_ALL
+            self._between = put_back_between(self._store, self._topic_id)
+        return [end for end in self._between if self._log.trimmed < end]
 
     def newest_of_earlier_lives(self, origins: Collection[str]) -> dict[str, list[Position]]:
         """Return, by origin, the newest message of each earlier life that is here, in order.
 
-        The newest message that was put back between ledgers of this cluster's newest life is one of them: others can
-        lack it, too, and have later ones. Only ``origins`` are looked at. Those without an earlier life are left out.
+        The newest message of each ledger that was put back between ledgers of this cluster's newest life is one of
+        them: others can lack it, too, and have later ones. One cluster can have what the next one lacks, so no ledger
+        stands for another. Only ``origins`` are looked at. Those without an earlier life are left out.
         """
         cluster, first = self._store.cluster, self._log.first
         own = self._high_waters.get(cluster)
         has_own = own is not None and first is not None and first.ledger < own.incarnation  # put back by a reclaim
-        has_own |= cluster in origins and self._put_back_between() > BEFORE_ALL
+        between = self._put_back_between() if cluster in origins else []
+        has_own |= bool(between)
         if not has_own and all(origin == cluster for origin in origins):
             return {}  # the usual case, and no question to the store
-        found: dict[str, list[Position]] = {}
-        for name, last in sorted(self.earlier_lives().items(), key=lambda each: each[1]):
+        places = [(cluster, end) for end in between]
+        for name, last in self.earlier_lives().items():
             origin, _, life = name.rpartition("/")
-            if origin not in origins or not (life.isdecimal() or life == BETWEEN):
-                continue
+            if origin in origins and life.isdecimal():
+                places.append((origin, last))
+        found: dict[str, list[Position]] = {}
+        for origin, last in sorted(places, key=lambda each: each[1]):
             place = last if origin == cluster else self._store.floor(self._topic_id, origin, last)
             newest = None if place is None else self._store.newest_message(self._topic_id, origin, place)
             if newest is not None and newest not in (of_origin := found.setdefault(origin, [])):

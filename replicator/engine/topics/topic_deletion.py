@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.log.commit.putting_back import PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN
+from replicator.engine.log.commit.putting_back import PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN, PUT_BACK_LEDGERS
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.log.trim import Leave
 
@@ -52,7 +52,7 @@ SWEPT_TABLES: Final = (
 )
 """Those whose keys begin with a topic's id."""
 MARKERS_HANDLED: Final = "markers handled"
-TOPIC_FACTS: Final = (MARKERS_HANDLED, PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN)
+TOPIC_FACTS: Final = (MARKERS_HANDLED, PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN, PUT_BACK_LEDGERS)
 """Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
 
 

@@ -54,6 +54,12 @@ A mapping of another cluster to a position up to that LAC says nothing about wha
 PUT_BACK_BETWEEN: Final = "put back between"
 """With the topic's id, the name of a row in the table ``meta``: the last position that was put back between ledgers of
 the newest life, as text. Peers that have later messages never get it, and do not know that they lack it."""
+PUT_BACK_LEDGERS: Final = "put back ledgers"
+"""With the topic's id, the name of a row in the table ``meta``: the last position of each ledger that was put back
+between ledgers of the newest life, in order, as a list of texts. Earlier versions know only :data:`PUT_BACK_BETWEEN`."""
+PUT_BACK_LEDGERS_MAX: Final = 100
+"""Ledgers of a topic in that row. A link asks its destination one question for each, whenever it connects. The oldest
+ledgers are forgotten first."""
 RECOUNTED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of rows that one transaction writes again. The rows of small blocks contain their bodies."""
 RECOUNTED_ROWS_MAX: Final = 10_000
@@ -85,6 +91,13 @@ def put_back_note(store: Store, topic_id: int) -> PutBackNote | None:
     """Return the stored :class:`PutBackNote` of a topic, or None if no blocks are being put back into the topic."""
     row = store.meta(f"{PUT_BACK} {topic_id}")
     return None if row is None else PutBackNote.of_json(row)
+
+
+def put_back_between(store: Store, topic_id: int) -> list[Position]:
+    """Return the last position of each ledger that was put back between ledgers of the topic's newest life, in
+    order."""
+    last, ledgers = store.meta(f"{PUT_BACK_BETWEEN} {topic_id}"), store.meta(f"{PUT_BACK_LEDGERS} {topic_id}")
+    return sorted({Position.parse(each) for each in (*(ledgers or ()), *(() if last is None else (last,)))})
 
 
 class PutsBack(BlockWriting):
