@@ -114,7 +114,7 @@ def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:
     that they can be put back into the log."""
     copies = [copy for peer in peers for copy in peer.copies.get(topic.name, ())]
     later = [copy for copy in copies if copy.incarnation > topic.incarnation]
-    if not later or topic.compaction.state.horizon > BEFORE_ALL:
+    if not later:
         return False
     above = max(copy.mark.ledger for copy in later)
     if any(copy.incarnation == topic.incarnation and copy.mark.ledger > above for copy in copies):

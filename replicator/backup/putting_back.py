@@ -10,8 +10,11 @@ interrupted and done again.
 3. One transaction deletes the note, and writes the changed cursors and three positions. The first is the end of the
    log: a mark-delete position of another cluster that maps below it says nothing about the messages that were put back.
    The second are the ends of the ledgers that were put back between ledgers of the newest life. The third is where the
-   log is trimmed: it now lies below the messages that were put back. The same transaction resets the compacted view,
-   which lacks these messages, so that the topic is compacted anew.
+   log is trimmed: it now lies below the messages that were put back. The same transaction resets a compacted view that
+   lacks these messages, so that the topic is compacted anew.
+
+A compacted view whose log was trimmed has messages that the log does not have. It is not reset.
+:func:`take_into_view` merges what was put back into it, before the last step.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 from replicator.backup.errors import WorkerNotAsked
 from replicator.engine.compaction.compacted_view import STATE_TABLE, ViewState
 from replicator.engine.engine import Engine
+from replicator.engine.errors import BlockCorrupt, NotAllowedError
 from replicator.engine.log.commit.putting_back import (
     PUT_BACK,
     PUT_BACK_BELOW,
@@ -79,6 +83,27 @@ def _told(row: Mapping[str, Any], cluster: str) -> Told:
     return Told(int(row["generation"]), acks, start)
 
 
+async def take_into_view(engine: Engine, topic: Topic) -> str | None:
+    """Merge what was put back into the compacted view of ``topic``, if the log lacks messages of the view.
+
+    Return in words why the view lacks what was put back; None if it does not.
+    """
+    topic = engine.loaded.load_again(topic)
+    note = put_back_note(engine.store, topic.topic_id)
+    if note is None or not _is_below_view(note, topic) or topic.log.trimmed == BEFORE_ALL:
+        return None
+    try:
+        await topic.compaction.take_in_what_was_put_back()
+    except (NotAllowedError, BlockCorrupt) as error:
+        return f"{topic.name}: subscriptions that read compacted do not get what came back: {error}"
+    return None
+
+
+def _is_below_view(note: PutBackNote, topic: Topic) -> bool:
+    """Return whether messages were put back below the position up to which the compacted view stands for the log."""
+    return any(after < topic.compaction.state.horizon for after, _ in note.ranges)
+
+
 async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]) -> Topic:
     """Do the last steps for ``topic``, and return the topic as it is loaded again after them.
 
@@ -102,7 +127,7 @@ async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]
     if first is not None and trim.through >= first:
         writes.append(("trims", key, encode_trim(replace(trim, through=place_before(first)))))
     view = topic.compaction.state
-    if view.horizon > BEFORE_ALL:
+    if _is_below_view(note, topic) and topic.log.trimmed == BEFORE_ALL:
         writes.append((STATE_TABLE, key, ViewState(view.generation).encode()))
     writes.append(("meta", f"{PUT_BACK} {topic_id}".encode(), None))
     writes.append(("meta", f"{PUT_BACK_BELOW} {topic_id}".encode(), json.dumps(str(topic.log.last)).encode()))

@@ -129,8 +129,8 @@ class Lives:
     joins: bool = False
     """Whether the plans take back a life that is later than the topic's, so that the topic must begin a new one."""
     apart: frozenset[int] = frozenset()
-    """Lives that have refused messages. They reach above the begin of a later life, or the topic is compacted. The
-    messages stay at the peers."""
+    """Lives that have refused messages, because they reach above the begin of a later life. The messages stay at the
+    peers."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """For each peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the
     peer."""

@@ -38,7 +38,7 @@ from replicator.backup.copied_cursors import merge_cursors
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
-from replicator.backup.putting_back import finish_put_back, states_told
+from replicator.backup.putting_back import finish_put_back, states_told, take_into_view
 from replicator.backup.reclaim_mark import (
     MET_DAMAGE,
     count_messages,
@@ -302,6 +302,8 @@ class _Run:
         if topic is not None and put_back_note(self._engine.store, topic.topic_id) is not None:
             planes = [peer.plane for peer in self._peers.values()]
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
+            if (not_taken := await take_into_view(self._engine, topic)) is not None:
+                self._done.loses(not_taken)
             await finish_put_back(self._engine, topic, told)
 
     async def _merge_cursors(self, name: str) -> None:

@@ -12,11 +12,10 @@ from itertools import pairwise
 
 from replicator.backup import new_lives
 from replicator.backup.reclaim_peers import Peer
-from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, TopicPlan, plan_lives
+from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
 from replicator.engine.engine import Engine
 from replicator.engine.lineage import CopyElsewhere, Deletion, Judgement, OwnTopic, judge
 from replicator.engine.topic import Topic
-from replicator.links.gaps import KEEP_BOTH, SKIP_AND_RECORD, GapPlace
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -50,27 +49,7 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         replaceable=_is_replaceable(engine, topic, own_last, own),
         joins=new_lives.can_join(engine, topic, peers),
     )
-    lives = plan_lives(name, here, copies, rewritten, judged)
-    if lives.below and log.trimmed > BEFORE_ALL and topic.compaction.state.horizon > BEFORE_ALL:
-        refused = [_compacted(engine.cluster, plan, peer) for plan in lives.below for peer in sorted(plan.sources)]
-        apart = lives.apart | {plan.incarnation for plan in lives.below}
-        return replace(lives, below=(), refused=(*lives.refused, *refused), apart=apart)
-    return lives
-
-
-def _compacted(cluster: str, plan: TopicPlan, peer: str) -> str:
-    """Return in words why a plan is refused for a compacted topic, and how the link to ``peer`` goes on without loss.
-
-    A view that is made anew from the log lacks what only the present view has. Messages that were trimmed can have
-    deleted keys, so messages that are put back cannot be merged into the present view.
-    """
-    which = "messages that were lost here before the log went on" if plan.between else "messages of an earlier life"
-    policy = SKIP_AND_RECORD if plan.between else KEEP_BOTH
-    return (
-        f"{plan.name}: {peer} has {which}, up to {plan.upto}. The topic is compacted here, and its log was trimmed "
-        "since, so they cannot be put back. They stay there and are delivered there: "
-        f"{GapPlace(cluster, peer, plan.name).resolve(policy)} lets the link go on and deletes nothing"
-    )
+    return plan_lives(name, here, copies, rewritten, judged)
 
 
 def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTopic:

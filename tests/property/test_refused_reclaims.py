@@ -13,30 +13,16 @@ from pathlib import Path
 
 import pytest
 from engine_support import TOPIC, entries_of, eventually, message, opened
-from test_reclaim_after_snapshot import put_back_and_used
 from test_reclaim_faults import clusters, give, live, own
 from test_reclaim_keeps_what_is_here import give_life, here
-from test_reclaim_lives import both, lost_and_used, published
+from test_reclaim_lives import both, published
 from test_ways_on import OWN, Lives, short_pauses
 
-from replicator.engine.engine import Engine
-from replicator.engine.lineage import CopyWriter, Deletion
-from replicator.engine.log.entry import encode_entry
+from replicator.engine.lineage import Deletion
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
-from replicator.metadata.metadata_pb2 import MessageMetadata
-from snapshots.position import BEFORE_ALL
 
 pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
-
-
-async def compact_and_trim(engine: Engine) -> None:
-    topic = await engine.topic(TOPIC)
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
-    await topic.publish([encode_entry(metadata, b"kept in the view")])
-    await topic.compaction.run()
-    await topic.trimming.trim(topic.log.last)
-    await topic.publish([message(b"since")])
 
 
 async def goes_on(lives: Lives, peer: str, policy: str) -> None:
@@ -55,39 +41,6 @@ async def goes_on(lives: Lives, peer: str, policy: str) -> None:
         last = await lives.publish(engine)
         await eventually(lambda: lives.at(peer)[-1:] == [last], "the peer gets what is new")
     assert lives.at(peer)[: len(kept)] == kept
-
-
-@pytest.mark.parametrize("same_life", [False, True], ids=["an earlier life", "the same life"])
-def test_what_a_compacted_topic_cannot_take_back_stays_at_the_peer_and_the_named_command_goes_on(
-    tmp_path: Path, same_life: bool
-) -> None:
-    async def main() -> None:
-        async with clusters(tmp_path) as found:
-            if same_life:
-                lost = (await put_back_and_used(found, ["publish"], ["publish"], ["publish"])).at_peers
-            else:
-                lost, _ = await lost_and_used(found, ["publish"] * 2, ["publish"])
-            await give(found.peers[0], lost)
-            async with opened(found.data) as engine:
-                await compact_and_trim(engine)
-                line, incarnation = engine.origin_stores.line, lost[0].header.incarnation
-            if same_life:
-                writer = CopyWriter(TOPIC, OWN, incarnation, line.store)
-                await found.peers[0].engine.origin_stores.take(OWN, {OWN: line}, [writer], [])
-            done = await found.reclaim()
-            (refused,) = done.lost
-            policy = "skip-and-record" if same_life else "keep-both"
-            command = (
-                f"`replicator links resolve -f FILE --from us-east --to eu-west --topic {TOPIC} --policy {policy}`"
-            )
-            assert command in refused
-            assert done.topics == []
-            await goes_on(Lives(found, random.Random(0)), "eu-west", policy)
-            async with opened(found.data) as engine:
-                view = (await engine.topic(TOPIC)).compaction.read(BEFORE_ALL, None, 10, 1 << 20)
-                assert any(bytes(each.entry).endswith(b"kept in the view") for each in view)
-
-    asyncio.run(main())
 
 
 def test_an_older_life_that_reaches_above_and_was_not_deleted_stays_at_the_peer_and_a_new_life_goes_on(

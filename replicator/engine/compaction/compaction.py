@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -43,7 +44,8 @@ HOLDER: Final = "compaction"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
+_Steps = Callable[[Position], AsyncIterator[list[LoggedEntry]]]
+"""Yields the entries up to a position, in order, in steps of a bounded size."""
 
 log = structlog.get_logger(__name__)
 
@@ -125,6 +127,18 @@ class Compaction:
             self.hold_back()
         return self._pass
 
+    async def take_in_what_was_put_back(self) -> ViewState:
+        """Make the view from itself and the whole log, after messages were put back below its horizon.
+
+        A message that was put back is the newest of its key unless the view or the log has a newer one, or a tombstone.
+        Tombstones that were trimmed are not known any more, so their keys can come back. Call this before anybody is
+        served: subscriptions are not told. Raises the same errors as :meth:`run`; the old view stays then.
+        """
+        await self._delete_other_generations()
+        state = await self._replace(max(self._topic.log.last, self.state.horizon), self._all_steps)
+        await self._delete_other_generations()
+        return state
+
     async def stop(self) -> None:
         """Cut the running pass off; returns when it does not touch the store any more."""
         running = self._pass
@@ -187,13 +201,21 @@ class Compaction:
         await self._delete_other_generations()
         if end <= before.horizon:
             return before
+        state = await self._replace(end, partial(self._steps, before.horizon))
+        self._topic.compacted()
+        await self._delete_other_generations()
+        return state
+
+    async def _replace(self, end: Position, steps: _Steps) -> ViewState:
+        """Make the next view from the entries up to ``end`` that ``steps`` yields, and let it count."""
+        before = self.state
         compactor = Compactor()
-        async for entries in self._steps(before.horizon, end):
+        async for entries in steps(end):
             await _on_thread(_note_all, compactor, entries)
         horizon = max(compactor.horizon(end, self._topic.writer.wall_clock_ms()), before.horizon)
         state = replace(before, generation=before.generation + 1, horizon=horizon, entries=0, size_bytes=0, messages=0)
         positions = PositionSet()
-        async for entries in self._steps(before.horizon, horizon):
+        async for entries in steps(horizon):
             rows, messages = await _on_thread(self._retained_rows, compactor, entries, state.generation, positions)
             if rows:
                 await self._topic.writer.put_many(rows)
@@ -208,9 +230,7 @@ class Compaction:
         )
         self._view.state = state
         self._topic.log.view = ViewIndex(horizon, positions)
-        self._topic.compacted()
         self._counted, self._uncompacted_bytes = horizon, 0
-        await self._delete_other_generations()
         return state
 
     async def _steps(self, horizon: Position, end: Position) -> AsyncIterator[list[LoggedEntry]]:
@@ -224,6 +244,23 @@ class Compaction:
             entries, at = await _on_thread(self._read_log, at, end)
             if entries:
                 yield entries
+
+    async def _all_steps(self, end: Position) -> AsyncIterator[list[LoggedEntry]]:
+        """Yield the entries of the log up to ``end``, and those that only the view has, in the order of their
+        positions."""
+        at = BEFORE_ALL
+        while at < end:
+            entries, at = await _on_thread(self._read_both, at, end)
+            if entries:
+                yield entries
+
+    def _read_both(self, after: Position, end: Position) -> tuple[list[LoggedEntry], Position]:
+        kept = self._view.read(after, STEP_ENTRIES, STEP_BYTES)
+        upto = min(kept[-1].position, end) if kept else end
+        logged, reached = self._read_log(after, upto)
+        found = {each.position: each for each in kept if each.position <= reached}
+        found |= {each.position: each for each in logged}  # the view may have only a part of a batch
+        return [found[position] for position in sorted(found)], reached
 
     def _read_log(self, after: Position, end: Position) -> tuple[list[LoggedEntry], Position]:
         """The next messages of the log, and how far they reach. On a thread, so not through the loop's cache."""

@@ -56,7 +56,7 @@ PUT_BACK_BETWEEN: Final = "put back between"
 the newest life, as text. Peers that have later messages never get it, and do not know that they lack it."""
 PUT_BACK_LEDGERS: Final = "put back ledgers"
 """With the topic's id, the name of a row in the table ``meta``: the last position of each ledger that was put back
-between ledgers of the newest life, in order, as a list of texts. Earlier versions know only :data:`PUT_BACK_BETWEEN`."""
+between ledgers of the newest life, in order, as texts. Earlier versions know only :data:`PUT_BACK_BETWEEN`."""
 PUT_BACK_LEDGERS_MAX: Final = 100
 """Ledgers of a topic in that row. A link asks its destination one question for each, whenever it connects. The oldest
 ledgers are forgotten first."""
