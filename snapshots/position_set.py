@@ -279,9 +279,9 @@ class PositionSet:
         return sum(len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values())
 
     def copy(self) -> PositionSet:
-        twin = PositionSet()
-        twin._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items()}
-        return twin
+        copied = PositionSet()
+        copied._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items()}
+        return copied
 
     def serialize(self) -> list[tuple[int, bytes]]:
         """For each ledger its id and the portable roaring bytes."""

@@ -26,7 +26,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 ORIGIN: Final = "eu-west"
 PERMITS: Final = 100_000
-STEPS: Final = ("single", "batch", "null", "markers", "part", "twin", "chunks", "open chunks", "compact", "trim")
+STEPS: Final = ("single", "batch", "null", "markers", "part", "duplicate", "chunks", "open chunks", "compact", "trim")
 
 
 class Id(NamedTuple):
@@ -63,7 +63,7 @@ class History:
             size = drawn.randint(2, 4)
             absent = drawn.sample(range(size), drawn.randint(1, size - 1))
             await self._copy(self._batch(size, absent), size, absent)
-        elif kind == "twin":
+        elif kind == "duplicate":
             entry = self._entry(self._key(), b"twice")
             await self._publish([entry])
             if drawn.random() < 0.5:

@@ -5,7 +5,7 @@
 * Links to other files of the repository are shown as what they name, without a link: the site has no code.
 * A link to a folder leads to its README.md, as it does where the repository is read.
 * Lists and tables are taken as GitHub takes them (:func:`understood`).
-* A picture that has a dark twin (`NAME-dark.svg` beside `NAME.svg`, or of another kind) is shown as the palette is.
+* A picture that has a dark version (`NAME-dark.svg` beside `NAME.svg`, or of another kind) is shown as the palette is.
 * Anchors are made as GitHub makes them, so that a link works in both places.
 """
 

@@ -31,7 +31,7 @@ PAGE_BYTES: Final = 8 * 1024 * 1024
 HEADS_MAX: Final = 5_000
 """Most heads in one answer. They take the worker a few hundredths of a second."""
 
-TWINS_MAX: Final = 5_000
+DUPLICATES_MAX: Final = 5_000
 """Most pairs of positions in one answer of ``twins``."""
 
 
@@ -65,7 +65,7 @@ def add_verifying(app: web.Application) -> None:
             web.get("/replication/v1/cuts", cuts),
             web.get("/replication/v1/raw-blocks", raw_blocks),
             web.get("/replication/v1/block-heads", block_heads),
-            web.get("/replication/v1/twins", twins),
+            web.get("/replication/v1/twins", duplicates),
         ]
     )
 
@@ -103,7 +103,7 @@ def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
         "lineage": engine.origin_stores.as_json(topic),
-        "hidden": 0 if topic.log.twins is None else len(topic.log.twins.hidden),
+        "hidden": 0 if topic.log.duplicates is None else len(topic.log.duplicates.hidden),
     }
 
 
@@ -148,21 +148,21 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
     return await data_plane.send_page(request, encode_heads(heads), _bounds(reached, reached >= upto or not heads))
 
 
-async def twins(request: web.Request) -> web.Response:
+async def duplicates(request: web.Request) -> web.Response:
     """Answer with pairs of positions: an entry that is hidden as a duplicate, after the earlier entry of the same
     message.
 
-    The hidden entries lie after ``after`` and up to ``upto``, ``upto`` included. An answer has :data:`TWINS_MAX` pairs
-    at most; the next page begins after its last hidden entry.
+    The hidden entries lie after ``after`` and up to ``upto``, ``upto`` included. An answer has :data:`DUPLICATES_MAX`
+    pairs at most; the next page begins after its last hidden entry.
     """
     topic, after, upto = await _range(request)
     pairs: list[list[str]] = []
-    if (found := topic.log.twins) is None:
+    if (found := topic.log.duplicates) is None:
         return web.json_response({"twins": pairs})
     for later in found.between(after, upto):
         if later in found.hidden:
-            pairs.append([str(found.twin_of(later)), str(later)])
-            if len(pairs) == TWINS_MAX:
+            pairs.append([str(found.duplicate_of(later)), str(later)])
+            if len(pairs) == DUPLICATES_MAX:
                 break
     return web.json_response({"twins": pairs})
 

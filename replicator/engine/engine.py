@@ -42,7 +42,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Committed, Writer
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.conflicts import ProducerConflicts
-from replicator.engine.producing.twin_check import part_differing_twins
+from replicator.engine.producing.duplicate_check import part_differing_duplicates
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
@@ -160,7 +160,7 @@ class Engine:
         store = Store(path, cluster=cluster, size_max=settings.store_bytes_max, segments=settings.segments)
         engine = cls(store, settings, supervisor)
         try:
-            engine.conflicts.hidden_differing = await asyncio.to_thread(part_differing_twins, store)
+            engine.conflicts.hidden_differing = await asyncio.to_thread(part_differing_duplicates, store)
             for record in engine.store.topics():
                 try:
                     engine.loaded.load(record)

@@ -35,6 +35,7 @@ from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.block_cache import BlockCache
 from replicator.engine.log.commit.publishing import topic_terminated
+from replicator.engine.log.duplicates import DuplicateEntries
 from replicator.engine.log.foreign_positions import ForeignPositions
 from replicator.engine.log.last_message import last_message
 from replicator.engine.log.ledger_ends import HERE
@@ -44,13 +45,12 @@ from replicator.engine.log.origins import Origins
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.log.topic_reading import CommittedBlock, TopicReading
-from replicator.engine.log.twins import TwinLinks
 from replicator.engine.log.writer import AppendedBlock, Tail, Writer
 from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.duplicate_chains import Pair, load_duplicates
 from replicator.engine.producing.producers import TopicProducers
 from replicator.engine.producing.publishing import PublishGate
 from replicator.engine.producing.topic_writing import PublishingProducer, TopicWriting
-from replicator.engine.producing.twin_chains import Pair, load_twins
 from replicator.engine.subscriptions.consumer import Deliver, EngineConsumer
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.starting import Starting
@@ -194,7 +194,7 @@ class Topic:
         """Add ``blocks``, which the writer made durable, to the log. Call this once for each commit, in order."""
         log = self.log
         markers = False
-        twins: list[Pair] = []
+        duplicates: list[Pair] = []
         new: CommittedBlock | None = None
         for appended in blocks:
             header = appended.header
@@ -202,11 +202,11 @@ class Topic:
             markers |= is_marker
             log.append(appended.position, header.entries, marker=is_marker)
             log.messages += header.messages
-            twins += appended.twins
+            duplicates += appended.duplicates
             new = None if appended.block is None else self.reading.keep(appended)
         self.origins.committed(blocks)
-        if twins and (pairs := log.link_twins(twins)):
-            self.subscriptions.on_twins(pairs)
+        if duplicates and (pairs := log.link_duplicates(duplicates)):
+            self.subscriptions.on_duplicates(pairs)
         self.subscriptions.on_appended(new, markers=markers)
         self._news.on_appended(blocks)
 
@@ -257,6 +257,6 @@ def _load_log(record: TopicRecord, store: Store) -> tuple[LogIndex, Tail]:
     tail.terminated = log.terminated
     tail.numbered = store.has_rows("sequences", topic_id)
     tail.indexed = store.has_rows("numbering", topic_id)
-    if tail.indexed and (pairs := load_twins(store, topic_id)):
-        log.twins = TwinLinks(pairs)
+    if tail.indexed and (pairs := load_duplicates(store, topic_id)):
+        log.duplicates = DuplicateEntries(pairs)
     return log, tail

@@ -218,7 +218,7 @@ class ExactState:
             self._place_start(subscription)
         return True
 
-    def twins_came(self, subscription: Replicated, entries: Collection[Position]) -> bool:
+    def duplicates_came(self, subscription: Replicated, entries: Collection[Position]) -> bool:
         """Deliver messages that have a second entry here: the entry in ``entries`` lies after the start, the other
         before it.
 
@@ -263,7 +263,7 @@ class ExactState:
                 unclaimed[origin] = max(gone, unclaimed.get(origin, BEFORE_ALL))
         waiting, heard = self.pending.of(name, state.generation), self.pending.heard(name, state.generation)
         heard = union([heard, acknowledged])
-        self.acks.discard_acknowledged_twins(uncovered, after, heard, subscription.cursor.is_consumed)
+        self.acks.discard_acknowledged_duplicates(uncovered, after, heard, subscription.cursor.is_consumed)
         subscription.merging.start(after, uncovered, unclaimed or None)
         self.pending.put(name, state.generation, waiting, heard)
         return True

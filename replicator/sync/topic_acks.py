@@ -268,9 +268,9 @@ class TopicAcks:
         found = PositionSet()
         for origin, end in ends.items():
             found.update(self.between(origin, BEFORE_ALL, end, above=above))
-        if (twins := self._log.twins) is not None:
-            for position in list(twins.among(found)):
-                if any(other > above and other not in found for other in twins.others(position)):
+        if (duplicates := self._log.duplicates) is not None:
+            for position in list(duplicates.among(found)):
+                if any(other > above and other not in found for other in duplicates.others(position)):
                     found.discard(position)
         return found
 
@@ -294,33 +294,33 @@ class TopicAcks:
         An entry is left out if ``heard`` has another entry of its message: then somebody acknowledged the message.
         """
         found = PositionSet()
-        if (twins := self._log.twins) is None:
+        if (duplicates := self._log.duplicates) is None:
             return found
         for position in entries:
-            if position not in twins.members or self._lies_before(position, said):
+            if position not in duplicates.members or self._lies_before(position, said):
                 continue
-            others = [other for other in twins.others(position) if other not in entries]
+            others = [other for other in duplicates.others(position) if other not in entries]
             if others and all(self._lies_before(other, said) and not self._is_in(heard, other) for other in others):
                 found.add(position)
         return found
 
-    def discard_acknowledged_twins(
+    def discard_acknowledged_duplicates(
         self, positions: PositionSet, said: starts.Starts, heard: AckVector, is_consumed: Callable[[Position], bool]
     ) -> None:
         """Remove from ``positions`` entries whose message was acknowledged under another of its entries.
 
         An entry before the start is consumed without an acknowledgement, unless ``heard`` has it.
         """
-        if (twins := self._log.twins) is None:
+        if (duplicates := self._log.duplicates) is None:
             return
         acknowledged = [
             position
-            for position in twins.among(positions)
+            for position in duplicates.among(positions)
             if any(
                 other not in positions
                 and is_consumed(other)
                 and (not self._lies_before(other, said) or self._is_in(heard, other))
-                for other in twins.others(position)
+                for other in duplicates.others(position)
             )
         ]
         for position in acknowledged:

@@ -132,7 +132,7 @@ class TopicSync:
                 for stored in blocks:
                     self._handle_markers(stored, after)
         for subscription in list(topic.subscriptions.values()):
-            self._twins_came(subscription, subscription.cursor.followed)
+            self._duplicates_came(subscription, subscription.cursor.followed)
             if self._may_have_come_before_its_start(subscription):
                 self._messages_came(subscription.name)
         self._settle()
@@ -222,9 +222,9 @@ class TopicSync:
             if not self._handle_written(block):
                 for marker_block in self._markers.appended(block):
                     self._handle_markers(marker_block, BEFORE_ALL)
-        if twins := [later for block in blocks for _, later in block.twins]:
+        if duplicates := [later for block in blocks for _, later in block.duplicates]:
             for subscription in list(self._topic.subscriptions.values()):
-                self._twins_came(subscription, twins)
+                self._duplicates_came(subscription, duplicates)
         if self._state.is_loaded or any(each.replicated for each in self._topic.subscriptions.values()):
             for name in self._state.exact.waiting_for({block.header.origin for block in blocks}):
                 self._messages_came(name)
@@ -261,7 +261,7 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
-        self._twins_came(subscription, cursor.followed)
+        self._duplicates_came(subscription, cursor.followed)
         if self._may_have_come_before_its_start(subscription):
             self._messages_came(name)
         if cursor.state.unannounced:
@@ -355,10 +355,10 @@ class TopicSync:
             subscription.saved().add_done_callback(_take_exception)  # if it fails, they wait again after a restart
         self._queue.wake()
 
-    def _twins_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
+    def _duplicates_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
         """Deliver messages that came again as new entries, if only the new entries lie behind the subscription's
         start."""
-        if entries and subscription.replicated and self._state.exact.twins_came(subscription, entries):
+        if entries and subscription.replicated and self._state.exact.duplicates_came(subscription, entries):
             subscription.saved().add_done_callback(_take_exception)
 
     def _relays_any(self) -> bool:

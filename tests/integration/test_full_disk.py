@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import duplicates_support
 import pytest
-import twins_support
 from engine_support import (
     TOPIC,
     HeldClock,
@@ -384,7 +384,7 @@ def test_invariant_1_no_transaction_grows_the_file_by_more_than_the_room_that_it
 
     async def main() -> None:
         clock = HeldClock()
-        async with opened(tmp_path, settings=replace(twins_support.ON, wall_clock_ms=clock)) as engine:
+        async with opened(tmp_path, settings=replace(duplicates_support.ON, wall_clock_ms=clock)) as engine:
             take, what = engine.writer.disk_room.take, ["topics"]
 
             def taking(used: int, need: int, *, appends: bool) -> str | None:
@@ -397,11 +397,11 @@ def test_invariant_1_no_transaction_grows_the_file_by_more_than_the_room_that_it
             with engine.store.env.begin():
                 for size in (10, 4_000, 30_000):
                     what[0] = f"{size} bytes to each of many topics"
-                    entries = [twins_support.numbered(size), message(b"x" * size)]
+                    entries = [duplicates_support.numbered(size), message(b"x" * size)]
                     await one_group(engine, clock, *(topic.publish(entries) for topic in topics))
                 what[0] = "one by one"
                 for number in range(1_200):
-                    entry = twins_support.numbered(number, producer=f"p{number % 50}")
+                    entry = duplicates_support.numbered(number, producer=f"p{number % 50}")
                     await trimmed.publish([entry, message(b"x" * 1_000)])
                 what[0] = "cursors"
                 made = (each.subscriptions.create("sub", BEFORE_ALL, replicated=False) for each in topics)

@@ -11,10 +11,10 @@ import pulsar
 import pytest
 from admin_support import administered
 from asynchronous import asynchronous
+from duplicates_support import ON, numbered
 from engine_support import batch, make_block, marker, message
 from gateway_support import ServedEngine, served_engine
 from histories_support import STEPS, History, reading
-from twins_support import ON, numbered
 
 from replicator.client import MessageId
 from replicator.client.message import ChunkMessageId
@@ -31,7 +31,7 @@ STEPS_OF_A_HISTORY = 10
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
-    """A cluster that deduplicates, so that it can have twins."""
+    """A cluster that deduplicates, so that it can have duplicates."""
     with served_engine(tmp_path_factory.mktemp("gateway") / "data", ON) as served:
         yield served
 
@@ -205,8 +205,8 @@ async def test_admin_paths_name_messages_that_clients_get(tmp_path: Path) -> Non
         assert (await ask("lastMessageId"))["entryId"] == -1
         await topic.writing.marker(marker())
         (first,) = await topic.publish([numbered(0)])
-        twin = make_block(Position(1, 0), [numbered(0)], origin="eu-west")
-        await topic.writing.copy([CopiedBlock(BEFORE_ALL, twin)])
+        duplicate = make_block(Position(1, 0), [numbered(0)], origin="eu-west")
+        await topic.writing.copy([CopiedBlock(BEFORE_ALL, duplicate)])
         await topic.writing.marker(marker())
         assert (await ask("lastMessageId"))["entryId"] == first.entry
         assert (await ask("messageid/0"))["entryId"] == first.entry, "not the marker before it"

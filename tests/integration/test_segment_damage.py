@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duplicates_support
 import pytest
-import twins_support
 from engine_support import logged, message, opened, subscribed
 from segment_support import SMALL, check_places, segments_of, small_segments
 
@@ -185,10 +185,10 @@ def test_a_damaged_block_is_not_moved_and_keeps_its_segment_and_others_of_it_are
 
 def test_a_sequence_id_that_a_flipped_bit_made_does_not_make_a_new_message_a_duplicate(tmp_path: Path) -> None:
     async def main() -> None:
-        settings = replace(twins_support.ON, segments=SMALL)
+        settings = replace(duplicates_support.ON, segments=SMALL)
         async with opened(tmp_path / "a", "us-east", settings) as a, opened(tmp_path / "b", "eu-west", settings) as b:
-            await (await a.topic("orders")).publish([twins_support.numbered(number) for number in (5, 8)])
-            await twins_support.copy(await a.topic("orders"), await b.topic("orders"))
+            await (await a.topic("orders")).publish([duplicates_support.numbered(number) for number in (5, 8)])
+            await duplicates_support.copy(await a.topic("orders"), await b.topic("orders"))
         place = segments_of(tmp_path / "b") / segment_name(1)
         content = place.read_bytes()
         five, seven = b"\x0a\x01p\x10\x05", b"\x0a\x01p\x10\x07"  # the producer's name and the id, as protobuf has them
@@ -197,7 +197,7 @@ def test_a_sequence_id_that_a_flipped_bit_made_does_not_make_a_new_message_a_dup
         async with opened(tmp_path / "b", "eu-west", settings) as b:
             topic = await b.topic("orders")
             with pytest.raises(BlockCorrupt, match=f"topic {topic.topic_id} at .* is wrong"):
-                await topic.publish([twins_support.numbered(7)])
-            await topic.publish([twins_support.numbered(9)])
+                await topic.publish([duplicates_support.numbered(7)])
+            await topic.publish([duplicates_support.numbered(9)])
 
     asyncio.run(main())

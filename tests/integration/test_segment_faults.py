@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duplicates_support
 import pytest
-import twins_support
 from engine_support import HeldClock, eventually, logged, message, one_group, opened
 from segment_support import (
     AS_USUAL,
@@ -160,15 +160,15 @@ def test_a_publish_that_deduplication_cannot_decide_is_refused_and_other_topics_
     """A copy may lie in the block that cannot be read: whether it is there already is not known."""
 
     async def main() -> None:
-        settings = replace(twins_support.ON, segments=SMALL)
-        sent = [twins_support.numbered(number) for number in (5, 6)]
+        settings = replace(duplicates_support.ON, segments=SMALL)
+        sent = [duplicates_support.numbered(number) for number in (5, 6)]
         async with opened(tmp_path / "a", "us-east", settings) as a, opened(tmp_path / "b", "eu-west", settings) as b:
             await (await a.topic("orders")).publish(sent)
-            await twins_support.copy(await a.topic("orders"), await b.topic("orders"))
+            await duplicates_support.copy(await a.topic("orders"), await b.topic("orders"))
         async with opened(tmp_path / "b", "eu-west", settings) as b:
             orders, others = await b.topic("orders"), await b.topic("others")
             disk.faults["preadv"] = failing(errno.EIO)
-            more = [twins_support.numbered(number, producer="q") for number in (1, 2)]
+            more = [duplicates_support.numbered(number, producer="q") for number in (1, 2)]
             results = await asyncio.gather(
                 orders.publish([more[0], *sent]), others.publish([message(b"x")]), return_exceptions=True
             )

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duplicates_support import ON, numbered
 from engine_support import Inbox, eventually, message, opened, subscribed
 from sync_support import Cluster, clusters, payload, quiet
 from test_sync import FAST, TOPIC, Node, RecordingIndex
 from test_sync_faults import backlog
 from test_sync_restored import Cluster as Restarted
 from test_sync_restored import carry, carry_until
-from twins_support import ON, numbered
 
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, TopicPolicies
@@ -416,7 +416,7 @@ def test_a_message_that_came_by_two_ways_is_delivered_everywhere_if_it_lies_afte
             await made(here, InitialPosition.LATEST)
             async with joined(nodes):
                 await eventually(lambda: all(node.subscription() is not None for node in nodes), "the subscription")
-                await eventually(lambda: all(node.topic().log.has_twins for node in nodes), "twins")
+                await eventually(lambda: all(node.topic().log.has_duplicates for node in nodes), "duplicates")
                 await left(nodes, 10)
                 consumer, inbox = await made(nodes[2], InitialPosition.LATEST)
                 await inbox.holds(5)
@@ -439,7 +439,7 @@ def test_a_start_takes_nothing_away_of_what_lies_after_it_by_another_way(tmp_pat
             await arrived.holds(5)
             await there.acknowledge([Ack(position) for position in arrived.positions[:2]])
             async with joined(nodes, ("us", "eu")):
-                await eventually(lambda: eu.topic().log.has_twins, "twins in eu")
+                await eventually(lambda: eu.topic().log.has_duplicates, "duplicates in eu")
                 await quiet(us, eu)
                 assert backlog(eu) == 6
                 async with joined(nodes, ("eu", "us")):

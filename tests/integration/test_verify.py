@@ -186,8 +186,8 @@ def test_two_entries_that_changed_places_are_reordered_once(clusters: Clusters) 
 
 def test_other_content_under_the_same_identity_is_corrupted(clusters: Clusters) -> None:
     """Each block's checksum is right: what differs is what the clusters believe was published."""
-    twin = ScriptedTopic("eu-west", next=Position(3, 5))
-    changed = twin.publish(single_entry(b"f0"), single_entry(b"F1"))
+    other = ScriptedTopic("eu-west", next=Position(3, 5))
+    changed = other.publish(single_entry(b"f0"), single_entry(b"F1"))
     clusters.us.blocks[3] = (Position(3, 8), 2, changed)
     report = clusters.verify(None)
     assert faults(report) == {"corrupted": 1}

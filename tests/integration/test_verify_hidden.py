@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from duplicates_support import ON, copy, numbered, numbered_batch
 from engine_support import opened
-from twins_support import ON, copy, numbered, numbered_batch
 
 from replicator.api import verifying
 from replicator.api.app import make_app
@@ -60,15 +60,15 @@ def test_a_worker_that_restarts_while_hidden_messages_are_compared_is_asked_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Contents, "alike", lambda *_: True)
-    hidden_twins, refused = VerifyPlane.hidden_twins, [True]
+    hidden_duplicates, refused = VerifyPlane.hidden_duplicates, [True]
 
     def away_once(self: VerifyPlane, topic: str, upto: Position) -> Any:
         if refused:
             refused.pop()
             raise PeerUnavailable(f"worker at {self.url}: it restarts")
-        return hidden_twins(self, topic, upto)
+        return hidden_duplicates(self, topic, upto)
 
-    monkeypatch.setattr(VerifyPlane, "hidden_twins", away_once)
+    monkeypatch.setattr(VerifyPlane, "hidden_duplicates", away_once)
 
     async def main() -> None:
         async with opened(tmp_path / "a", "us-east", ON) as east, opened(tmp_path / "b", "eu-west", ON) as west:
@@ -93,7 +93,7 @@ def test_messages_that_are_hidden_and_differ_are_faults_and_others_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compared: bool, page: int
 ) -> None:
     """Where ``compared`` is false, the clusters hide by ids alone, as an earlier version did."""
-    monkeypatch.setattr(verifying, "TWINS_MAX", page)
+    monkeypatch.setattr(verifying, "DUPLICATES_MAX", page)
     if not compared:
         monkeypatch.setattr(Contents, "alike", lambda *_: True)
 

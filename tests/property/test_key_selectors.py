@@ -179,15 +179,15 @@ def test_owners_on_the_ring_depend_on_who_is_connected_only(history: list[Join],
     lived = Follower(ConsistentHashSelector())
     for step in history:
         lived.apply(step)
-    twins = {1_000 + number: name for number, name in enumerate(newcomers)}
-    for consumer_id, name in twins.items():
+    namesakes = {1_000 + number: name for number, name in enumerate(newcomers)}
+    for consumer_id, name in namesakes.items():
         lived.selector.add(consumer_id, name, AUTO)
     fresh = ConsistentHashSelector()
-    for consumer_id, name in sorted((lived.names | twins).items(), reverse=True):
+    for consumer_id, name in sorted((lived.names | namesakes).items(), reverse=True):
         fresh.add(consumer_id, name, AUTO)
     assert owners(fresh) == owners(lived.selector)
     assert {key: sorted(value) for key, value in fresh.ranges().items()} == lived.selector.ranges()
-    for consumer_id in twins:
+    for consumer_id in namesakes:
         lived.selector.remove(consumer_id)
     again = ConsistentHashSelector()
     for consumer_id, name in lived.names.items():

@@ -13,12 +13,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from duplicates_support import ON
 from engine_support import opened
 from examples import examples
 from histories_support import STEPS, History, Id, reading
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins_support import ON
 
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.gateway.consuming import last_message_answer

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from duplicates_support import numbered
 from engine_support import make_block, marker, opened, subscribed
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lmdb_pages import LmdbFile
 from segment_support import SMALL
-from twins_support import numbered
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import StoreUnusable
@@ -58,7 +58,18 @@ NAMED: Final = (
 STEPS: Final = st.lists(
     st.sampled_from(
         [
-            *("publish", "publish", "copy", "copy", "twin", "in-part", "left-out", "note", "marker", "local-marker"),
+            *(
+                "publish",
+                "publish",
+                "copy",
+                "copy",
+                "duplicate",
+                "in-part",
+                "left-out",
+                "note",
+                "marker",
+                "local-marker",
+            ),
             *("reopen", "trim", "consume"),
         ]
     ),
@@ -104,7 +115,7 @@ class Life:
             second = None if first is None else topic.log.next_message(first)
             if second is not None:  # beyond the mark-delete position, so that the cursor has a row of it
                 await topic.subscriptions["sub"].acknowledge([Ack(second)])
-        elif step == "twin":
+        elif step == "duplicate":
             again = self._message()
             await topic.publish([again])
             await self._copy(topic, [again])

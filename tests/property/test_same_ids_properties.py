@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from duplicates_support import ON, batch_of, chunks_of, copy, numbered
 from engine_support import all_sent, subscribed
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins_support import ON, batch_of, chunks_of, copy, numbered
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
@@ -110,7 +110,9 @@ class World:
             if not self.cut:
                 assert max(messages.values(), default=0) <= 1, "a message is delivered twice"
             stored = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
-            assert len(stored) - len(inbox.deliveries) == (len(topic.log.twins.hidden) if topic.log.twins else 0)
+            assert len(stored) - len(inbox.deliveries) == (
+                len(topic.log.duplicates.hidden) if topic.log.duplicates else 0
+            )
 
 
 def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Content]]:

@@ -1,4 +1,4 @@
-"""Walks through a log end, whatever was appended, marked, found to be a twin, compacted and trimmed.
+"""Walks through a log end, whatever was appended, marked, found to be a duplicate, compacted and trimmed.
 
 Each walk is compared with what looking at every position finds. It has a limit of steps: one without an end fails.
 """
@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from compaction_support import keyed
+from duplicates_support import ON, copy, numbered
 from engine_support import TOPIC, marker, opened
 from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from step_limit import at_most_steps
-from twins_support import ON, copy, numbered
 
 from replicator.api.admin.peeking import _nth
 from replicator.engine.engine import Engine
@@ -49,7 +49,7 @@ shape_steps = st.lists(
         st.tuples(st.sampled_from(["messages", "markers"]), st.integers(1, 4)),
         st.tuples(st.just("ledger"), st.integers(0, 3)),
         st.tuples(st.sampled_from(["trim", "ack", "ack through", "seek", "compact"]), numbers),
-        st.tuples(st.just("twin"), st.integers(0, 30)),
+        st.tuples(st.just("duplicate"), st.integers(0, 30)),
     ),
     max_size=25,
 )
@@ -86,8 +86,8 @@ class Shape:
             self.append(number, marker=step == "markers")
         elif step == "trim" and len(self.here) > 1:
             self.trim(self.here[number % (len(self.here) - 1)])
-        elif step == "twin" and len(self.messages) > 1:
-            self.twin(self.messages[number % (len(self.messages) - 1)])
+        elif step == "duplicate" and len(self.messages) > 1:
+            self.duplicate(self.messages[number % (len(self.messages) - 1)])
         elif step == "ack" and self.messages:
             self.consume([position := self.messages[number % len(self.messages)]])
             self.cursor.acknowledge(position, None, 1)
@@ -121,20 +121,20 @@ class Shape:
         self.chains = [chain for chain in ([e for e in chain if e > upto] for chain in self.chains) if len(chain) > 1]
         self.cursor.advance()
 
-    def twin(self, earlier: Position) -> None:
+    def duplicate(self, earlier: Position) -> None:
         """The message at ``earlier`` is also that of the next one that is not in a chain."""
         chain = next((chain for chain in self.chains if earlier in chain), [earlier])
         free = [e for e in self.messages if e > chain[-1] and not any(e in other for other in self.chains)]
         if not free:
             return
-        pairs = self.index.link_twins([(chain[-1], free[0])])
+        pairs = self.index.link_duplicates([(chain[-1], free[0])])
         if chain not in self.chains:
             self.chains.append(chain)
         chain.append(free[0])
         if self.consumed & set(chain):
             self.consumed |= set(chain)
             self.cursor.acknowledge(chain[-1], None, 1)
-        self.cursor.join_twins(pairs)
+        self.cursor.join_duplicates(pairs)
 
     def consume(self, positions: Sequence[Position]) -> None:
         self.consumed |= set(positions)
@@ -205,7 +205,7 @@ def walked_back(log: LogIndex) -> list[Position]:
 log_steps = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.lists(st.sampled_from("abc"), min_size=1, max_size=3)),
-        st.tuples(st.sampled_from(["marker", "trim", "compact", "restart", "consume all", "twins"]), st.none()),
+        st.tuples(st.sampled_from(["marker", "trim", "compact", "restart", "consume all", "duplicates"]), st.none()),
         st.tuples(st.just("consume"), numbers),
     ),
     max_size=14,
@@ -250,7 +250,7 @@ async def do(engine: Engine, other: Engine, topic: Topic, step: str, argument: A
         await topic.publish([keyed(key, b"x") for key in argument])
     elif step == "marker":
         await topic.writing.marker(marker())
-    elif step == "twins":  # one message reaches both clusters, and each copy comes here
+    elif step == "duplicates":  # one message reaches both clusters, and each copy comes here
         there = await other.topic(TOPIC)
         await topic.publish([numbered(number)])
         await there.publish([numbered(number)])
@@ -269,7 +269,7 @@ async def do(engine: Engine, other: Engine, topic: Topic, step: str, argument: A
 async def check_log(engine: Engine, topic: Topic) -> None:
     log = topic.log
     entries = topic.reading.entries(BEFORE_ALL, None, 10**6, 10**9)
-    hidden = PositionSet() if log.twins is None else log.twins.hidden
+    hidden = PositionSet() if log.duplicates is None else log.duplicates.hidden
     messages = [each.position for each in entries if not each.marker]
     shown = [each for each in messages if each not in hidden]
     with at_most_steps(WALK_LINES_MAX):

@@ -266,7 +266,9 @@ class Compaction:
         """The next messages of the log, and how far they reach. On a thread, so not through the loop's cache."""
         blocks, reached = self._store.read_blocks(self._topic.topic_id, after, end, bytes_max=STEP_BYTES)
         found: list[LoggedEntry] = []
-        twins = self._topic.log.twins  # a message lies where its first entry does: newer ones of its key may follow it
+        duplicates = (
+            self._topic.log.duplicates
+        )  # a message lies where its first entry does: newer ones of its key may follow it
         for stored in blocks:
             header = stored.header
             if header.kind is not BlockKind.MESSAGES:
@@ -274,7 +276,7 @@ class Compaction:
             view = BlockView(stored.block, header)
             for index, (entry, size) in enumerate(zip(view.entries(), view.batch_sizes.tolist(), strict=True)):
                 position = Position(stored.position.ledger, stored.position.entry + index)
-                if after < position <= end and (twins is None or position not in twins.hidden):
+                if after < position <= end and (duplicates is None or position not in duplicates.hidden):
                     origin_position = Position(header.origin_first.ledger, header.origin_first.entry + index)
                     found.append(LoggedEntry(position, size, False, entry, header.origin, origin_position))
         return found, reached if blocks else end

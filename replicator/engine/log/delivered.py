@@ -3,8 +3,8 @@
 Invariant: a client that reads on receives the message whose position it got as the last one. Readers and table views
 read until they have that message. They would wait for ever for a message that never comes.
 
-1. :func:`last_position` skips whole entries: markers, and hidden twins. For consumers of the compacted view it uses the
-   view as far as the view reaches, even where the log is trimmed.
+1. :func:`last_position` skips whole entries: markers, and hidden duplicates. For consumers of the compacted view it
+   uses the view as far as the view reaches, even where the log is trimmed.
 2. :func:`last_delivered` looks into the entry. It skips the chunks of a message whose last chunk has not come. Of a
    batch it takes the last message that is present: compaction, or the SQL of a link, may have removed later ones.
 3. The mark-delete position is lowered to a message in the same way. A position above the last message would look as if
@@ -72,7 +72,7 @@ def last_position(log: LogIndex, *, compacted: bool, upto: Position | None = Non
     if not compacted or last > horizon:
         return last
     last = log.view.clamp(horizon if upto is None else min(upto, horizon))
-    while log.twins is not None and last in log.twins.hidden:
+    while log.duplicates is not None and last in log.duplicates.hidden:
         last = log.view.clamp(_place_before(last))
     return last
 

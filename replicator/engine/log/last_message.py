@@ -1,11 +1,13 @@
 """The search for the last message of a log that consumers receive. Pure.
 
-Markers are no messages (invariant 7). Consumers receive only the earliest of twins, so the later ones do not count.
+Markers are no messages (invariant 7). Consumers receive only the earliest of duplicates, so the later ones do not
+count.
 
 A topic that is read but not written to gets only markers of its subscriptions, up to tens of thousands an hour. So
 the search halves ranges, and does not walk back entry by entry:
 
-1. It goes through the ledgers from the newest one, and skips by counting each ledger that has only markers and twins.
+1. It goes through the ledgers from the newest one, and skips by counting each ledger that has only markers and
+   duplicates.
 2. In the first ledger with a message, it halves the range to find the highest entry that is a message.
 """
 
@@ -43,6 +45,6 @@ def _last_message_of_ledger(log: LogIndex, ledger: int, first: int, last: int) -
 
 def _only_markers(log: LogIndex, after: Position, upto: Position) -> bool:
     passed = log.markers.count_between(after, upto)
-    if log.twins is not None:
-        passed += log.twins.hidden.count_between(after, upto)
+    if log.duplicates is not None:
+        passed += log.duplicates.hidden.count_between(after, upto)
     return log.entries_between(after, upto) == passed

@@ -20,9 +20,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from replicator.engine.log.duplicates import DuplicateEntries
 from replicator.engine.log.ledger_ends import note_end
 from replicator.engine.log.parts import PartlyHere
-from replicator.engine.log.twins import TwinLinks
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -50,13 +50,13 @@ class LogIndex:
         "_first",
         "_last",
         "_ledgers",
+        "duplicates",
         "markers",
         "messages",
         "parts",
         "terminated",
         "trimmed",
         "trimmed_ends",
-        "twins",
         "view",
     )
 
@@ -71,7 +71,7 @@ class LogIndex:
         self.markers = PositionSet()
         self.messages = 0
         """Messages ever appended, those that are trimmed among them."""
-        self.twins: TwinLinks | None = None
+        self.duplicates: DuplicateEntries | None = None
         """The entries that are one message; None in a log that has none."""
         self.parts: PartlyHere | None = None
         """The batches of which a link left out a part; None in a log that has none."""
@@ -129,34 +129,36 @@ class LogIndex:
         for column in (self._ledgers, self._first, self._last):
             del column[: at + whole]
         self.markers.discard_through(upto)
-        if self.twins is not None:
-            self.twins.trim(upto)
+        if self.duplicates is not None:
+            self.duplicates.trim(upto)
         self.trimmed = upto
 
     # Messages that came by two ways.
 
     @property
-    def has_twins(self) -> bool:
-        """Return whether any message is in the log twice, because it came by two ways. See :class:`TwinLinks`."""
-        return bool(self.twins)
+    def has_duplicates(self) -> bool:
+        """Return whether any message is in the log twice, because it came by two ways."""
+        return bool(self.duplicates)
 
-    def link_twins(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
-        """Link pairs of twins, the earlier entry first. Return the pairs whose earlier entry is not trimmed."""
+    def link_duplicates(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
+        """Link pairs of duplicates, the earlier entry first. Return the pairs whose earlier entry is not trimmed."""
         pairs = [pair for pair in found if pair[0] > self.trimmed]  # else the later one is all that is left of it
-        if pairs and self.twins is None:
-            self.twins = TwinLinks()
+        if pairs and self.duplicates is None:
+            self.duplicates = DuplicateEntries()
         for earlier, later in pairs:
-            assert self.twins is not None
-            self.twins.link(earlier, later)
+            assert self.duplicates is not None
+            self.duplicates.link(earlier, later)
         return pairs
 
-    def twin_of(self, position: Position) -> Position | None:
-        """Return another entry with the message at ``position``: the twin before it, else the one after it, or None."""
-        return None if self.twins is None else self.twins.twin_of(position)
+    def duplicate_of(self, position: Position) -> Position | None:
+        """Return another entry with the message at ``position``: the duplicate before it, else the one after it, or
+        None."""
+        return None if self.duplicates is None else self.duplicates.duplicate_of(position)
 
-    def with_twins(self, positions: PositionSet) -> PositionSet:
-        """Return ``positions`` and all their twins. The result may be ``positions`` itself, so do not change it."""
-        return positions if self.twins is None else self.twins.with_twins(positions)
+    def with_duplicates(self, positions: PositionSet) -> PositionSet:
+        """Return ``positions`` and all their duplicates. The result may be ``positions`` itself, so do not change
+        it."""
+        return positions if self.duplicates is None else self.duplicates.with_duplicates(positions)
 
     # Where things are.
 
@@ -224,16 +226,16 @@ class LogIndex:
             yield self._ledgers[at], self._first[at], self._last[at]
 
     def is_delivered(self, position: Position) -> bool:
-        """Return whether consumers receive the entry at ``position``: it is neither a marker nor a hidden twin."""
-        return position not in self.markers and (self.twins is None or position not in self.twins.hidden)
+        """Return whether consumers receive the entry at ``position``: it is neither a marker nor a hidden duplicate."""
+        return position not in self.markers and (self.duplicates is None or position not in self.duplicates.hidden)
 
     def next_message(self, position: Position) -> Position | None:
         """Return the position of the first message above ``position`` that consumers receive, or None if there is
         none.
 
-        Runs of markers and of hidden twins are skipped as a whole.
+        Runs of markers and of hidden duplicates are skipped as a whole.
         """
-        hidden = None if self.twins is None else self.twins.hidden
+        hidden = None if self.duplicates is None else self.duplicates.hidden
         while (candidate := self.next_after(position)) is not None:
             if candidate in self.markers:
                 position = self.markers.run_end(candidate)

@@ -13,9 +13,9 @@ from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.deduplication import Numbered, SequenceTable
+from replicator.engine.producing.duplicate_chains import Pair
 from replicator.engine.producing.publish_order import Turn
 from replicator.engine.producing.sequence_index import SequenceIndex
-from replicator.engine.producing.twin_chains import Pair
 from replicator.running.short_tasks import Receiver
 from snapshots.position import BEFORE_ALL, Position
 
@@ -32,7 +32,7 @@ class AppendedBlock(NamedTuple):
     """Size of the block, wherever its body lies."""
     hole: bool = False
     """Whether the link that brought it may have left something out before it."""
-    twins: Sequence[Pair] = ()
+    duplicates: Sequence[Pair] = ()
     """Its entries that were here by another way, each after the entry that has the same message."""
     partly: tuple[int, ...] = ()
     """The indexes of its entries of which only a part is here."""

@@ -5,7 +5,7 @@
 2. Each row of a topic belongs to a topic of the catalog, or to one that is being deleted. Each topic belongs to a
    namespace with a row.
 3. The counters of ids are at or above every id that was used (invariant 10).
-4. Rows of sequence ids, of twins and of cursors refer to each other.
+4. Rows of sequence ids, of duplicates and of cursors refer to each other.
 
 Only the first rule finds the loss of a row that no other row refers to, such as a permission.
 """
@@ -39,7 +39,7 @@ def check_tables(store: Store) -> list[WrongRow]:
     At most :data:`FOUND_MAX` rows are returned. Nobody may write into the store meanwhile.
     """
     found: list[WrongRow] = []
-    for check in (_row_counts, _topics, _counters, _sequences, _twins, _cursors):
+    for check in (_row_counts, _topics, _counters, _sequences, _duplicates, _cursors):
         try:
             for wrong in check(store):
                 found.append(wrong)
@@ -143,10 +143,10 @@ def _sequences(store: Store) -> Iterator[WrongRow]:
                 yield WrongRow(names[topic_id], reason, ("numbered_blocks", of, stored + lists))
 
 
-def _twins(store: Store) -> Iterator[WrongRow]:
-    names, twins = _names(store), store.tables["twins"]
+def _duplicates(store: Store) -> Iterator[WrongRow]:
+    names, duplicates = _names(store), store.tables["twins"]
     with store.env.begin() as txn:
-        for key, value in txn.cursor(db=twins):
+        for key, value in txn.cursor(db=duplicates):
             topic_id, ledger, entry = BLOCK_KEY.unpack(key)
             for other, at in (
                 (decode_place(value[:_PLACE_BYTES]), _PLACE_BYTES),
@@ -154,7 +154,7 @@ def _twins(store: Store) -> Iterator[WrongRow]:
             ):
                 if other == BEFORE_ALL or topic_id not in names:
                     continue
-                stored = txn.get(BLOCK_KEY.pack(topic_id, *other), db=twins)
+                stored = txn.get(BLOCK_KEY.pack(topic_id, *other), db=duplicates)
                 if stored is None or decode_place(stored[at : at + _PLACE_BYTES]) != Position(ledger, entry):
                     both = f"the entries at {other} and {ledger}:{entry} are one message"
                     yield WrongRow(names[topic_id], f"{both}, and the row that says so at {other} is gone")

@@ -6,7 +6,7 @@ the worker notes:
 
 1. messages that have a sequence id of a message from another cluster, but other content;
 2. names under which a producer is connected here, while another cluster stores messages under that name;
-3. entries that an earlier version hid as duplicates although their content differs (:mod:`.twin_check`).
+3. entries that an earlier version hid as duplicates although their content differs (:mod:`.duplicate_check`).
 """
 
 from __future__ import annotations

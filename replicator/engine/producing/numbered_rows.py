@@ -15,7 +15,7 @@ import lmdb
 
 from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY
 from replicator.engine.producing.deduplication import NONE_YET, Numbered
-from replicator.engine.producing.twin_chains import trim_twins
+from replicator.engine.producing.duplicate_chains import trim_duplicates
 from snapshots.position import Position
 
 ROWS_LOOKED_AT_MAX: Final = 8
@@ -38,7 +38,7 @@ def trim_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, fir
     for digest, lowest in _BLOCK_ITEM.iter_unpack(stored):
         txn.delete(_row_key(topic_id, digest, lowest, first), db=tables["numbered"])
         rows += 1
-    return rows + trim_twins(txn, tables, topic_id, first, last)
+    return rows + trim_duplicates(txn, tables, topic_id, first, last)
 
 
 class NumberedRows:

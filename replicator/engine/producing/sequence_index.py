@@ -3,9 +3,9 @@
 Invariants (DESIGN §3, §4.6): 1 and 5. A message counts as a duplicate only if the log has an entry with the same
 sequence ids of the same producer and the same content (:mod:`.contents`). The highest sequence id is not enough: a
 producer may send 6 to cluster A, lose the connection, and send 7 to cluster B. If its 6 comes to B later, it is new
-there. Equal ids are not enough either: a producer that moves to B may send a different 6 there. Twins that are found
-are written in the transaction of the entry. If no such entry is found (any more), the message is taken for a new one:
-delivering it twice is better than never.
+there. Equal ids are not enough either: a producer that moves to B may send a different 6 there. Duplicates that are
+found are written in the transaction of the entry. If no such entry is found (any more), the message is taken for a new
+one: delivering it twice is better than never.
 
 Only topics with deduplication have rows. Rows exist for messages, never for markers. The rows are few: one for each
 producer of a block, however many entries it has.
@@ -18,7 +18,7 @@ numbered        topic id | digest of origin and producer       highest id u64
 numbered_blocks topic id | ledger | first entry                (digest | lowest id) of each row of that block
 numbering       topic id                                       epoch u32 | on u8
 copied_sequences                                               as sequences, of what came from other clusters
-twins           topic id | ledger | entry                      earlier twin, later twin, each ledger u64
+twins           topic id | ledger | entry                      earlier duplicate, later duplicate, each ledger u64
                                                                | entry + 1 u64, 0 for none; origin
 =============== ============================================== ==================================================
 
@@ -27,10 +27,10 @@ twins           topic id | ledger | entry                      earlier twin, lat
 2. To find an entry of origin A that came by another way, look up the producer's rows at each other origin, the newest
    few whose range contains the entry's first id. Read and compare the entries of their blocks. Usually a producer's ids
    only grow and come by one way. Then the highest id in memory decides, and nothing is looked up.
-3. Chunks are compared, all together, when the last chunk of their message comes, and become twins together. Consumers
-   build a message from the chunks of one sender. If a first chunk were hidden and its last chunk were not, the message
-   would be lost.
-4. Two entries of one origin are never twins: the origin's own deduplication stored both, so they differ.
+3. Chunks are compared, all together, when the last chunk of their message comes, and become duplicates together.
+   Consumers build a message from the chunks of one sender. If a first chunk were hidden and its last chunk were not,
+   the message would be lost.
+4. Two entries of one origin are never duplicates: the origin's own deduplication stored both, so they differ.
 5. While deduplication is off, producers may use ids again. So the epoch, which counts how often it was turned on, is
    part of the digest, and rows from before are not found any more.
 6. Rows are deleted with their blocks when the log is trimmed. A producer can ask for its highest id for longer:
@@ -48,9 +48,9 @@ from replicator.engine.log.block import BlockView, Buffer
 from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.producing.contents import equal_messages
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered
+from replicator.engine.producing.duplicate_chains import DuplicateChains, Pair
 from replicator.engine.producing.numbered_blocks import Comparing, Identity, NumberedBlocks, Parsed, Place
 from replicator.engine.producing.numbered_rows import ROWS_LOOKED_AT_MAX, NumberedRows
-from replicator.engine.producing.twin_chains import Pair, TwinChains
 from snapshots.position import Position
 
 CHUNKS_COMPARED_MAX: Final = 16
@@ -77,11 +77,11 @@ class SequenceIndex:
         self._topic_id = topic_id
         self._own = cluster
         self.rows = NumberedRows(txn, tables, topic_id)
-        """Which blocks have which ids of a producer: written for each block, and asked for twins."""
+        """Which blocks have which ids of a producer: written for each block, and asked for duplicates."""
         self._blocks = NumberedBlocks(topic_id, body)
-        self._chains = TwinChains(txn, tables, topic_id)
+        self._chains = DuplicateChains(txn, tables, topic_id)
 
-    def twins_of_block(
+    def duplicates_of_block(
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
@@ -91,7 +91,7 @@ class SequenceIndex:
         origins: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """Find and write the twins of a copied block, which is about to be committed at ``first``. Return their
+        """Find and write the duplicates of a copied block, which is about to be committed at ``first``. Return their
         pairs.
 
         ``numbered`` are the ids of the block's entries. ``origins`` are all origins of which the topic has messages.
@@ -110,7 +110,7 @@ class SequenceIndex:
                 continue
             if sent.chunks:
                 if sent.chunk == sent.chunks - 1:
-                    pairs += self._chunk_twins(txn, tables, new, first, numbered, index, others, comparing)
+                    pairs += self._chunk_duplicates(txn, tables, new, first, numbered, index, others, comparing)
                 continue
             local = Position(first.ledger, first.entry + index)
             identity = Identity(sent, int(new.batch_sizes[index]))
@@ -271,7 +271,7 @@ class SequenceIndex:
                     found.setdefault(here.uuid, {}).setdefault(here.chunk, Place(block, index))
         return found
 
-    def _chunk_twins(
+    def _chunk_duplicates(
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
@@ -282,7 +282,7 @@ class SequenceIndex:
         others: Iterable[str],
         comparing: Comparing,
     ) -> list[Pair]:
-        """Return the pairs of twins between the chunks of a copied message and equal chunks from another origin.
+        """Return the pairs of duplicates between the chunks of a copied message and equal chunks from another origin.
 
         The last chunk of the message is entry ``last`` of the copied block ``new``. Earlier chunks are in the same
         block, or in blocks copied before. The result is empty unless another origin has an equal chunk for every

@@ -94,10 +94,10 @@ class BatchAcks(MutableMapping[Position, BitMap]):
 
     def copy(self) -> BatchAcks:
         """Return an independent copy. Bitmaps stay serialized."""
-        twin = BatchAcks()
-        twin._chunks = {chunk_id: dict(chunk) for chunk_id, chunk in self._chunks.items()}
-        twin._order, twin._count = list(self._order), self._count
-        return twin
+        copied = BatchAcks()
+        copied._chunks = {chunk_id: dict(chunk) for chunk_id, chunk in self._chunks.items()}
+        copied._order, copied._count = list(self._order), self._count
+        return copied
 
     def discard_through(self, position: Position) -> None:
         """Forget every batch at or below ``position``."""

@@ -8,7 +8,7 @@ The state is a mark-delete position (MDP: all up to it is consumed), the positio
 it, and for batches in which some messages are acknowledged the bitmap of their indexes. Each change takes three steps:
 
 1. The state changes, and notes what must be saved and announced (:mod:`.cursor_state`).
-2. Twins of the changed entries change as well (:mod:`.twins`).
+2. Duplicates of the changed entries change as well (:mod:`.duplicates`).
 3. The MDP goes as far as it can (:mod:`.mark_delete`). When the topic is compacted anew, or trimmed, this step is done
    by itself, with :meth:`Cursor.advance`.
 
@@ -31,8 +31,8 @@ from pyroaring import BitMap
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.cursor_state import CursorState
+from replicator.engine.subscriptions.duplicates import consume_others, share_batch
 from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
-from replicator.engine.subscriptions.twins import consume_others, share_batch
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -46,7 +46,7 @@ class Cursor:
         self._log = log
         self._state = state
         self._followed: dict[Position, None] = {}
-        self._follow_all_twins()
+        self._follow_all_duplicates()
         self.advance()
         self._uncovered: PositionSet | None = None
         """Entries that became unconsumed because the start moved back, and that no consumer has received since."""
@@ -76,14 +76,14 @@ class Cursor:
         return state.read_compacted and self._log.view.lacks(position)
 
     def passes_over(self, position: Position) -> bool:
-        """Return whether no message of the entry is to be delivered: it is consumed, or it is a hidden twin."""
-        twins = self._log.twins
-        return (twins is not None and position in twins.hidden) or self.is_consumed(position)
+        """Return whether no message of the entry is to be delivered: it is consumed, or it is a hidden duplicate."""
+        duplicates = self._log.duplicates
+        return (duplicates is not None and position in duplicates.hidden) or self.is_consumed(position)
 
     def is_untouched_from(self, position: Position) -> bool:
         """Return whether all messages from ``position`` on are to be delivered. False may mean: look closer."""
         state, log = self._state, self._log
-        if log.twins is not None or log.parts is not None or state.batch_acks or state.read_compacted:
+        if log.duplicates is not None or log.parts is not None or state.batch_acks or state.read_compacted:
             return False
         last = state.individually_deleted.last()
         return position > state.mark_delete and (last is None or last < position)
@@ -148,8 +148,8 @@ class Cursor:
         elif self.acknowledge_next(position):
             return True
         self._state.consume(position)
-        if self._log.twins is not None:
-            self._follow_twins((position,))
+        if self._log.duplicates is not None:
+            self._follow_duplicates((position,))
         self.advance()
         return True
 
@@ -167,7 +167,7 @@ class Cursor:
             or state.individually_deleted
             or state.batch_acks
             or state.read_compacted
-            or log.twins is not None
+            or log.duplicates is not None
             or position not in log
             or position in log.markers
         ):
@@ -193,8 +193,8 @@ class Cursor:
 
     def _consume_all(self, new: PositionSet, *, announce: bool) -> None:
         self._state.consume_all(new, announce=announce)
-        if self._log.twins is not None:
-            self._follow_twins(self._log.twins.among(new))
+        if self._log.duplicates is not None:
+            self._follow_duplicates(self._log.duplicates.among(new))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int | None, batch_size: int) -> None:
         """Acknowledge all up to ``position``, in it up to ``batch_index`` where that is given.
@@ -242,7 +242,7 @@ class Cursor:
         be delivered.
         """
         log, state = self._log, self._state
-        found = log.messages_of(positions if log.twins is None else log.twins.with_twins(positions))
+        found = log.messages_of(positions if log.duplicates is None else log.duplicates.with_duplicates(positions))
         beyond = found.after(state.mark_delete)
         found.discard_after(state.mark_delete)
         found.update(beyond.common(state.individually_deleted))
@@ -346,7 +346,7 @@ class Cursor:
         for position, united in opened.items():
             state.put_batch(position, united, announce=announce)
         self._consume_all(new, announce=announce)
-        if self._log.twins is not None:
+        if self._log.duplicates is not None:
             for position in opened:
                 self._share_batch(position, batch_size(position))
         self.advance()
@@ -366,7 +366,7 @@ class Cursor:
         following = state.generation + 1 if generation is None else generation
         state.begin(following, self.clamp(position), announce=generation is None)
         self._uncovered = None
-        self._follow_all_twins()
+        self._follow_all_duplicates()
         self.advance()
 
     def advance(self) -> bool:
@@ -375,7 +375,7 @@ class Cursor:
         before = state.mark_delete
         if not move_mark_delete(log, state):
             return False
-        if log.twins is not None and self._follow_twins(log.twins.between(before, state.mark_delete)):
+        if log.duplicates is not None and self._follow_duplicates(log.duplicates.between(before, state.mark_delete)):
             self.advance()
         return True
 
@@ -412,13 +412,13 @@ class Cursor:
         before, state.mark_delete = state.mark_delete, position
         state.individually_deleted.discard_through(position)
         state.batch_acks.discard_through(position)
-        if self._log.twins is not None:
-            self._follow_twins(self._log.twins.between(before, position))
+        if self._log.duplicates is not None:
+            self._follow_duplicates(self._log.duplicates.between(before, position))
         self.advance()
 
-    # Messages of which there are several entries; see :mod:`replicator.engine.subscriptions.twins`.
+    # Messages of which there are several entries; see :mod:`replicator.engine.subscriptions.duplicates`.
 
-    def join_twins(self, pairs: Sequence[tuple[Position, Position]]) -> bool:
+    def join_duplicates(self, pairs: Sequence[tuple[Position, Position]]) -> bool:
         """Record that messages of the log came again as other entries. Return whether any of the messages is consumed.
 
         Each pair has the positions of the earlier and of the later entry.
@@ -426,7 +426,7 @@ class Cursor:
         joined = False
         for earlier, _ in pairs:
             if self.is_consumed(earlier):
-                joined |= self._follow_twins((earlier,))
+                joined |= self._follow_duplicates((earlier,))
             elif earlier in self._state.batch_acks:
                 self._share_batch(earlier, None)
         if joined:
@@ -436,7 +436,7 @@ class Cursor:
 
     @property
     def followed(self) -> Collection[Position]:
-        """The entries that changed since :meth:`take_followed` only because a twin of theirs changed."""
+        """The entries that changed since :meth:`take_followed` only because a duplicate of theirs changed."""
         return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:
@@ -445,27 +445,29 @@ class Cursor:
         followed, self._followed = self._followed, {}
         return followed
 
-    def _follow_twins(self, consumed: Iterable[Position]) -> bool:
+    def _follow_duplicates(self, consumed: Iterable[Position]) -> bool:
         """Mark all other entries of the messages at ``consumed`` as consumed. Return whether there were any."""
-        if self._log.twins is None:
+        if self._log.duplicates is None:
             return False
-        found = consume_others(self._log.twins, self._state, consumed, self.is_consumed)
+        found = consume_others(self._log.duplicates, self._state, consumed, self.is_consumed)
         self._followed.update(found)
         return bool(found)
 
     def _share_batch(self, position: Position, batch_size: int | None) -> None:
         """Copy the partial acknowledgement of a batch to all other entries that contain the batch."""
-        if self._log.twins is not None:
-            self._followed.update(share_batch(self._log.twins, self._state, position, batch_size, self.is_consumed))
+        if self._log.duplicates is not None:
+            self._followed.update(
+                share_batch(self._log.duplicates, self._state, position, batch_size, self.is_consumed)
+            )
 
-    def _follow_all_twins(self) -> None:
-        """Apply the rules for twins to the whole state, after it was loaded or moved."""
-        twins, state = self._log.twins, self._state
-        if twins is None:
+    def _follow_all_duplicates(self) -> None:
+        """Apply the rules for duplicates to the whole state, after it was loaded or moved."""
+        duplicates, state = self._log.duplicates, self._state
+        if duplicates is None:
             return
-        self._follow_twins(twins.between(BEFORE_ALL, state.mark_delete))
-        self._follow_twins(twins.among(state.individually_deleted))
-        for position in [each for each in twins.members if each in state.batch_acks]:
+        self._follow_duplicates(duplicates.between(BEFORE_ALL, state.mark_delete))
+        self._follow_duplicates(duplicates.among(state.individually_deleted))
+        for position in [each for each in duplicates.members if each in state.batch_acks]:
             self._share_batch(position, None)
 
     # Of what is asked for, what counts.

@@ -401,7 +401,7 @@ class Subscription:
         """
         if local:
             self.locally_active = True
-        if self.topic.log.twins is not None and self.merging.release_followed():
+        if self.topic.log.duplicates is not None and self.merging.release_followed():
             self.backlog.moved()
             self._pump.schedule()  # whoever held them may get more, though mark-delete may have stayed
             resumes = True
@@ -430,11 +430,11 @@ class Subscription:
         """Tell consumers that producers cannot publish to the topic any more."""
         self.dispatching.tell_end()
 
-    def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
+    def on_duplicates(self, pairs: Sequence[tuple[Position, Position]]) -> None:
         """Mark messages as consumed that came again as other entries. Each pair has the earlier and the later
         position."""
         before = self.cursor.mark_delete
-        self.cursor.join_twins(pairs)
+        self.cursor.join_duplicates(pairs)
         self.changed(before, local=False)
 
     def follow_log(self) -> bool:

@@ -279,13 +279,13 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         for subscription in list(self._by_name.values()):
             subscription.on_terminated()
 
-    def on_twins(self, pairs: Sequence[tuple[Position, Position]]) -> None:
+    def on_duplicates(self, pairs: Sequence[tuple[Position, Position]]) -> None:
         """Tell each subscription that messages of the log came again as other entries.
 
         Each pair has the positions of the earlier and of the later entry.
         """
         for subscription in list(self._by_name.values()):
-            subscription.on_twins(pairs)
+            subscription.on_duplicates(pairs)
 
     def follow_log(self) -> None:
         """Let each subscription pass over entries that the log does not have any more, such as compacted ones."""

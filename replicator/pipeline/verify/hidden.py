@@ -59,7 +59,7 @@ def _look_at_topic(found: Duplicates, state: ClusterState, topic: str, worker: V
     if not runs:
         return
     ledger, _, last = runs[-1]
-    for earlier, later in worker.hidden_twins(topic, Position(ledger, last)):
+    for earlier, later in worker.hidden_duplicates(topic, Position(ledger, last)):
         one, other = read.entry(earlier), read.entry(later)
         if one is None or other is None:
             continue  # the entry was trimmed meanwhile, or is damaged: comparing logs finds that

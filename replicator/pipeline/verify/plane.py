@@ -87,7 +87,7 @@ class VerifyPlane(DataPlane):
             row = answer["topics"].get(topic)
             return None if row is None else _standing(row)
 
-    def hidden_twins(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
+    def hidden_duplicates(self, topic: str, upto: Position) -> Iterator[tuple[Position, Position]]:
         """Yield pairs of positions: an entry that is delivered, and a later entry that is hidden as its duplicate.
 
         Only hidden entries up to ``upto``, included, are yielded.

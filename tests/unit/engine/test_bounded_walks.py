@@ -15,21 +15,21 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log import store_check
 from replicator.engine.log.store_check import StoreCheck
 from replicator.engine.log.store_tables import BLOCK_KEY, encode_place
-from replicator.engine.producing.twin_chains import TwinChains
+from replicator.engine.producing.duplicate_chains import DuplicateChains
 from replicator.pipeline.verify.blocks import _readable_or_lost
 from replicator.pipeline.verify.plane import BlockUnreadable, Head
 from snapshots.position import BEFORE_ALL, Position
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_chain_of_twins_whose_rows_form_a_circle_is_followed_once(tmp_path: Path, place: int) -> None:
+def test_a_chain_of_duplicates_whose_rows_form_a_circle_is_followed_once(tmp_path: Path, place: int) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await topic.publish([message()])
             tables, at = engine.store.tables, [Position(5, entry) for entry in range(2)]
             with engine.store.env.begin(write=True) as txn:
-                chains = TwinChains(txn, tables, topic.topic_id)
+                chains = DuplicateChains(txn, tables, topic.topic_id)
                 for position, other in zip(at, reversed(at), strict=True):
                     places = (other, BEFORE_ALL) if place == 0 else (BEFORE_ALL, other)
                     row = b"".join(map(encode_place, places)) + b"eu-west"

@@ -82,9 +82,9 @@ def test_a_collision_ends_when_one_of_the_two_leaves() -> None:
         assert (selector._points, selector._owners) == (alone._points, alone._owners)
 
 
-@pytest.mark.parametrize("twins", [2, 3, 5])
-def test_consumers_of_one_name_share_its_keys_evenly(twins: int) -> None:
-    names = dict.fromkeys(range(1, twins + 1), "same") | {99: "other"}
+@pytest.mark.parametrize("namesakes", [2, 3, 5])
+def test_consumers_of_one_name_share_its_keys_evenly(namesakes: int) -> None:
+    names = dict.fromkeys(range(1, namesakes + 1), "same") | {99: "other"}
     selector = ConsistentHashSelector()
     for consumer_id, name in names.items():
         selector.add(consumer_id, name, AUTO)
@@ -92,7 +92,9 @@ def test_consumers_of_one_name_share_its_keys_evenly(twins: int) -> None:
     taken = Counter(selector.select(key) for key in keys)
     assert all(selector.select(key) == owner_by_definition(names, key) for key in keys[:50])
     of_the_name = sum(count for consumer_id, count in taken.items() if consumer_id != 99)
-    assert all(abs(taken[twin] - of_the_name / twins) < 0.1 * of_the_name for twin in range(1, twins + 1))
+    assert all(
+        abs(taken[namesake] - of_the_name / namesakes) < 0.1 * of_the_name for namesake in range(1, namesakes + 1)
+    )
 
 
 def test_the_third_of_a_name_moves_keys_of_that_name_only() -> None:

@@ -105,7 +105,7 @@ def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tm
 
 
 @pytest.mark.parametrize("lacks", [False, True])
-def test_a_batch_that_lacks_messages_is_no_twin_of_one_that_has_them(tmp_path: Path, lacks: bool) -> None:
+def test_a_batch_that_lacks_messages_is_no_duplicate_of_one_that_has_them(tmp_path: Path, lacks: bool) -> None:
     """Else the messages that only the other one has would be hidden with it, or consumed."""
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_a_batch_that_lacks_messages_is_no_twin_of_one_that_has_them(tmp_path: P
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, again)])
             _, inbox = await subscribed(topic)
             await inbox.holds(2 if lacks else 1)
-            assert (topic.log.twins is None) == lacks
+            assert (topic.log.duplicates is None) == lacks
 
     asyncio.run(main())
 

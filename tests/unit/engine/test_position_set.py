@@ -109,9 +109,9 @@ def test_it_comes_back_from_its_serialized_form(members: set[Position]) -> None:
 @given(position_sets, positions)
 def test_a_copy_is_independent(members: set[Position], added: Position) -> None:
     tested = PositionSet(members)
-    twin = tested.copy()
-    twin.add(added)
-    twin.discard_through(Position(2, 3))
+    copied = tested.copy()
+    copied.add(added)
+    copied.discard_through(Position(2, 3))
     assert list(tested) == sorted(members)
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from duplicates_support import ON, chunks_of, copy, numbered, numbered_batch
 from engine_support import opened, subscribed
-from twins_support import ON, chunks_of, copy, numbered, numbered_batch
 
-from replicator.engine.producing import twin_check
+from replicator.engine.producing import duplicate_check
 from replicator.engine.producing.conflicts import ACTIVE_MS, CLOCKS_DIFFER_MS_MAX, NAMES_MAX, SharedName
 from replicator.engine.producing.contents import Contents
-from replicator.engine.producing.twin_chains import load_twins
+from replicator.engine.producing.duplicate_chains import load_duplicates
 from replicator.engine.types import Ack, ProducerOptions
 
 TOPIC = "orders"
@@ -115,8 +115,8 @@ def test_what_an_earlier_version_hid_and_differs_is_delivered_and_what_is_equal_
             a = await east.topic(TOPIC)
             # Of id 1 the third cluster's, of id 2 the second one's, and a message whose second chunk differs.
             assert east.conflicts.hidden_differing == 4
-            assert a.log.twins is not None
-            assert len(a.log.twins.hidden) == 3
+            assert a.log.duplicates is not None
+            assert len(a.log.duplicates.hidden) == 3
             _, fresh = await subscribed(a, "fresh")
             await fresh.holds(9)
             _, inbox = await subscribed(a, "sub")
@@ -127,9 +127,9 @@ def test_what_an_earlier_version_hid_and_differs_is_delivered_and_what_is_equal_
     asyncio.run(main())
 
 
-def test_twins_are_compared_once_by_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicates_are_compared_once_by_each_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    differing = twin_check.differing_twins
+    differing = duplicate_check.differing_duplicates
 
     def counted(*arguments: object) -> list[object]:
         compared.append(1)
@@ -137,13 +137,13 @@ def test_twins_are_compared_once_by_each_version(tmp_path: Path, monkeypatch: py
 
     async def main() -> None:
         await stored_by_ids_alone(tmp_path, monkeypatch)
-        monkeypatch.setattr(twin_check, "differing_twins", counted)
+        monkeypatch.setattr(duplicate_check, "differing_duplicates", counted)
         for version in ("1", "1", "2"):
-            monkeypatch.setattr(twin_check, "_RULE", version)
+            monkeypatch.setattr(duplicate_check, "_RULE", version)
             async with opened(tmp_path / "a", "us-east", ON) as east:
                 topic = await east.topic(TOPIC)
-                pairs = load_twins(east.store, topic.topic_id)
-                assert [len(chain) for chain in twin_check.chains_of(pairs)] == [2, 2, 2]
+                pairs = load_duplicates(east.store, topic.topic_id)
+                assert [len(chain) for chain in duplicate_check.chains_of(pairs)] == [2, 2, 2]
 
     asyncio.run(main())
     assert len(compared) == 2

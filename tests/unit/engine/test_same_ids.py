@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duplicates_support import ON, batch_of, chunks_of, copy, numbered, numbered_batch
 from engine_support import HeldClock, logged, one_group, opened, subscribed
-from twins_support import ON, batch_of, chunks_of, copy, numbered, numbered_batch
 
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.log import compression
@@ -86,7 +86,7 @@ def test_what_a_moved_producer_sends_under_copied_ids_is_stored_if_it_differs(tm
         assert await b.publish([entry(b"a third one")]) == [DUPLICATE], "within one origin ids alone decide"
         await copy(b, a)
         for topic in (a, b):
-            assert not topic.log.has_twins
+            assert not topic.log.has_duplicates
             _, inbox = await subscribed(topic)
             await inbox.holds(2)
 
@@ -103,7 +103,7 @@ def test_entries_of_two_clusters_under_the_same_ids_are_both_delivered_if_they_d
         await copy(a, b)
         await copy(b, a)
         for topic in (a, b):
-            assert not topic.log.has_twins
+            assert not topic.log.has_duplicates
             _, inbox = await subscribed(topic)
             await inbox.holds(2)
 
@@ -125,7 +125,7 @@ def test_what_differs_in_how_it_was_sent_alone_is_one_message(tmp_path: Path, di
         await copy(a, b)
         await copy(b, a)
         for topic in (a, b):
-            assert topic.log.has_twins
+            assert topic.log.has_duplicates
             _, inbox = await subscribed(topic)
             await inbox.holds(1)
 

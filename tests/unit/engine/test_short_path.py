@@ -293,17 +293,17 @@ def test_an_acknowledgement_of_the_next_message_changes_what_any_acknowledgement
     ),
     through=st.none() | st.integers(0, 11),
     at=st.integers(0, 11),
-    twins=st.none() | st.tuples(st.integers(0, 5), st.integers(6, 11)),
+    duplicates=st.none() | st.tuples(st.integers(0, 5), st.integers(6, 11)),
 )
 def test_entries_that_are_taken_for_untouched_are_delivered_whole(
     acknowledged: list[tuple[int, set[int] | None]],
     through: int | None,
     at: int,
-    twins: tuple[int, int] | None,
+    duplicates: tuple[int, int] | None,
 ) -> None:
     log = make_log((1, 12, False))
-    if twins is not None:
-        log.link_twins([(Position(1, twins[0]), Position(1, twins[1]))])
+    if duplicates is not None:
+        log.link_duplicates([(Position(1, duplicates[0]), Position(1, duplicates[1]))])
     cursor = Cursor(log, CursorState())
     for entry, indexes in acknowledged:
         cursor.acknowledge(Position(1, entry), indexes, 4)
@@ -315,7 +315,7 @@ def test_entries_that_are_taken_for_untouched_are_delivered_whole(
         return not cursor.passes_over(position) and cursor.acked_indexes(position) is None
 
     assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_untouched_from(Position(1, at))
-    if not any(indexes for _, indexes in acknowledged) and twins is None:
+    if not any(indexes for _, indexes in acknowledged) and duplicates is None:
         assert cursor.is_untouched_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
 
 

@@ -26,7 +26,7 @@ from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.bodies import GroupBodies
 from replicator.engine.log.requests import AppendedBlock, Committed, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.twin_chains import Pair
+from replicator.engine.producing.duplicate_chains import Pair
 from snapshots.position import Position
 
 ID_SALTS: Final = 1024
@@ -124,7 +124,7 @@ class LogAppender:
         block: Buffer,
         *,
         hole: bool = False,
-        twins: Sequence[Pair] = (),
+        duplicates: Sequence[Pair] = (),
         partly: tuple[int, ...] = (),
         connected: tuple[str, ...] = (),
     ) -> None:
@@ -134,7 +134,7 @@ class LogAppender:
         self._put(txn, tail, key, header, self._row(txn, tail, key, header, block, prefixed=False))
         size = len(block)
         kept = block if size <= KEPT_BYTES_MAX and header.columns_at else None
-        self._note(tail, AppendedBlock(first, header, size, hole, twins, partly, connected, kept))
+        self._note(tail, AppendedBlock(first, header, size, hole, duplicates, partly, connected, kept))
 
     def append_own(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, prefixed: bytes) -> None:
         """Append a block that this cluster published, at the position that :meth:`next_own_position` returned.

@@ -6,7 +6,8 @@ link left out is written as a hole in that transaction, so that no cluster claim
 1. Check the whole request first (:mod:`replicator.engine.log.commit.new_blocks`), so that a refused request leaves
    nothing.
 2. Turn a note of what a link left out into a hole, and move the high-water mark. No block is written for it.
-3. Append each block, with the hole before it if there is one, and with the twins of its messages that are here already.
+3. Append each block, with the hole before it if there is one, and with the duplicates of its messages that are here
+   already.
 4. Write the extent of the block, which maps the entries' origin positions to local positions.
 
 One origin can have several lives of a topic here (docs/adr/0080). Positions ascend from life to life, so one high-water
@@ -54,7 +55,7 @@ class BlockCopies(BlockWriting):
             if new.hole is not None:
                 put_hole(txn, self._dbs, tail, header.origin, new.hole)
             found = _NOTHING_FOUND
-            # A batch that lacks messages is nobody's twin: the other one has more, and hiding that would lose it.
+            # A batch that lacks messages is nobody's duplicate: the other one has more, and hiding that would lose it.
             if (request.numbered or tail.indexed) and header.kind is BlockKind.MESSAGES and not header.parts_bytes:
                 found = self._deduplication.look_up(txn, request, new, local_first)
             partly = tuple(BlockView(new.block, header).absent) if header.parts_bytes else ()
@@ -64,7 +65,7 @@ class BlockCopies(BlockWriting):
                 header,
                 new.block,
                 hole=new.hole is not None,
-                twins=found.twins,
+                duplicates=found.duplicates,
                 partly=partly,
                 connected=found.connected,
             )

@@ -33,21 +33,21 @@ from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.contents import Contents
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
+from replicator.engine.producing.duplicate_chains import Pair
 from replicator.engine.producing.numbered_blocks import Comparing, numbered_of
 from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
-from replicator.engine.producing.twin_chains import Pair
 from snapshots.position import Position
 
 
 class FoundInBlock(NamedTuple):
     """Result of deduplication for a copied block.
 
-    ``twins`` are pairs of a stored entry and an entry of the block that hold the same message. ``connected`` names
+    ``duplicates`` are pairs of a stored entry and an entry of the block that hold the same message. ``connected`` names
     the producers of the block that are connected to this cluster, too.
     """
 
-    twins: Sequence[Pair]
+    duplicates: Sequence[Pair]
     connected: tuple[str, ...]
 
 
@@ -115,7 +115,7 @@ class GroupDeduplication:
         view = BlockView(new.block, header)
         numbered = [numbered_of(entry) for entry in view.entries()]
         index = self._index(txn, tail)
-        pairs = index.twins_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
+        pairs = index.duplicates_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
         complete = index.rows.record(txn, self._dbs, header.origin, first, numbered)
         self._copied_table(txn, tail).note(complete, self._now_ms)
         return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from duplicates_support import ON, copy, numbered
 from engine_support import TOPIC, eventually, opened
 from sync_support import Cluster, acknowledged, cluster, clusters, having, in_step, quiet, taking
 from test_sync_faults import backlog
-from twins_support import ON, copy, numbered
 
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duplicates_child
 import pytest
-import twins_child
+from duplicates_child import IN_FLIGHT, TOPIC, entries_of
+from duplicates_support import ON, ids_of
 from engine_support import eventually, logged, opened, serving, subscribed
-from twins_child import IN_FLIGHT, TOPIC, entries_of
-from twins_support import ON, ids_of
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import decode_entry
@@ -30,9 +30,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_and_kill(directory: Path, address: str, seed: int) -> int:
     """Let the child publish, and kill it in the middle; returns the last message of whose confirmation we heard."""
-    paths = os.pathsep.join([str(Path(twins_child.__file__).parents[1]), *sys.path])
+    paths = os.pathsep.join([str(Path(duplicates_child.__file__).parents[1]), *sys.path])
     child = subprocess.Popen(
-        [sys.executable, twins_child.__file__, str(directory), address, str(seed)],
+        [sys.executable, duplicates_child.__file__, str(directory), address, str(seed)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
@@ -92,7 +92,7 @@ def test_a_producer_that_moves_and_sends_again_makes_no_duplicates_in_either_clu
                 expected = set(ids_of_entries(messages))
                 for engine in (east, west):
                     await consume_all(engine, expected)
-                assert a.log.has_twins, "some were sent to both, else this shows nothing"
+                assert a.log.has_duplicates, "some were sent to both, else this shows nothing"
 
     asyncio.run(main())
 

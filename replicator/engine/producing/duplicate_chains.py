@@ -1,7 +1,7 @@
-"""Stored chains of twins of a topic. A chain lists the entries of different origins that hold one message.
+"""Stored chains of duplicates of a topic. A chain lists the entries of different origins that hold one message.
 
-Table ``twins``: topic id | ledger | entry → earlier twin, later twin (each ledger u64 | entry + 1 u64, 0 for none);
-origin. :mod:`replicator.engine.log.twins` describes what chains mean for readers of the log.
+Table ``twins``: topic id | ledger | entry → earlier duplicate, later duplicate (each ledger u64 | entry + 1 u64, 0 for
+none); origin. :mod:`replicator.engine.log.duplicates` describes what chains mean for readers of the log.
 
 1. A chain is in the order of the local log, and has at most one entry of each origin.
 2. An entry joins a chain only at its end.
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from replicator.engine.log.duplicates import DUPLICATES_MAX
 from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place, encode_place
-from replicator.engine.log.twins import TWINS_MAX
 from snapshots.position import BEFORE_ALL, Position
 
 _PLACE_BYTES: Final = 16
@@ -24,8 +24,8 @@ Pair = tuple[Position, Position]
 """Two local positions, the earlier one first."""
 
 
-def load_twins(store: Any, topic_id: int) -> list[Pair]:
-    """Return the pairs of neighbours in the chains of twins of a topic, the earlier entry first."""
+def load_duplicates(store: Any, topic_id: int) -> list[Pair]:
+    """Return the pairs of neighbours in the chains of duplicates of a topic, the earlier entry first."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: list[Pair] = []
     with store.env.begin(db=store.tables["twins"]) as txn:
@@ -40,29 +40,31 @@ def load_twins(store: Any, topic_id: int) -> list[Pair]:
     return found
 
 
-def trim_twins(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position) -> int:
+def trim_duplicates(
+    txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, first: Position, last: Position
+) -> int:
     """Take the entries of a block that is being deleted out of their chains. Return the number of changed rows."""
     key = BLOCK_KEY.pack(topic_id, *first)
     rows = 0
-    twins = tables["twins"]
-    cursor = txn.cursor(db=twins)
+    duplicates = tables["twins"]
+    cursor = txn.cursor(db=duplicates)
     more = cursor.set_range(key)
     while more and bytes(cursor.key()) <= BLOCK_KEY.pack(topic_id, *last):
         later = decode_place(bytes(cursor.value()[_PLACE_BYTES : 2 * _PLACE_BYTES]))
         cursor.delete()
         rows += 1
         if later != BEFORE_ALL:
-            _forget_earlier(txn, twins, BLOCK_KEY.pack(topic_id, *later))
+            _forget_earlier(txn, duplicates, BLOCK_KEY.pack(topic_id, *later))
             more = cursor.set_range(key)
         else:
             more = bool(cursor.key())
     return rows
 
 
-class TwinRow(NamedTuple):
-    """Row of the table ``twins`` for one entry: the twins before and after it, and the entry's own origin.
+class DuplicateRow(NamedTuple):
+    """Row of the table ``twins`` for one entry: the duplicates before and after it, and the entry's own origin.
 
-    ``earlier`` and ``later`` are BEFORE_ALL if there is no such twin.
+    ``earlier`` and ``later`` are BEFORE_ALL if there is no such duplicate.
     """
 
     earlier: Position
@@ -70,8 +72,10 @@ class TwinRow(NamedTuple):
     origin: str
 
 
-def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position) -> TwinRow | None:
-    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no twin."""
+def get_duplicate(
+    txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position
+) -> DuplicateRow | None:
+    """Return the row of the entry at ``position`` in the table ``twins``, or None if the entry has no duplicate."""
     if position == BEFORE_ALL:
         return None
     stored = txn.get(BLOCK_KEY.pack(topic_id, *position), db=tables["twins"])
@@ -79,11 +83,13 @@ def get_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, posit
         return None
     row = bytes(stored)
     places = row[:_PLACE_BYTES], row[_PLACE_BYTES : 2 * _PLACE_BYTES]
-    return TwinRow(decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii"))
+    return DuplicateRow(decode_place(places[0]), decode_place(places[1]), row[2 * _PLACE_BYTES :].decode("ascii"))
 
 
-def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: TwinRow) -> None:
-    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no twin."""
+def put_duplicate(
+    txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, position: Position, row: DuplicateRow
+) -> None:
+    """Write the row of the entry at ``position`` into the table ``twins``; delete the row if it names no duplicate."""
     key = BLOCK_KEY.pack(topic_id, *position)
     if row.earlier == BEFORE_ALL and row.later == BEFORE_ALL:
         txn.delete(key, db=tables["twins"])
@@ -92,17 +98,17 @@ def put_twin(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, posit
     txn.put(key, places + row.origin.encode("ascii"), db=tables["twins"])
 
 
-def _forget_earlier(txn: lmdb.Transaction, twins: Any, key: bytes) -> None:
-    stored = txn.get(key, db=twins)
+def _forget_earlier(txn: lmdb.Transaction, duplicates: Any, key: bytes) -> None:
+    stored = txn.get(key, db=duplicates)
     assert stored is not None, "the row before it says that it has one"
     row = bytes(stored)
     if decode_place(row[_PLACE_BYTES : 2 * _PLACE_BYTES]) == BEFORE_ALL:
-        txn.delete(key, db=twins)  # no other entry of its chain is left
+        txn.delete(key, db=duplicates)  # no other entry of its chain is left
     else:
-        txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=twins)
+        txn.put(key, encode_place(BEFORE_ALL) + row[_PLACE_BYTES:], db=duplicates)
 
 
-class TwinChains:
+class DuplicateChains:
     """The chains of one topic. Only the writer's thread uses it, within a transaction."""
 
     __slots__ = ("_count", "_topic_id")
@@ -112,8 +118,8 @@ class TwinChains:
         self._count = _count(txn, tables["twins"], topic_id)
 
     def has_room(self, entries: int) -> bool:
-        """Return whether ``entries`` more entries may have twins (:data:`TWINS_MAX`)."""
-        return self._count + entries <= TWINS_MAX
+        """Return whether ``entries`` more entries may have duplicates (:data:`DUPLICATES_MAX`)."""
+        return self._count + entries <= DUPLICATES_MAX
 
     def join(
         self,
@@ -124,19 +130,19 @@ class TwinChains:
         local: Position,
         origin: str,
     ) -> Pair | None:
-        """Append ``local``, an entry of ``origin``, to the chain of ``found``. Return the pair of twins at the chain's
-        end.
+        """Append ``local``, an entry of ``origin``, to the chain of ``found``. Return the pair of duplicates at the
+        chain's end.
 
-        Return None if the chain has an entry of ``origin`` already, or if the topic has too many twins.
+        Return None if the chain has an entry of ``origin`` already, or if the topic has too many duplicates.
         """
-        if self._count >= TWINS_MAX:
+        if self._count >= DUPLICATES_MAX:
             return None
         last, row, origins = self._chain_of(txn, tables, found, found_origin)
         if origin in origins or last >= local:
             return None
 
         def put(position: Position, earlier: Position, later: Position, of: str) -> None:
-            put_twin(txn, tables, self._topic_id, position, TwinRow(earlier, later, of))
+            put_duplicate(txn, tables, self._topic_id, position, DuplicateRow(earlier, later, of))
 
         self._count += 1 + (row[:2] == (BEFORE_ALL, BEFORE_ALL))
         put(last, row.earlier, local, row.origin)
@@ -152,7 +158,7 @@ class TwinChains:
         local: Position,
         origin: str,
     ) -> bool:
-        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of twins that contains
+        """Return whether ``local``, an entry of ``origin``, can be appended to the chain of duplicates that contains
         ``found``.
 
         It can if the chain has no entry of ``origin``, and ends before ``local``.
@@ -162,19 +168,22 @@ class TwinChains:
 
     def _chain_of(
         self, txn: lmdb.Transaction, tables: dict[str, Any], found: Position, found_origin: str
-    ) -> tuple[Position, TwinRow, set[str]]:
-        """Return the last entry of the chain of twins that contains ``found``, its row, and the origins of all its
+    ) -> tuple[Position, DuplicateRow, set[str]]:
+        """Return the last entry of the chain of duplicates that contains ``found``, its row, and the origins of all its
         entries.
 
-        An entry without twins is a chain of its own.
+        An entry without duplicates is a chain of its own.
         """
-        last, row = found, get_twin(txn, tables, self._topic_id, found) or TwinRow(BEFORE_ALL, BEFORE_ALL, found_origin)
+        last, row = (
+            found,
+            get_duplicate(txn, tables, self._topic_id, found) or DuplicateRow(BEFORE_ALL, BEFORE_ALL, found_origin),
+        )
         origins = {row.origin}
         at, limit = row.earlier, last
-        while BEFORE_ALL < at < limit and (before := get_twin(txn, tables, self._topic_id, at)) is not None:
+        while BEFORE_ALL < at < limit and (before := get_duplicate(txn, tables, self._topic_id, at)) is not None:
             origins.add(before.origin)  # ever lower, whatever the rows say
             limit, at = at, before.earlier
-        while row.later > last and (after := get_twin(txn, tables, self._topic_id, row.later)) is not None:
+        while row.later > last and (after := get_duplicate(txn, tables, self._topic_id, row.later)) is not None:
             last, row = row.later, after
             origins.add(row.origin)
         return last, row, origins

@@ -1,9 +1,9 @@
-"""The check of recorded twins when another version takes a store over: do they hold the same messages?
+"""The check of recorded duplicates when another version takes a store over: do they hold the same messages?
 
 An earlier version took entries of two clusters for one message by their sequence ids alone, and delivered only the
 first of them. Its store may hide messages that nobody has ever received. So:
 
-1. Each chain of twins is read when the store is opened by another version than last time. Its entries are compared
+1. Each chain of duplicates is read when the store is opened by another version than last time. Its entries are compared
    with the first entry of the chain (:mod:`.contents`).
 2. Entries that differ leave their chain, and are delivered as messages of their own. If a subscription consumed such
    an entry together with the first one, the entry stays consumed: nobody can tell it from others.
@@ -29,12 +29,12 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.contents import alike
 from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.duplicate_chains import DuplicateRow, get_duplicate, load_duplicates, put_duplicate
 from replicator.engine.producing.numbered_blocks import numbered_of
-from replicator.engine.producing.twin_chains import TwinRow, get_twin, load_twins, put_twin
 from snapshots.position import BEFORE_ALL, Position
 
 COMPARED_BY: Final = "twins_compared"
-"""Row of the table ``meta`` with the version that last compared the twins of the store."""
+"""Row of the table ``meta`` with the version that last compared the duplicates of the store."""
 POSITIONS_LOGGED_MAX: Final = 20
 _BLOCKS_KEPT: Final = 8
 _RULE: Final = f"{__version__}, 1"
@@ -43,10 +43,10 @@ _RULE: Final = f"{__version__}, 1"
 log = structlog.get_logger(__name__)
 
 
-def part_differing_twins(store: Store) -> int:
-    """Take entries that differ in content out of their chains of twins. Return how many entries that were.
+def part_differing_duplicates(store: Store) -> int:
+    """Take entries that differ in content out of their chains of duplicates. Return how many entries that were.
 
-    Do nothing if the same version compared the twins of this store before.
+    Do nothing if the same version compared the duplicates of this store before.
     """
     with store.env.begin() as txn:
         none = txn.stat(store.tables["twins"])["entries"] == 0
@@ -64,10 +64,10 @@ def part_differing_twins(store: Store) -> int:
 
 
 def _part_topic(store: Store, record: TopicRecord) -> int:
-    pairs = load_twins(store, record.topic_id)
+    pairs = load_duplicates(store, record.topic_id)
     if not pairs:
         return 0
-    differing = differing_twins(_Entries(store, record.topic_id), chains_of(pairs))
+    differing = differing_duplicates(_Entries(store, record.topic_id), chains_of(pairs))
     if differing:
         _part(store, record.topic_id, differing)
         log.warning(
@@ -80,7 +80,7 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
 
 
 def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
-    """Return the chains of twins of a topic, each in the order of the log. ``pairs`` are the neighbours in the
+    """Return the chains of duplicates of a topic, each in the order of the log. ``pairs`` are the neighbours in the
     chains."""
     later = dict(pairs)
     followers = set(later.values())
@@ -93,7 +93,7 @@ def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]
     return chains
 
 
-def differing_twins(entries: _Entries, chains: Sequence[Sequence[Position]]) -> list[Position]:
+def differing_duplicates(entries: _Entries, chains: Sequence[Sequence[Position]]) -> list[Position]:
     """Return the entries that differ from the first entry of their chain, in the order of the log.
 
     An entry that cannot be read counts as different. All chunks of a message count as different if one of them does.
@@ -143,15 +143,15 @@ class _Entries:
 
 
 def _part(store: Store, topic_id: int, differing: Iterable[Position]) -> None:
-    """Take the entries ``differing`` out of their chains of twins, in one transaction."""
+    """Take the entries ``differing`` out of their chains of duplicates, in one transaction."""
     with store.commit_lock, store.env.begin(write=True) as txn:
         for position in differing:
-            row = get_twin(txn, store.tables, topic_id, position)
+            row = get_duplicate(txn, store.tables, topic_id, position)
             assert row is not None, "its row was just read"
-            before = get_twin(txn, store.tables, topic_id, row.earlier)
+            before = get_duplicate(txn, store.tables, topic_id, row.earlier)
             if before is not None:
-                put_twin(txn, store.tables, topic_id, row.earlier, before._replace(later=row.later))
-            after = get_twin(txn, store.tables, topic_id, row.later)
+                put_duplicate(txn, store.tables, topic_id, row.earlier, before._replace(later=row.later))
+            after = get_duplicate(txn, store.tables, topic_id, row.later)
             if after is not None:
-                put_twin(txn, store.tables, topic_id, row.later, after._replace(earlier=row.earlier))
-            put_twin(txn, store.tables, topic_id, position, TwinRow(BEFORE_ALL, BEFORE_ALL, row.origin))
+                put_duplicate(txn, store.tables, topic_id, row.later, after._replace(earlier=row.earlier))
+            put_duplicate(txn, store.tables, topic_id, position, DuplicateRow(BEFORE_ALL, BEFORE_ALL, row.origin))

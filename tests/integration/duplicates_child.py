@@ -1,7 +1,8 @@
 """The cluster that a producer loses: an engine with a link to another cluster, and a producer with deduplication.
 
-Usage: ``python twins_child.py DIRECTORY ADDRESS SEED``. It writes ``P number`` when message ``number`` is confirmed,
-and is killed some time. From a random message on the link stands still, so that what follows is stored here alone.
+Usage: ``python duplicates_child.py DIRECTORY ADDRESS SEED``. It writes ``P number`` when message ``number`` is
+confirmed, and is killed some time. From a random message on the link stands still, so that what follows is stored here
+alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-from twins_support import ON, chunks_of, numbered, numbered_batch
+from duplicates_support import ON, chunks_of, numbered, numbered_batch
 
 from replicator.engine.engine import Engine
 from replicator.engine.types import InitialPosition, ProducerOptions, SubscribeOptions, SubscriptionType

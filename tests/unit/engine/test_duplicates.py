@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from duplicates_support import ON, chunks_of, copy, ids_of, numbered, numbered_batch
 from engine_support import eventually, logged, marker, opened, subscribed
 from pyroaring import BitMap
-from twins_support import ON, chunks_of, copy, ids_of, numbered, numbered_batch
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.errors import NotAllowedError
-from replicator.engine.log import twins as twins_module
+from replicator.engine.log import duplicates as duplicates_module
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing import twin_chains
+from replicator.engine.producing import duplicate_chains
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, Ack, InitialPosition, ProducerOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -124,21 +124,21 @@ def test_chunks_of_the_message_made_anew_start_again(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# Twins in the log.
+# Duplicates in the log.
 
 
-def test_invariant_2_and_3_both_logs_keep_both_entries_and_know_that_they_are_twins(tmp_path: Path) -> None:
+def test_invariant_2_and_3_both_logs_keep_both_entries_and_know_that_they_are_duplicates(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, numbered(6))
             for topic in (a, b):
                 first, later = (entry.position for entry in topic.reading.entries(BEFORE_ALL, None, 10, 10**6))
-                assert topic.log.has_twins
-                assert (topic.log.twin_of(first), topic.log.twin_of(later)) == (later, first)
-                assert topic.log.with_twins(PositionSet([first])) == PositionSet([first, later])
+                assert topic.log.has_duplicates
+                assert (topic.log.duplicate_of(first), topic.log.duplicate_of(later)) == (later, first)
+                assert topic.log.with_duplicates(PositionSet([first])) == PositionSet([first, later])
         async with two(tmp_path) as (a, b):
-            assert a.log.has_twins
-            assert a.log.twin_of(first) is None, "positions of another cluster"
+            assert a.log.has_duplicates
+            assert a.log.duplicate_of(first) is None, "positions of another cluster"
 
     asyncio.run(main())
 
@@ -151,8 +151,8 @@ def test_what_comes_later_with_a_lower_sequence_id_is_new(tmp_path: Path) -> Non
             await a.publish([numbered(6)])
             await b.publish([numbered(7)])
             await both_ways(a, b)
-            assert not a.log.has_twins
-            assert not b.log.has_twins
+            assert not a.log.has_duplicates
+            assert not b.log.has_duplicates
             for topic in (a, b):
                 _, inbox = await subscribed(topic)
                 await inbox.holds(2)
@@ -160,14 +160,14 @@ def test_what_comes_later_with_a_lower_sequence_id_is_new(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_entries_that_differ_in_what_they_hold_are_no_twins(tmp_path: Path) -> None:
+def test_entries_that_differ_in_what_they_hold_are_no_duplicates(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await a.publish([numbered_batch(3, 6)])
             await b.publish([numbered_batch(3, 5), numbered(6), numbered(3, producer="q")])
             await both_ways(a, b)
-            assert not a.log.has_twins
-            assert not b.log.has_twins
+            assert not a.log.has_duplicates
+            assert not b.log.has_duplicates
 
     asyncio.run(main())
 
@@ -182,14 +182,14 @@ def test_a_message_in_chunks_is_one_message_once_all_of_it_came_by_both_ways(tmp
             for chunk in ours[:2]:
                 await b.publish([chunk])
             await copy(b, a)
-            assert not a.log.has_twins, "nobody knows yet how it ends"
+            assert not a.log.has_duplicates, "nobody knows yet how it ends"
             await b.publish(ours[2:])
             await both_ways(a, b)
             for topic, chunks in ((a, theirs), (b, ours)):
                 _, inbox = await subscribed(topic)
                 await inbox.holds(3)
                 assert [bytes(each.entry) for each in inbox.deliveries] == chunks
-                assert len(topic.log.twins.members if topic.log.twins else ()) == 6
+                assert len(topic.log.duplicates.members if topic.log.duplicates else ()) == 6
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_messages_in_chunks_that_differ_in_one_are_both_delivered_whole(tmp_path
             await b.publish(there)
             await both_ways(a, b)
             for topic, chunks in ((a, here + there), (b, there + here)):
-                assert not topic.log.has_twins
+                assert not topic.log.has_duplicates
                 _, inbox = await subscribed(topic)
                 await inbox.holds(6)
                 assert [bytes(each.entry) for each in inbox.deliveries] == chunks
@@ -214,7 +214,7 @@ def test_messages_in_chunks_that_differ_in_one_are_both_delivered_whole(tmp_path
     asyncio.run(main())
 
 
-def test_two_entries_of_one_origin_are_never_twins(tmp_path: Path) -> None:
+def test_two_entries_of_one_origin_are_never_duplicates(tmp_path: Path) -> None:
     """Deduplication is off at A, and its producer has used an id twice: which of the two B's was, nobody knows."""
 
     async def main() -> None:
@@ -226,7 +226,7 @@ def test_two_entries_of_one_origin_are_never_twins(tmp_path: Path) -> None:
             await copy(a, b)
             _, inbox = await subscribed(b)
             await inbox.holds(2)
-            assert len(b.log.twins.members if b.log.twins else ()) == 2
+            assert len(b.log.duplicates.members if b.log.duplicates else ()) == 2
 
     asyncio.run(main())
 
@@ -243,7 +243,7 @@ def test_three_clusters_have_three_entries_of_one_message(tmp_path: Path) -> Non
                         await copy(source, destination)
             for topic in (a, b, c):
                 entries = [entry.position for entry in topic.reading.entries(BEFORE_ALL, None, 10, 10**6)]
-                assert topic.log.with_twins(PositionSet(entries[1:2])) == PositionSet(entries)
+                assert topic.log.with_duplicates(PositionSet(entries[1:2])) == PositionSet(entries)
                 consumer, inbox = await subscribed(topic)
                 await consumer.acknowledge([Ack(entries[1])])
                 assert backlogs(topic) == [0]
@@ -263,7 +263,7 @@ def test_ids_that_were_used_while_deduplication_was_off_prove_nothing(tmp_path: 
             await a.publish([numbered(6)])
             await a.publish([numbered(7)])
             await copy(a, b)
-            assert not b.log.has_twins
+            assert not b.log.has_duplicates
             (receipt,) = await b.publish([numbered(7)])
             assert receipt == DUPLICATE
 
@@ -274,7 +274,7 @@ def test_without_deduplication_nothing_is_noted(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path, EngineSettings()) as (a, b):
             await sent_to_both(a, b, numbered(6))
-            assert not a.log.has_twins
+            assert not a.log.has_duplicates
             for table in ("numbered", "numbered_blocks", "numbering", "twins", "sequences"):
                 assert not a.reading._store.has_rows(table, a.topic_id)
 
@@ -290,7 +290,7 @@ def test_invariant_7_markers_are_never_duplicates_and_never_noted(tmp_path: Path
                     assert await topic.writing.marker(marker(), local=True) != DUPLICATE
             await both_ways(a, b)
             for topic in (a, b):
-                assert not topic.log.has_twins
+                assert not topic.log.has_duplicates
                 assert not topic.reading._store.has_rows("numbered", topic.topic_id)
             await a.publish([numbered(0)])
             await a.writing.marker(marker())
@@ -301,15 +301,15 @@ def test_invariant_7_markers_are_never_duplicates_and_never_noted(tmp_path: Path
     asyncio.run(main())
 
 
-def test_what_is_trimmed_has_no_twin_and_leaves_no_row(tmp_path: Path) -> None:
+def test_what_is_trimmed_has_no_duplicate_and_leaves_no_row(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(20)))
             await b.publish([numbered(99)])
-            assert len(b.log.twins.members if b.log.twins else ()) == 40
+            assert len(b.log.duplicates.members if b.log.duplicates else ()) == 40
             cut = [entry.position for entry in b.reading.entries(BEFORE_ALL, None, 100, 10**6)]
             await b.trimming.trim(cut[19])
-            assert not b.log.has_twins
+            assert not b.log.has_duplicates
             assert not b.reading._store.has_rows("twins", b.topic_id)
             await b.trimming.trim(cut[-1])
             store = b.reading._store
@@ -319,8 +319,8 @@ def test_what_is_trimmed_has_no_twin_and_leaves_no_row(tmp_path: Path) -> None:
             _, inbox = await subscribed(b)
             await inbox.holds(1)
         async with two(tmp_path) as (a, b):
-            assert not b.log.has_twins
-            assert a.log.has_twins
+            assert not b.log.has_duplicates
+            assert a.log.has_duplicates
             assert await b.publish([numbered(100, producer="q")]) != [DUPLICATE]
 
     asyncio.run(main())
@@ -349,17 +349,17 @@ def test_a_producer_that_moves_is_told_what_it_sent_last_though_that_is_trimmed(
 def test_invariant_11_past_the_limit_a_message_is_delivered_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(twin_chains, "TWINS_MAX", 4)
+    monkeypatch.setattr(duplicate_chains, "DUPLICATES_MAX", 4)
 
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(5)))
-            assert len(b.log.twins.members if b.log.twins else ()) == 4
+            assert len(b.log.duplicates.members if b.log.duplicates else ()) == 4
             _, inbox = await subscribed(b)
             await inbox.holds(8)
 
     asyncio.run(main())
-    assert twins_module.TWINS_MAX == 100_000
+    assert duplicates_module.DUPLICATES_MAX == 100_000
 
 
 # Subscriptions.
@@ -419,7 +419,7 @@ def test_what_was_acknowledged_before_the_later_entry_came_stays_so_and_is_told(
             cursor = b.subscriptions["sub"].cursor
             cursor.state.take_unannounced()
             await copy(a, b)
-            later = b.log.twin_of(inbox.positions[1])
+            later = b.log.duplicate_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later)
             assert later in cursor.state.take_unannounced().positions
@@ -449,7 +449,7 @@ def test_a_crash_before_the_later_entry_is_saved_as_acknowledged_changes_nothing
         async with opened(tmp_path / "crashed", "eu-west", ON) as engine:
             topic = await engine.topic(TOPIC)
             cursor = topic.subscriptions["sub"].cursor
-            later = topic.log.twin_of(inbox.positions[1])
+            later = topic.log.duplicate_of(inbox.positions[1])
             assert later is not None
             assert cursor.is_consumed(later) is (indexes is None)
             assert tuple(cursor.acked_indexes(later) or ()) == (indexes or ())
@@ -466,20 +466,20 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
             subscription = b.subscriptions["sub"]
             subscription.cursor.state.take_unannounced()
             held_on, single, batched = inbox.positions
-            twin, batch_twin = b.log.twin_of(single), b.log.twin_of(batched)
-            assert twin is not None
-            assert batch_twin is not None
+            duplicate, batch_duplicate = b.log.duplicate_of(single), b.log.duplicate_of(batched)
+            assert duplicate is not None
+            assert batch_duplicate is not None
             assert subscription.dispatching.dispatcher is not None
             (held,) = subscription.dispatching.dispatcher.consumers.values()
             assert held.unacked_messages == 5
-            subscription.merging.acks(PositionSet([twin]), {batch_twin: BitMap([1])}, announce=False)
+            subscription.merging.acks(PositionSet([duplicate]), {batch_duplicate: BitMap([1])}, announce=False)
             assert held.unacked_messages == 3
             assert subscription.cursor.is_consumed(single)
             assert subscription.cursor.acked_indexes(batched) == BitMap([1])
             unannounced = subscription.cursor.state.take_unannounced()
             assert single in unannounced.positions
             assert batched in unannounced.batches
-            assert twin not in unannounced.positions
+            assert duplicate not in unannounced.positions
             consumer.redeliver(None)
             await inbox.holds(5)
             assert inbox.positions[3:] == [held_on, batched]
@@ -491,7 +491,7 @@ def test_what_another_cluster_says_of_one_entry_releases_the_consumer_that_holds
 
 
 @pytest.mark.parametrize("cut", range(9))
-def test_a_cumulative_acknowledgement_settles_the_twins_of_all_that_it_covers(tmp_path: Path, cut: int) -> None:
+def test_a_cumulative_acknowledgement_settles_the_duplicates_of_all_that_it_covers(tmp_path: Path, cut: int) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, *(numbered(number) for number in range(4)))
@@ -501,8 +501,8 @@ def test_a_cumulative_acknowledgement_settles_the_twins_of_all_that_it_covers(tm
             await inbox.holds(5)
             await consumer.acknowledge_cumulative(entries[cut])
             cursor = b.subscriptions["sub"].cursor
-            twins = b.log.with_twins(PositionSet(entries[: cut + 1]))
-            assert {position for position in entries if cursor.is_consumed(position)} == set(twins)
+            duplicates = b.log.with_duplicates(PositionSet(entries[: cut + 1]))
+            assert {position for position in entries if cursor.is_consumed(position)} == set(duplicates)
 
     asyncio.run(main())
 
@@ -517,7 +517,7 @@ def test_a_batch_cut_in_its_middle_is_cut_in_both_its_entries(tmp_path: Path) ->
             await consumer.acknowledge([Ack(inbox.positions[0], (0, 2))])
             await copy(a, b)
             cursor = b.subscriptions["sub"].cursor
-            later = b.log.twin_of(inbox.positions[0])
+            later = b.log.duplicate_of(inbox.positions[0])
             assert later is not None
             assert list(cursor.acked_indexes(later) or ()) == [0, 2]
             await consumer.acknowledge([Ack(inbox.positions[0], (1,))])
@@ -560,7 +560,7 @@ def test_a_subscription_from_latest_on_has_what_came_before_it_behind_it(tmp_pat
     asyncio.run(main())
 
 
-def test_a_reader_is_at_the_end_when_only_later_entries_of_twins_follow(tmp_path: Path) -> None:
+def test_a_reader_is_at_the_end_when_only_later_entries_of_duplicates_follow(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(tmp_path) as (a, b):
             await sent_to_both(a, b, numbered(6))

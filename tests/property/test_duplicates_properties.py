@@ -11,12 +11,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from duplicates_support import ON, chunks_of, copy, ids_of, numbered, numbered_batch
 from engine_support import subscribed
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
-from twins_support import ON, chunks_of, copy, ids_of, numbered, numbered_batch
 
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
@@ -53,7 +53,7 @@ class Producer:
     async def flush(self, topic: Topic, confirmed: int, stored: int) -> None:
         """The connection breaks when ``confirmed`` messages are, and others of ``stored`` entries are stored.
 
-        They are stored whole: chunks of a message that breaks off are no twins; see test_same_ids_properties.py.
+        They are stored whole: chunks of a message that breaks off are no duplicates; see test_same_ids_properties.py.
         """
         for message in self.pending[:confirmed]:
             await topic.publish(message)

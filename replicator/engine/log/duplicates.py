@@ -1,13 +1,16 @@
-"""Which entries of a topic's log are one message that reached this cluster by two ways: its twins. Pure.
+"""Duplicates across origins: entries of a topic's log that are one message, which came by two ways. Pure.
 
 A producer that is not told that cluster A has its message sends it again to cluster B. Later the links copy A's entry
 to B and B's to A, and each log has both: copies are exact (invariants 2 and 3 of DESIGN §3). They have one (producer
-name, sequence id), and are one message. Which entries are twins, :mod:`replicator.engine.producing.sequence_index`
+name, sequence id), and are one message. Which entries are duplicates, :mod:`replicator.engine.producing.sequence_index`
 finds out when the later one is committed; here it is kept for the subscriptions of the topic.
 
 1. The entries of one message are a chain in the order of the local log, each of another origin.
 2. The first of a chain is the one that is delivered; all after it are hidden.
 3. What is trimmed leaves its chain. The next one is the first then: who comes later finds the message there.
+
+The table of the store and the route that tells them still have the older name ``twins``. Everywhere else a twin is
+another live copy of a worker's store.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from typing import Final
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
-TWINS_MAX: Final = 100_000
-"""Entries of one topic that are or have twins, some 400 bytes each. A producer sends again at most what it had pending
-when it lost its cluster; past the limit entries are not recognised, and such a message is delivered twice."""
+DUPLICATES_MAX: Final = 100_000
+"""Entries of one topic that are or have duplicates, some 400 bytes each. A producer sends again at most what it had
+pending when it lost its cluster; past the limit entries are not recognised, and such a message is delivered twice."""
 
 
-class TwinLinks:
+class DuplicateEntries:
     """The chains of one topic."""
 
     __slots__ = ("_earlier", "_later", "hidden", "members")
@@ -32,7 +35,7 @@ class TwinLinks:
         self._earlier: dict[Position, Position] = {}
         self._later: dict[Position, Position] = {}
         self.members = PositionSet()
-        """All that have a twin."""
+        """All that have a duplicate."""
         self.hidden = PositionSet()
         """Those of which an earlier one is here."""
         for earlier, later in pairs:
@@ -51,7 +54,7 @@ class TwinLinks:
         self.members.add(later)
         self.hidden.add(later)
 
-    def twin_of(self, position: Position) -> Position | None:
+    def duplicate_of(self, position: Position) -> Position | None:
         """The entry before it in its chain, or else the one after it."""
         return self._earlier.get(position) or self._later.get(position)
 
@@ -64,18 +67,18 @@ class TwinLinks:
                 at = links.get(at)
 
     def between(self, after: Position, upto: Position) -> Iterator[Position]:
-        """Those with a twin in (``after``, ``upto``], in order."""
+        """Those with a duplicate in (``after``, ``upto``], in order."""
         at = self.members.next_after(after)
         while at is not None and at <= upto:
             yield at
             at = self.members.next_after(at)
 
     def among(self, positions: PositionSet) -> Iterator[Position]:
-        """Those of ``positions`` that have a twin, in order."""
+        """Those of ``positions`` that have a duplicate, in order."""
         return iter(self.members.common(positions))
 
-    def with_twins(self, positions: PositionSet) -> PositionSet:
-        """``positions`` and all twins of them."""
+    def with_duplicates(self, positions: PositionSet) -> PositionSet:
+        """``positions`` and all duplicates of them."""
         found = positions.copy()
         for position in self.among(positions):
             for other in self.others(position):

@@ -1,9 +1,9 @@
-"""Twins in one subscription: the entries of one message are acknowledged as one. Pure.
+"""Duplicates in one subscription: the entries of one message are acknowledged as one. Pure.
 
-Invariants (DESIGN §3): 5, an entry is consumed with its twin only: they are the same message; 6, consuming more never
-takes anything back, so merging stays commutative, associative and idempotent.
+Invariants (DESIGN §3): 5, an entry is consumed with its duplicate only: they are the same message; 6, consuming more
+never takes anything back, so merging stays commutative, associative and idempotent.
 
-1. Only the first entry of a message is delivered (:attr:`TwinLinks.hidden`), to whoever comes whenever.
+1. Only the first entry of a message is delivered (:attr:`DuplicateEntries.hidden`), to whoever comes whenever.
 2. When one entry is consumed, however that came about, all others are: those that lie at or below the mark-delete
    position are anyway, the rest become individually deleted.
 3. When messages of a batch are acknowledged, they are so in all its entries.
@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap
 
-from replicator.engine.log.twins import TwinLinks
+from replicator.engine.log.duplicates import DuplicateEntries
 from replicator.engine.subscriptions.batch_acks import BatchAcks
 from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import Position
 
 
 def consume_others(
-    links: TwinLinks, state: CursorState, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
+    links: DuplicateEntries, state: CursorState, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
 ) -> dict[Position, None]:
     """``consumed`` are: so are all other entries of their messages. Returns those that became so now."""
     found = _to_consume(links, consumed, is_consumed)
@@ -34,7 +34,7 @@ def consume_others(
 
 
 def share_batch(
-    links: TwinLinks,
+    links: DuplicateEntries,
     state: CursorState,
     position: Position,
     batch_size: int | None,
@@ -60,7 +60,7 @@ def share_batch(
 
 
 def _to_consume(
-    links: TwinLinks, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
+    links: DuplicateEntries, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
 ) -> dict[Position, None]:
     """Which entries are consumed because others of their messages are."""
     found: dict[Position, None] = {}
@@ -71,7 +71,9 @@ def _to_consume(
     return found
 
 
-def _shared_indexes(links: TwinLinks, batch_acks: BatchAcks, position: Position) -> tuple[BitMap, list[Position]]:
+def _shared_indexes(
+    links: DuplicateEntries, batch_acks: BatchAcks, position: Position
+) -> tuple[BitMap, list[Position]]:
     """All indexes that are acknowledged in any entry of the batch at ``position``, and the entries that lack some."""
     entries = [position, *links.others(position)]
     acked = [batch_acks.get(entry) or BitMap() for entry in entries]
