@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from snapshots.ack_vector import AckVector
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
 
@@ -55,6 +55,16 @@ class LogState:
         origin, so an answer from here proves nothing to it.
         """
         return {**self.reached(), **self.earlier_lives}
+
+    def lacking(self, response: SnapshotResponse, local: str) -> set[str]:
+        """Return the origins of which the cluster that answered had more than the log has. Its own and ``local`` do not
+        count."""
+        return {
+            origin
+            for origin, reached in response.vector.items()
+            if origin not in (local, response.cluster)
+            and self.earlier_lives.get(origin, self.vector.get(origin, BEFORE_ALL)) < reached
+        }
 
     def lost_some_of(self, response: SnapshotResponse) -> bool:
         """Return whether the cluster that answered has messages of another origin that the log passed over and never

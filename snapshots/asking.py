@@ -15,6 +15,7 @@ It serves invariants 7 (an idle topic gets no markers) and 8 (whoever does not a
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from snapshots.pacing import SnapshotBudget
@@ -26,6 +27,9 @@ MESSAGES_MAX: Final = 1_000
 TIMEOUTS_WAITED_MAX: Final = 10
 """Longest wait for a peer that keeps asking while messages keep coming, in timeouts. Some cluster may not receive its
 requests."""
+PENDING_REQUESTS_MAX: Final = 256
+"""Most unanswered requests that are remembered for counting: 30 s of them at 5/s are 150. Beyond it the oldest counts
+as timed out."""
 
 
 def patience_ms(budget: SnapshotBudget, interval_ms: int) -> int:
@@ -137,3 +141,49 @@ class Asking:
     def _rest(self) -> None:
         """Record that no request is needed until more messages come."""
         self._moved, self._messages, self._turn_ms = False, 0, None
+
+
+@dataclass(slots=True)
+class _Pending:
+    sent_ms: int
+    awaited: set[str]
+
+
+class UnansweredRequests:
+    """Requests of one topic that not all clusters have answered. They are only counted: nothing depends on them."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+
+    def note(self, snapshot_id: str, asked: Collection[str], now_ms: int) -> int:
+        """Remember a request. Return how many older ones count as timed out, because there are too many."""
+        forgotten = len(self._pending) >= PENDING_REQUESTS_MAX
+        if forgotten:
+            self._forget_oldest()
+        self._pending[snapshot_id] = _Pending(now_ms, set(asked))
+        return int(forgotten)
+
+    def answered(self, snapshot_id: str, cluster: str) -> None:
+        """Record that ``cluster`` answered the request, if it is remembered."""
+        pending = self._pending.get(snapshot_id)
+        if pending is not None:
+            pending.awaited.discard(cluster)
+            if not pending.awaited:
+                del self._pending[snapshot_id]
+
+    def expire_ms(self, timeout_ms: int) -> int | None:
+        """Return the time at which the oldest request times out; None if all are answered."""
+        return next(iter(self._pending.values())).sent_ms + timeout_ms if self._pending else None
+
+    def expire(self, now_ms: int, timeout_ms: int) -> int:
+        """Forget the requests that have timed out, and return their number."""
+        expired = 0
+        while (at_ms := self.expire_ms(timeout_ms)) is not None and at_ms <= now_ms:
+            self._forget_oldest()
+            expired += 1
+        return expired
+
+    def _forget_oldest(self) -> None:
+        del self._pending[next(iter(self._pending))]

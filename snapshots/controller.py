@@ -43,7 +43,6 @@ topic holds messages, then the markers that were not handled yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from snapshots.actions import (
@@ -57,7 +56,7 @@ from snapshots.actions import (
     WriteResponse,
 )
 from snapshots.announcing import AckSource, UpdateAnnouncer
-from snapshots.asking import Asking, patience_ms
+from snapshots.asking import Asking, UnansweredRequests, patience_ms
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -71,18 +70,9 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.recording import MappingRecorder
 from snapshots.starts import Starts
 
-PENDING_REQUESTS_MAX: Final = 256
-"""Most unanswered requests that are remembered for counting: 30 s of them at 5/s are 150. Beyond it the oldest counts
-as timed out."""
 WAITING_ANSWERS_MAX: Final = 16
 """Most answers of one peer that wait for a third origin. Beyond it the newest answer replaces the one before. The
 oldest answers are fulfilled first, and the newest covers most."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    sent_ms: int
-    awaited: set[str]
 
 
 class SnapshotController:
@@ -133,7 +123,7 @@ class SnapshotController:
         self._last_message: Position | None = None
         """Position at or above the last message; None if it is not known yet."""
         self._asking = Asking(self._budget)
-        self._pending: dict[str, _Pending] = {}
+        self._unanswered = UnansweredRequests()
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
         self._follow_up_ms: int | None = None
@@ -160,9 +150,7 @@ class SnapshotController:
             deadline_ms = snapshot_ms if deadline_ms is None else min(deadline_ms, snapshot_ms)
         if self._follow_up_ms is not None and (follow_up_ms := self._follow_up_due()) is not None:
             deadline_ms = follow_up_ms if deadline_ms is None else min(deadline_ms, follow_up_ms)
-        if self._pending:
-            oldest = next(iter(self._pending.values()))
-            expires_ms = oldest.sent_ms + self._settings.snapshot_timeout_ms
+        if (expires_ms := self._unanswered.expire_ms(self._settings.snapshot_timeout_ms)) is not None:
             deadline_ms = expires_ms if deadline_ms is None else min(deadline_ms, expires_ms)
         return deadline_ms
 
@@ -297,7 +285,7 @@ class SnapshotController:
 
     def on_tick(self, now_ms: int, log: LogState) -> list[Action]:
         """Return the actions that are due at ``now_ms``. ``log`` is the state of the log at this moment."""
-        self._expire_pending(now_ms)
+        self.stats.timeouts += self._unanswered.expire(now_ms, self._settings.snapshot_timeout_ms)
         actions: list[Action] = []
         if self._waiting_may_end:
             actions += self._end_waiting(log, now_ms)
@@ -321,25 +309,12 @@ class SnapshotController:
         return self._asking.due_ms(now_ms, self._settings.snapshot_interval_ms)
 
     def _request(self, now_ms: int, log: LogState) -> WriteRequest:
-        if len(self._pending) >= PENDING_REQUESTS_MAX:
-            self._forget_oldest_pending()
         snapshot_id = self._next_id()
-        self._pending[snapshot_id] = _Pending(now_ms, set(self._asked))
+        self.stats.timeouts += self._unanswered.note(snapshot_id, self._asked, now_ms)
         self._asking.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
         return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, log.said()))
-
-    def _expire_pending(self, now_ms: int) -> None:
-        while self._pending:
-            oldest = next(iter(self._pending.values()))
-            if oldest.sent_ms + self._settings.snapshot_timeout_ms > now_ms:
-                return
-            self._forget_oldest_pending()
-
-    def _forget_oldest_pending(self) -> None:
-        del self._pending[next(iter(self._pending))]
-        self.stats.timeouts += 1
 
     # ---- answering (steps 2 and 7) ----------------------------------------------------------------------
 
@@ -365,11 +340,7 @@ class SnapshotController:
 
     def _on_response(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
         self.stats.responses += 1
-        pending = self._pending.get(response.snapshot_id)
-        if pending is not None:
-            pending.awaited.discard(response.cluster)
-            if not pending.awaited:
-                del self._pending[response.snapshot_id]
+        self._unanswered.answered(response.snapshot_id, response.cluster)
         return self._on_answer(position, response, log, now_ms)
 
     def _on_answer(self, position: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
@@ -378,7 +349,7 @@ class SnapshotController:
         There are three cases: the answer proves a mapping now, it will once a third origin has come further, or it
         never can.
         """
-        missing = self._missing(response, log)
+        missing = log.lacking(response, self._local)
         # Without a vector nothing is known of third origins (the answer of a broker that does not send one), or there
         # is no message to cover. And a peer with entries of ours that we do not have (we lost our log) proves nothing.
         unprovable = not response.vector or response.vector.get(self._local, BEFORE_ALL) > log.lac
@@ -399,15 +370,6 @@ class SnapshotController:
         only_us_two = response.vector.keys() <= {self._local, response.cluster}
         return self._record(position if only_us_two else log.lac, response, log, now_ms)
 
-    def _missing(self, response: SnapshotResponse, log: LogState) -> set[str]:
-        """Return the third origins of which the answering cluster had more than the local log has."""
-        return {
-            origin
-            for origin, reached in response.vector.items()
-            if origin not in (self._local, response.cluster)
-            and log.earlier_lives.get(origin, log.vector.get(origin, BEFORE_ALL)) < reached
-        }
-
     def _end_waiting(self, log: LogState, now_ms: int) -> list[Action]:
         """Record, for each peer, the newest answer whose vector the local log has reached."""
         self._waiting_may_end = False
@@ -415,7 +377,7 @@ class SnapshotController:
         for waiting in self._waiting.values():
             # A peer's log only grows, so its answers are fulfilled in their order, and the newest is the best.
             fulfilled: SnapshotResponse | None = None
-            while waiting and not self._missing(waiting[0], log):
+            while waiting and not log.lacking(waiting[0], self._local):
                 answer = waiting.pop(0)
                 if log.lost_some_of(answer):
                     self.stats.skipped += 1

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,14 @@ from replicator.client.argument_checks import (
 from replicator.client.authentication import Authentication, Showing
 from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer
-from replicator.client.consuming.consumer_making import ConsumerExtras, ConsumerMaker, Listeners
+from replicator.client.consuming.consumer_making import (
+    ConsumerExtras,
+    ConsumerMaker,
+    Listeners,
+    create_subscription,
+    opening_of,
+    partitions_of,
+)
 from replicator.client.consuming.letters import LetterTopics
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
@@ -50,18 +56,16 @@ from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
 from replicator.client.errors import (
     AlreadyClosed,
-    ConsumerBusy,
     InvalidConfiguration,
     InvalidUrl,
     OperationNotSupported,
 )
-from replicator.client.message import MessageId, Opening
-from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
+from replicator.client.message import MessageId
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
-from replicator.client.producing.producer_making import ProducerMaker, make_encryptor
+from replicator.client.producing.producer_making import ProducerMaker, context_adder, make_encryptor
 from replicator.client.producing.routing import CustomRouter, RoutingSettings
-from replicator.client.producing.sending import AddContext
 from replicator.client.schema import Schema
 from replicator.client.service_url import connector_of, following_connector
 from replicator.client.settings import (
@@ -80,15 +84,14 @@ from replicator.client.settings import (
     ProducerSettings,
     RegexSubscriptionMode,
     subscription_type,
+    unique_name,
 )
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.embedded_channel import EmbeddedConnector
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX
-from replicator.engine.topic_name import parse_topic
-from replicator.engine.types import AccessMode, KeySharedPolicy, SubscriptionType
+from replicator.engine.types import AccessMode, KeySharedPolicy
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-from replicator.running.extras import extra_missing
 
 
 class Client(ClosedAtExit):
@@ -173,14 +176,14 @@ class Client(ClosedAtExit):
             self._connector,
             reconnect,
             operation_timeout_seconds,
-            _context_adder() if propagate_trace_context else None,
+            context_adder() if propagate_trace_context else None,
         )
         self._producers: set[Producer | PartitionedProducer] = set()
         self._consumer_maker = ConsumerMaker(
             self._connector,
             reconnect,
             operation_timeout_seconds,
-            LetterTopics(self._letter_producer, self._create_subscription),
+            LetterTopics(self._letter_producer, partial(create_subscription, self._connector)),
         )
         self._consumers: set[Receiver | Reader] = set()
         self._closed = False
@@ -356,7 +359,7 @@ class Client(ClosedAtExit):
         settings = ConsumerSettings(
             topic=topics[0],
             subscription=subscription_name,
-            consumer_name=_unique_name() if consumer_name is None else consumer_name,
+            consumer_name=unique_name() if consumer_name is None else consumer_name,
             consumer_type=subscription_type(consumer_type),
             initial_position=EngineInitialPosition(initial_position.value),
             replicated=replicate_subscription_state_enabled,
@@ -384,7 +387,7 @@ class Client(ClosedAtExit):
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
         )
         extras = ConsumerExtras(
-            _opening(schema, crypto_key_reader, crypto_failure_action),
+            opening_of(schema, crypto_key_reader, crypto_failure_action),
             Listeners(message_listener, consumer_event_listener),
             max_total_receiver_queue_size_across_partitions,
             stats_interval_in_seconds,
@@ -425,10 +428,10 @@ class Client(ClosedAtExit):
         check_callable("reader_listener", reader_listener)
         if not isinstance(start_message_id, MessageId):
             raise InvalidConfiguration(f"start_message_id is {start_message_id!r:.80}; it must be a MessageId")
-        name = _unique_name() if reader_name is None else reader_name
+        name = unique_name() if reader_name is None else reader_name
         settings = ConsumerSettings(
             topic=full_topic_name(topic),
-            subscription=f"reader-{_unique_name()}",
+            subscription=f"reader-{unique_name()}",
             consumer_name=name,
             receiver_queue_size=receiver_queue_size,
             durable=False,
@@ -438,7 +441,7 @@ class Client(ClosedAtExit):
         reader = await self._consumer_maker.make_reader(
             settings,
             start_message_id,
-            _opening(schema, crypto_key_reader, crypto_failure_action),
+            opening_of(schema, crypto_key_reader, crypto_failure_action),
             reader_listener,
             self._consumers.discard,
         )
@@ -451,9 +454,7 @@ class Client(ClosedAtExit):
         Raises :class:`InvalidTopicName`, :class:`ConnectError`, :class:`Timeout`.
         """
         self._check_open()
-        name = full_topic_name(topic)
-        partitions = 0 if parse_topic(name).partition >= 0 else await self._connector.partitions(name)
-        return [f"{name}-partition-{index}" for index in range(partitions)] or [name]
+        return await partitions_of(self._connector, full_topic_name(topic))
 
     async def close(self) -> None:
         """Close every producer and consumer, and let go of the cluster. Idempotent."""
@@ -473,50 +474,6 @@ class Client(ClosedAtExit):
             topic, batching_enabled=False, chunking_enabled=True, block_if_queue_full=True
         )
 
-    async def _create_subscription(self, topic: str, subscription: str) -> None:
-        """Make a subscription from the topic's first message on, by connecting to it for a moment."""
-        settings = ConsumerSettings(
-            full_topic_name(topic),
-            subscription,
-            _unique_name(),
-            consumer_type=SubscriptionType.SHARED,
-            initial_position=EngineInitialPosition.EARLIEST,
-        )
-        partitions = await self._connector.partitions(settings.topic)
-        names = [f"{settings.topic}-partition-{index}" for index in range(partitions)] or [settings.topic]
-        for name in names:
-            try:
-                channel = await self._connector.open_consumer(replace(settings, topic=name))
-            except ConsumerBusy:
-                continue  # it exists, and has consumers of another type
-            await channel.close()
-
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the client is closed")
-
-
-def _opening(
-    schema: Schema | None,
-    crypto_key_reader: CryptoKeyReader | None,
-    crypto_failure_action: ConsumerCryptoFailureAction,
-) -> Opening:
-    """How a consumer opens entries, from its user's arguments."""
-    check_schema(schema)
-    check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
-    check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
-    decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
-    return Opening(schema, decryptor, crypto_failure_action)
-
-
-def _unique_name() -> str:
-    """A name that no other producer or consumer has, in any cluster."""
-    return uuid.uuid4().hex[:16]
-
-
-def _context_adder() -> AddContext:
-    try:
-        from replicator.client.producing.trace_context import with_current_context
-    except ModuleNotFoundError:
-        raise InvalidConfiguration(str(extra_missing("traces", "propagate_trace_context"))) from None
-    return with_current_context

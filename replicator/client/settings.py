@@ -6,6 +6,7 @@ single arguments are in :mod:`replicator.client.argument_checks`.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -370,3 +371,8 @@ class ConsumerSettings:
 def subscription_type(consumer_type: ConsumerType) -> SubscriptionType:
     """The engine's type."""
     return SubscriptionType(consumer_type.value)
+
+
+def unique_name() -> str:
+    """Return a name that no other producer or consumer has, in any cluster."""
+    return uuid.uuid4().hex[:16]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from replicator.engine.errors import BlockCorrupt, EngineError, MessageTooLarge, NotAllowedError
-from replicator.engine.log.block import encode_only, is_cluster
+from replicator.engine.log.cluster_names import encode_only, is_cluster
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 
 LOCAL: Final = "__local__"

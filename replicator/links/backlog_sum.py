@@ -1,4 +1,4 @@
-"""Sum of the backlogs of a link's topics, kept up to date with limited work per question. Pure.
+"""Sum of the backlogs of a link's topics, kept up to date with limited work per question.
 
 Invariant 11: thousands of topics may lag at once, and counting all of them in one go would delay a worker's clients.
 
@@ -11,6 +11,7 @@ Invariant 11: thousands of topics may lag at once, and counting all of them in o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -49,6 +50,17 @@ class BacklogSum:
             if backlog:
                 self._counted[name] = backlog
         return not self._moved
+
+    async def count_all(self) -> None:
+        """Count all topics that moved, and let other tasks run in between."""
+        while not self.count():  # noqa: ASYNC110 - there is no event to wait for: other tasks must run
+            await asyncio.sleep(0)
+
+    async def of_all(self) -> dict[str, int]:
+        """Return, by topic, how many entries the destination has not confirmed. Topics without a backlog are left
+        out."""
+        await self.count_all()
+        return self.figures()
 
     def figures(self) -> dict[str, int]:
         """Return the backlogs that are not 0, by topic, as they were counted last."""

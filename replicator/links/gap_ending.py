@@ -44,9 +44,13 @@ from snapshots.position import BEFORE_ALL, Position
 log = structlog.get_logger(__name__)
 
 
-class Auditor(Protocol):
-    """Interface that records what was done to a topic."""
+class LinkIndex(Protocol):
+    """Index in Postgres that records the progress of a link's topics, and what was done to the link and to them."""
 
+    def link_state(
+        self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
+    ) -> None: ...
+    def link_gone(self, link_key: str) -> None: ...
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
@@ -75,7 +79,7 @@ class GapEnding:
         route: Route,
         memory: LinkMemory,
         start_positions: StartPositions,
-        index: Auditor | None,
+        index: LinkIndex | None,
         is_here: Callable[[Topic], bool],
     ) -> None:
         self._engine = engine

@@ -168,7 +168,7 @@ class LineageTeller:
             )
 
     def _is_to_be_told(self, deletion: Deletion) -> bool:
-        return deletion.origin in self._topics.origins and self._topics.carries_name(deletion.topic)
+        return deletion.origin in self._topics.origins and self._topics.carried.covers(deletion.topic)
 
     def _lacks(self, there: Mapping[str, Mapping[str, Mark]], deletion: Deletion) -> bool:
         """Return whether the destination may not know a deletion: it was not reported yet, or the copy has no mark of

@@ -34,9 +34,10 @@ from replicator.links.errors import (
 )
 from replicator.links.figures import LinkFigures
 from replicator.links.frame_sender import FrameSender
+from replicator.links.gap_ending import LinkIndex
 from replicator.links.json_types import LinkStatus
 from replicator.links.lineage_teller import LineageTeller
-from replicator.links.link_topics import LinkIndex, LinkTopics
+from replicator.links.link_topics import LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
 from replicator.links.route import Route
@@ -109,8 +110,8 @@ class Link:
         self._saving = engine.supervisor.task("link marks", f"link {self.key} marks", self._save_often)
         self._transport: HttpTransport | None = None
         self._settling = asyncio.Lock()
-        self._partitions = PartitionAnnouncer(engine, to, self._topics.carries_name)
-        self._schemas = SchemaAnnouncer(engine, to, self._topics.carries_name)
+        self._partitions = PartitionAnnouncer(engine, to, self._topics.carried.covers)
+        self._schemas = SchemaAnnouncer(engine, to, self._topics.carried.covers)
         self._lineage = LineageTeller(engine, self._topics)
         self._transfer = Transfer(
             engine,
@@ -130,7 +131,7 @@ class Link:
 
     def carries(self, topic: str) -> bool:
         """Return whether this link now carries topics of that full name."""
-        return self._topics.carries_name(topic)
+        return self._topics.carried.covers(topic)
 
     @property
     def spec(self) -> LinkSpec:
@@ -454,7 +455,7 @@ class Link:
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
-            await self._topics.count_backlogs()
+            await self._topics.backlogs.count_all()
             try:
                 await self._topics.save()
             except EngineError as error:
@@ -470,12 +471,12 @@ class Link:
 
         If hundreds of topics move at once, the figure is up to :data:`SAVE_SECONDS` old.
         """
-        return self._topics.backlog_entries()
+        return self._topics.backlogs.total()
 
     async def backlog_by_topic(self) -> dict[str, int]:
         """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
         out."""
-        return await self._topics.backlog_by_topic()
+        return await self._topics.backlogs.of_all()
 
     async def behind(self, limit: int) -> list[Behind]:
         """Return the topics that are most behind; see :func:`~replicator.links.status.topics_behind`."""

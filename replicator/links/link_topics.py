@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -18,15 +18,14 @@ from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.links.backlog_sum import BacklogSum
 from replicator.links.copier import Copier, Start
-from replicator.links.gap_ending import CopyKeeper, GapEnding, Stopped
+from replicator.links.gap_ending import CopyKeeper, GapEnding, LinkIndex, Stopped
 from replicator.links.gaps import Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
-from replicator.links.route import Route
+from replicator.links.route import CarriedNames, Route
 from replicator.links.start_positions import StartPositions
 from snapshots.position import Position
 
@@ -39,16 +38,6 @@ OPERATOR: Final = "operator"
 BEING_ASKED: Final = "the destination is being asked what it has of the topic"
 
 log = structlog.get_logger(__name__)
-
-
-class LinkIndex(Protocol):
-    """Index in Postgres that records the progress of a link's topics, and operators' actions on the link."""
-
-    def link_state(
-        self, link_key: str, topic: str, *, state: str, acknowledged: Position, backlog_entries: int, detail: str
-    ) -> None: ...
-    def link_gone(self, link_key: str) -> None: ...
-    def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
 class LinkTopics:
@@ -64,6 +53,7 @@ class LinkTopics:
         self.copier = Copier()
         self.memory = LinkMemory(engine, route.link.key)
         self.start_positions = StartPositions(engine, route)
+        self.carried = CarriedNames(engine, route)
         self.unsettled: dict[str, None] = {}
         """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
         self.ask_again = asyncio.Event()
@@ -84,12 +74,11 @@ class LinkTopics:
         self._index = index
         self._on_lost_copy = on_lost_copy
         self._holding = Holding(engine, route.link)
-        self._carried: dict[str, bool] = {}
         self._reported: dict[str, str] = {}
         """For each topic that has stopped, the reason that was logged."""
         self._ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
         self._refusals = Refusals()
-        self._backlogs = BacklogSum(self.backlog_of)
+        self.backlogs = BacklogSum(self.backlog_of)
         self._news: dict[str, None] = {}
         """Topics that moved, stopped or went on since the index was updated, those that waited longest first."""
         for topic in engine.topics():
@@ -121,18 +110,7 @@ class LinkTopics:
     # Which topics.
 
     def carries(self, topic: Topic) -> bool:
-        carried = self._carried.get(topic.name)
-        if carried is None:
-            carried = self._carried[topic.name] = self.carries_name(topic.name)
-        return carried
-
-    def carries_name(self, name: str) -> bool:
-        """Return whether the link carries topics of this name, by its patterns and by the clusters of their
-        namespace."""
-        if name == EPOCHS_TOPIC:
-            return self._route.carries(name)
-        clusters = self._engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
-        return (clusters is None or self._route.link.destination in clusters) and self._route.carries(name)
+        return self.carried.has(topic.name)
 
     def moved(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> bool:
         """Record that ``blocks`` were appended to ``topic``. Return whether the link has something to copy."""
@@ -144,7 +122,7 @@ class LinkTopics:
             self._left_alone.discard(topic.name)
             self._take_up(topic)
             return True
-        self._backlogs.moved(topic.name)
+        self.backlogs.moved(topic.name)
         copy, origins = self.copier.topics[topic.name], self._route.origins
         carried = any(
             each.header.origin in origins and each.header.kind is not BlockKind.LOCAL_MARKERS for each in blocks
@@ -173,7 +151,7 @@ class LinkTopics:
         """
         for name in self._engine.catalog.topics(namespace):
             topic = self._engine.find(name)
-            self._carried.pop(name, None)
+            self.carried.look_again(name)
             if topic is None or self.carries(topic) is (name in self.copier.topics):
                 continue
             if self.carries(topic):
@@ -189,7 +167,7 @@ class LinkTopics:
         mark = self.memory.mark(topic.topic_id)
         self._holding.begin(topic, mark)
         self.copier.topic_moved(topic.name, topic.log.last, self._route.origins)
-        self._backlogs.moved(topic.name)
+        self.backlogs.moved(topic.name)
         if not self.copier.connected:
             self.copier.topics[topic.name].acknowledged = min(mark, topic.log.last)
 
@@ -214,8 +192,8 @@ class LinkTopics:
         return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
 
     def _drop(self, name: str) -> None:
-        self._carried.pop(name, None)
-        self._backlogs.forget(name)
+        self.carried.look_again(name)
+        self.backlogs.forget(name)
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
@@ -447,7 +425,7 @@ class LinkTopics:
             self._hold(name)
 
     def _hold(self, name: str) -> None:
-        self._backlogs.moved(name)
+        self.backlogs.moved(name)
         topic, copy = self._engine.find(name), self.copier.topics.get(name)
         if topic is not None and copy is not None:
             self._holding.move(topic, copy.acknowledged)
@@ -457,21 +435,6 @@ class LinkTopics:
                 if len(copy.sent) != self._origins_told.get(name):
                     self._origins_told[name] = len(copy.sent)
                     self.on_copied(name)
-
-    def backlog_entries(self) -> int:
-        """Return the entries that the destination has not confirmed, of all topics; see :class:`BacklogSum`."""
-        return self._backlogs.total()
-
-    async def count_backlogs(self) -> None:
-        """Bring :meth:`backlog_entries` up to date, and let other tasks run in between."""
-        while not self._backlogs.count():  # noqa: ASYNC110 - there is no event to wait for: other tasks must run
-            await asyncio.sleep(0)
-
-    async def backlog_by_topic(self) -> dict[str, int]:
-        """Return, by topic, how many entries the destination has not confirmed; topics without a backlog are left
-        out."""
-        await self.count_backlogs()
-        return self._backlogs.figures()
 
     def backlog_of(self, name: str) -> int:
         """Return the number of entries of a topic, of any origin, that the destination has not confirmed."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from replicator.engine.engine import Engine
+from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.topology import EMBEDDED, Link, Topology
 
 
@@ -43,3 +45,31 @@ class Route:
     def carries(self, topic: str) -> bool:
         """Whether topics of that name go over this link, and not over an earlier one of the same two clusters."""
         return self.link.carries(topic) and not any(each.carries(topic) for each in self.asked_before)
+
+
+class CarriedNames:
+    """Decides for the source's ``engine`` which topics the link of ``route`` carries, and remembers it by name."""
+
+    def __init__(self, engine: Engine, route: Route) -> None:
+        self._engine = engine
+        self._route = route
+        self._known: dict[str, bool] = {}
+
+    def has(self, name: str) -> bool:
+        """Return whether the link carries the topic ``name``, which must exist."""
+        carried = self._known.get(name)
+        if carried is None:
+            carried = self._known[name] = self.covers(name)
+        return carried
+
+    def covers(self, name: str) -> bool:
+        """Return whether the link carries topics of this name, by its patterns and by the clusters of their
+        namespace."""
+        if name == EPOCHS_TOPIC:
+            return self._route.carries(name)
+        clusters = self._engine.catalog.policies_of(parse_topic(name).full_namespace).replication_clusters
+        return (clusters is None or self._route.link.destination in clusters) and self._route.carries(name)
+
+    def look_again(self, name: str) -> None:
+        """Forget the decision about a topic that is gone, or whose namespace has other clusters now."""
+        self._known.pop(name, None)

@@ -105,7 +105,7 @@ def link_status(
         "on_hold_exceeded": spec.on_hold_exceeded,
         "deleted_here": list(topics.deleted_here),
         "lost_here": dict(topics.lost_here),
-        "backlog_entries": topics.backlog_entries(),
+        "backlog_entries": topics.backlogs.total(),
         "lag_ms": lag_ms(transfer.engine, topics, transfer.engine.writer.wall_clock_ms()),
         "in_flight_frames": topics.copier.in_flight,
         "rate_bytes": spec.rate_bytes,

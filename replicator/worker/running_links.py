@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from replicator.api.linked_sources import IncomingLink
 from replicator.engine.engine import Engine
+from replicator.links.gap_ending import LinkIndex
 from replicator.links.link import Link
-from replicator.links.link_topics import LinkIndex
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.operating.start_checks import RUNS

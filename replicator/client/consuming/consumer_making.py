@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from replicator.client.argument_checks import full_topic_name
+from replicator.client.argument_checks import check_enum, check_instance, check_schema, full_topic_name
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.dead_letter import full_policy
 from replicator.client.consuming.letters import LetterTopics
@@ -19,13 +19,16 @@ from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsume
 from replicator.client.consuming.pattern_consumer import PatternConsumer, PatternPorts
 from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
-from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
+from replicator.client.errors import ConsumerBusy, InvalidConfiguration, OperationNotSupported, PulsarException
 from replicator.client.message import MessageId, Opening
-from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
+from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
+from replicator.client.schema import Schema
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, unique_name
 from replicator.client.wire.channel import Connector, ConsumerChannel, TopicWatchChannel
 from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import InitialPosition as EngineInitialPosition
+from replicator.engine.types import SubscriptionType
 
 T = TypeVar("T")
 
@@ -257,3 +260,39 @@ def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
 
 def _without_queue() -> InvalidConfiguration:
     return InvalidConfiguration("receiver_queue_size=0 is for a consumer of one topic, without partitions and retries")
+
+
+def opening_of(
+    schema: Schema | None,
+    crypto_key_reader: CryptoKeyReader | None,
+    crypto_failure_action: ConsumerCryptoFailureAction,
+) -> Opening:
+    """Return how a consumer opens entries, from its user's arguments."""
+    check_schema(schema)
+    check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
+    check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
+    decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
+    return Opening(schema, decryptor, crypto_failure_action)
+
+
+async def partitions_of(connector: Connector, topic: str) -> list[str]:
+    """Return the names of a topic's partitions, or the topic alone if it is not partitioned or does not exist."""
+    partitions = 0 if parse_topic(topic).partition >= 0 else await connector.partitions(topic)
+    return [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+
+
+async def create_subscription(connector: Connector, topic: str, subscription: str) -> None:
+    """Make a subscription from the topic's first message on, by connecting to it for a moment."""
+    settings = ConsumerSettings(
+        full_topic_name(topic),
+        subscription,
+        unique_name(),
+        consumer_type=SubscriptionType.SHARED,
+        initial_position=EngineInitialPosition.EARLIEST,
+    )
+    for name in await partitions_of(connector, settings.topic):
+        try:
+            channel = await connector.open_consumer(replace(settings, topic=name))
+        except ConsumerBusy:
+            continue  # it exists, and has consumers of another type
+        await channel.close()

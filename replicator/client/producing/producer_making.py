@@ -20,6 +20,7 @@ from replicator.client.settings import ProducerSettings
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic
+from replicator.running.extras import extra_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +111,15 @@ def make_encryptor(
     if not all(isinstance(name, str) and name for name in names):
         raise InvalidConfiguration(f"encryption keys are {names!r:.200}; they must be names")
     return EntryEncryptor(names, crypto_key_reader, wall_time_ms())
+
+
+def context_adder() -> AddContext:
+    """Return what puts the context of the present trace into a message.
+
+    Raises :class:`InvalidConfiguration` if the extra ``traces`` is not installed.
+    """
+    try:
+        from replicator.client.producing.trace_context import with_current_context
+    except ModuleNotFoundError:
+        raise InvalidConfiguration(str(extra_missing("traces", "propagate_trace_context"))) from None
+    return with_current_context

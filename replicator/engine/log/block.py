@@ -43,6 +43,7 @@ from pyroaring import BitMap
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.checksums import crc32c
+from replicator.engine.log.cluster_names import ONLY_LENGTH, ORIGIN_PATTERN, decode_only, encode_only
 from replicator.engine.log.parts import decode_parts, encode_parts
 from snapshots.position import Position
 
@@ -56,13 +57,8 @@ FEW_ENTRIES_MAX: Final = 16
 """Columns of at most this many entries are packed and read without numpy, whose calls cost more than the work."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
-CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
-"""A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
-ORIGIN_PATTERN: Final = rf"{CLUSTER_PATTERN}(\.pulsar)?"
-"""Pattern of an origin: the name of a cluster, or of the Apache Pulsar brokers beside which its worker runs."""
 
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
-_CLUSTER: Final = re.compile(CLUSTER_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
@@ -78,9 +74,6 @@ _HAS_PARTS: Final = 0x100
 """Bit in the field of the kind: the block has a section about messages that were left out of batches."""
 _HAS_ONLY: Final = 0x200
 """Bit in the field of the kind: the block names the clusters that may have it."""
-_ONLY_LENGTH: Final = struct.Struct("<H")
-ONLY_BYTES_MAX: Final = 4096
-"""Some hundred clusters; a message that names more is refused."""
 _HEADER_AT = _PREAMBLE.size + _BODY_CHECKSUM.size
 _ORIGIN_AT = _HEADER_AT + _HEADER.size
 _INCARNATION_AT = _HEADER_AT + struct.calcsize("<HHII")
@@ -242,7 +235,7 @@ def head_bytes(block: Buffer, entries: int) -> int:
     (flags, origin_length) = _FLAGS.unpack_from(block, _HEADER_AT)
     at = _ORIGIN_AT + origin_length
     if flags & _HAS_ONLY:
-        at += _ONLY_LENGTH.size + int.from_bytes(block[at : at + _ONLY_LENGTH.size], "little")
+        at += ONLY_LENGTH.size + int.from_bytes(block[at : at + ONLY_LENGTH.size], "little")
     return int(at) + 8 * entries
 
 
@@ -259,9 +252,9 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     has_parts, has_only, kind = kind & _HAS_PARTS, kind & _HAS_ONLY, kind & ~(_HAS_PARTS | _HAS_ONLY)
     only_at = columns_at = _ORIGIN_AT + origin_length
     if has_only:
-        if len(block) < only_at + _ONLY_LENGTH.size:
+        if len(block) < only_at + ONLY_LENGTH.size:
             raise BlockCorrupt("not a block: it ends in its header")
-        columns_at += _ONLY_LENGTH.size + int.from_bytes(block[only_at : only_at + _ONLY_LENGTH.size], "little")
+        columns_at += ONLY_LENGTH.size + int.from_bytes(block[only_at : only_at + ONLY_LENGTH.size], "little")
     if crc32c(block[_PREAMBLE.size : columns_at]) != int.from_bytes(block[4:8], "little"):
         raise BlockCorrupt(
             f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first})"
@@ -293,35 +286,8 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
         publish_time_ms,
         columns_at,
         parts_bytes,
-        _decode_only(bytes(block[only_at + _ONLY_LENGTH.size : columns_at])) if has_only else None,
+        decode_only(bytes(block[only_at + ONLY_LENGTH.size : columns_at])) if has_only else None,
     )
-
-
-def _decode_only(names: bytes) -> frozenset[str]:
-    """Return the names of the clusters that may have a block. Raise :class:`BlockCorrupt` if they are malformed."""
-    only = names.split(b",") if names else []
-    if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
-        raise BlockCorrupt(f"block names clusters that there cannot be: {names[:80]!r}")
-    return frozenset(each.decode("ascii") for each in only)
-
-
-def is_cluster(name: str) -> bool:
-    """Return whether a cluster can have that name."""
-    return re.fullmatch(CLUSTER_PATTERN, name) is not None
-
-
-def encode_only(only: frozenset[str] | None) -> bytes:
-    """Return the names of clusters in the form of a block header.
-
-    Raises :class:`BlockCorrupt` if the header has no room for so many.
-    """
-    if only is None:
-        return b""
-    assert all(map(is_cluster, only)), f"no names of clusters: {only}"
-    names = ",".join(sorted(only)).encode("ascii")
-    if len(names) > ONLY_BYTES_MAX:
-        raise BlockCorrupt(f"a block is for {len(only)} clusters, more than its header has room for")
-    return _ONLY_LENGTH.pack(len(names)) + names
 
 
 def verify_block(block: Buffer) -> BlockHeader:

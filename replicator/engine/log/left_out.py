@@ -23,7 +23,8 @@ from typing import Final
 import google_crc32c
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import ORIGIN_PATTERN, BlockHeader
+from replicator.engine.log.block import BlockHeader
+from replicator.engine.log.cluster_names import ORIGIN_PATTERN
 from snapshots.position import Position
 
 HOLES_MAX: Final = 1_000

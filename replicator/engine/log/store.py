@@ -2,8 +2,8 @@
 
 Everything durable is here in one environment, so that an append and what belongs to it are one transaction;
 LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` writes. What lies where is in
-:mod:`replicator.engine.log.store_tables`; rows that are no blocks are read by
-:class:`~replicator.engine.log.topic_rows.TopicRows`.
+:mod:`replicator.engine.log.store_tables`; rows that are no blocks, and
+counts in the headers of blocks, are read by :class:`~replicator.engine.log.topic_rows.TopicRows`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ from replicator.engine.log.store_files import (
     open_tables,
     read_row,
 )
-from replicator.engine.log.store_tables import BLOCK_KEY, FORMATS, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
+from replicator.engine.log.store_tables import BLOCK_KEY, FORMATS, HEAD, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.stored_blocks import (
-    LedgerExtent,
     StoredBlock,
     StoredHeader,
     blocks_after,
@@ -195,53 +194,6 @@ class Store(TopicRows):
                 raise no_room(self.path) from None
 
     # Catalog and per-topic state.
-
-    def ledgers(self, topic_id: int) -> list[LedgerExtent]:
-        """Return the ledgers of a topic in order. This costs two look-ups for each ledger."""
-        found: list[LedgerExtent] = []
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            cursor = txn.cursor()
-            prefix = TOPIC_KEY.pack(topic_id)
-            more = cursor.set_range(prefix)
-            while more and bytes(cursor.key()[:4]) == prefix:
-                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
-                if not cursor.set_range(BLOCK_KEY.pack(topic_id, ledger + 1, 0)):
-                    cursor.last()
-                else:
-                    cursor.prev()
-                _, _, last_first = BLOCK_KEY.unpack(cursor.key())
-                header = parse_row(cursor.value()).header
-                found.append(LedgerExtent(ledger, first, last_first + header.entries - 1))
-                more = cursor.next()
-        return found
-
-    def totals(self, topic_id: int) -> tuple[int, int]:
-        """Return the numbers of entries and messages ever appended to a topic, from its last block."""
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            cursor = txn.cursor()
-            found = cursor.set_range(TOPIC_KEY.pack(topic_id + 1))
-            if not (cursor.prev() if found else cursor.last()):
-                return 0, 0
-            if bytes(cursor.key()[:4]) != TOPIC_KEY.pack(topic_id):
-                return 0, 0
-            value = cursor.value()
-            entries, messages = LOCAL_PREFIX.unpack_from(value)
-            header = parse_row(value).header
-            return int(entries) + header.entries, int(messages) + header.messages
-
-    def messages_before(self, topic_id: int, position: Position) -> int:
-        """Return the number of messages appended before the entry at ``position``, which must exist."""
-        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
-            cursor = txn.cursor()
-            if not seek_block(cursor, topic_id, position):
-                return 0
-            _, _, first = BLOCK_KEY.unpack(cursor.key())
-            value = cursor.value()
-            _, messages = LOCAL_PREFIX.unpack_from(value)
-            row = parse_row(value)
-            sizes_at = row.header.columns_at + 4 * row.header.entries
-            sizes = row.head[sizes_at : sizes_at + 4 * (position.entry - first)]
-            return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
 
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
         """For each origin the origin position of its newest message; looks back from the end of the log.

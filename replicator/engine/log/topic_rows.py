@@ -1,4 +1,4 @@
-"""Reading what a store has of topics besides their blocks: the catalog, and small rows by topic."""
+"""Reading what a store has of topics besides the entries of their blocks: the catalog, small rows, and counts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import lmdb
+import numpy as np
 
 from replicator.engine.log.left_out import Hole
+from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store_tables import (
     BLOCK_KEY,
     EPOCH,
     EXTENT,
     EXTENT_KEY_TAIL,
     HIGH_WATER,
+    LOCAL_PREFIX,
     MARKER_RUN,
     TOPIC_KEY,
     HighWater,
@@ -27,6 +30,7 @@ from replicator.engine.log.store_tables import (
     read_holes,
     read_parts,
 )
+from replicator.engine.log.stored_blocks import LedgerExtent, seek_block
 from snapshots.position import Position
 
 _END = (1 << 64) - 1
@@ -227,6 +231,55 @@ class TopicRows:
                     offset = position.entry - first if ledger == position.ledger else entries
                     return Position(local_ledger, local_first + min(offset, entries - 1))
         return None
+
+    # What the headers of blocks say.
+
+    def ledgers(self, topic_id: int) -> list[LedgerExtent]:
+        """Return the ledgers of a topic in order. This costs two look-ups for each ledger."""
+        found: list[LedgerExtent] = []
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            prefix = TOPIC_KEY.pack(topic_id)
+            more = cursor.set_range(prefix)
+            while more and bytes(cursor.key()[:4]) == prefix:
+                _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+                if not cursor.set_range(BLOCK_KEY.pack(topic_id, ledger + 1, 0)):
+                    cursor.last()
+                else:
+                    cursor.prev()
+                _, _, last_first = BLOCK_KEY.unpack(cursor.key())
+                header = parse_row(cursor.value()).header
+                found.append(LedgerExtent(ledger, first, last_first + header.entries - 1))
+                more = cursor.next()
+        return found
+
+    def totals(self, topic_id: int) -> tuple[int, int]:
+        """Return the numbers of entries and messages ever appended to a topic, from its last block."""
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(TOPIC_KEY.pack(topic_id + 1))
+            if not (cursor.prev() if found else cursor.last()):
+                return 0, 0
+            if bytes(cursor.key()[:4]) != TOPIC_KEY.pack(topic_id):
+                return 0, 0
+            value = cursor.value()
+            entries, messages = LOCAL_PREFIX.unpack_from(value)
+            header = parse_row(value).header
+            return int(entries) + header.entries, int(messages) + header.messages
+
+    def messages_before(self, topic_id: int, position: Position) -> int:
+        """Return the number of messages appended before the entry at ``position``, which must exist."""
+        with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
+            cursor = txn.cursor()
+            if not seek_block(cursor, topic_id, position):
+                return 0
+            _, _, first = BLOCK_KEY.unpack(cursor.key())
+            value = cursor.value()
+            _, messages = LOCAL_PREFIX.unpack_from(value)
+            row = parse_row(value)
+            sizes_at = row.header.columns_at + 4 * row.header.entries
+            sizes = row.head[sizes_at : sizes_at + 4 * (position.entry - first)]
+            return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
 
 
 def _topic_record(key: bytes, value: bytes) -> TopicRecord:

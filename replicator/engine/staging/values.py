@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from replicator.engine.errors import InvalidWriter
-from replicator.engine.log.block import ORIGIN_PATTERN
+from replicator.engine.log.cluster_names import ORIGIN_PATTERN
 
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -6,11 +6,18 @@ entry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from replicator.engine.errors import InvalidAck
+from snapshots.position import Position
 
 if TYPE_CHECKING:
     from replicator.engine.subscriptions.cursor import Cursor
     from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
+
+PositionAndIndexes = tuple[Position, tuple[int, ...] | None]
+"""An acknowledged entry, and the acknowledged indexes of its batch; None for the whole entry."""
 
 
 class Backlog:
@@ -32,6 +39,31 @@ class Backlog:
         """An entry with so many messages was acknowledged."""
         if self._consumed is not None:
             self._consumed += messages
+
+    def checked_sizes(self, acks: Sequence[PositionAndIndexes]) -> list[int]:
+        """Return the batch size of each acknowledged entry; 1 if nobody needs it.
+
+        Raises :class:`InvalidAck`, before anything has changed.
+        """
+        sizes: list[int] = []
+        reading, log, cursor = self._topic.reading, self._topic.log, self._cursor
+        for position, batch_indexes in acks:
+            if not reading.has_position(position) or position in log.markers:
+                raise InvalidAck(
+                    f"position {position} is not a message of {self._topic.name} (its last entry is {log.last})"
+                )
+            if position <= cursor.mark_delete or cursor.lacks(position):
+                sizes.append(1)  # late: it changes nothing, so its block need not be read
+                continue
+            if batch_indexes is None and not self.counts:
+                sizes.append(1)
+                continue
+            size = reading.batch_size(position)
+            wrong = [index for index in batch_indexes or () if not 0 <= index < size]
+            if wrong:
+                raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
+            sizes.append(size)
+        return sizes
 
     def moved(self) -> None:
         """Who knows how many messages were acknowledged at once, or not any more."""

@@ -24,28 +24,26 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.duplicates import consume_others, share_batch
+from replicator.engine.subscriptions.duplicates import FollowsDuplicates
 from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 
-class Cursor:
+class Cursor(FollowsDuplicates):
     """Applies acknowledgements to a :class:`CursorState` over the positions of a :class:`LogIndex`."""
 
-    __slots__ = ("_followed", "_log", "_state", "_uncovered")
+    __slots__ = ("_uncovered",)
 
     def __init__(self, log: LogIndex, state: CursorState) -> None:
-        self._log = log
-        self._state = state
-        self._followed: dict[Position, None] = {}
+        super().__init__(log, state)
         self._follow_all_duplicates()
         self.advance()
         self._uncovered: PositionSet | None = None
@@ -415,60 +413,6 @@ class Cursor:
         if self._log.duplicates is not None:
             self._follow_duplicates(self._log.duplicates.between(before, position))
         self.advance()
-
-    # Messages of which there are several entries; see :mod:`replicator.engine.subscriptions.duplicates`.
-
-    def join_duplicates(self, pairs: Sequence[tuple[Position, Position]]) -> bool:
-        """Record that messages of the log came again as other entries. Return whether any of the messages is consumed.
-
-        Each pair has the positions of the earlier and of the later entry.
-        """
-        joined = False
-        for earlier, _ in pairs:
-            if self.is_consumed(earlier):
-                joined |= self._follow_duplicates((earlier,))
-            elif earlier in self._state.batch_acks:
-                self._share_batch(earlier, None)
-        if joined:
-            self.advance()
-        assert all(not self.is_consumed(earlier) or self.is_consumed(later) for earlier, later in pairs)
-        return joined
-
-    @property
-    def followed(self) -> Collection[Position]:
-        """The entries that changed since :meth:`take_followed` only because a duplicate of theirs changed."""
-        return self._followed.keys()
-
-    def take_followed(self) -> dict[Position, None]:
-        """Return the entries that became consumed since the last call only because another entry of their message
-        did."""
-        followed, self._followed = self._followed, {}
-        return followed
-
-    def _follow_duplicates(self, consumed: Iterable[Position]) -> bool:
-        """Mark all other entries of the messages at ``consumed`` as consumed. Return whether there were any."""
-        if self._log.duplicates is None:
-            return False
-        found = consume_others(self._log.duplicates, self._state, consumed, self.is_consumed)
-        self._followed.update(found)
-        return bool(found)
-
-    def _share_batch(self, position: Position, batch_size: int | None) -> None:
-        """Copy the partial acknowledgement of a batch to all other entries that contain the batch."""
-        if self._log.duplicates is not None:
-            self._followed.update(
-                share_batch(self._log.duplicates, self._state, position, batch_size, self.is_consumed)
-            )
-
-    def _follow_all_duplicates(self) -> None:
-        """Apply the rules for duplicates to the whole state, after it was loaded or moved."""
-        duplicates, state = self._log.duplicates, self._state
-        if duplicates is None:
-            return
-        self._follow_duplicates(duplicates.between(BEFORE_ALL, state.mark_delete))
-        self._follow_duplicates(duplicates.among(state.individually_deleted))
-        for position in [each for each in duplicates.members if each in state.batch_acks]:
-            self._share_batch(position, None)
 
     # Of what is asked for, what counts.
 

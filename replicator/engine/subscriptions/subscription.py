@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import EngineError, InvalidAck, NotAllowedError, StoreFailed
+from replicator.engine.errors import EngineError, NotAllowedError, StoreFailed
 from replicator.engine.log.delivered import LastMessage, last_delivered, last_position
 from replicator.engine.log.topic_reading import CommittedBlock
-from replicator.engine.subscriptions.backlog import Backlog
+from replicator.engine.subscriptions.backlog import Backlog, PositionAndIndexes
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
@@ -44,9 +44,6 @@ from replicator.engine.subscriptions.unannounced import Unannounced
 from replicator.engine.types import Ack, LoggedEntry, ReadEntries
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
-
-_PositionAndIndexes = tuple[Position, tuple[int, ...] | None]
-"""An acknowledged entry, and the acknowledged indexes of its batch; None for the whole entry."""
 
 
 class SubscriptionNews(Protocol):
@@ -204,9 +201,9 @@ class Subscription:
         else:
             told(None)
 
-    def _acknowledge(self, acks: Sequence[_PositionAndIndexes]) -> None:
-        sizes = self._checked_batch_sizes(acks)
+    def _acknowledge(self, acks: Sequence[PositionAndIndexes]) -> None:
         cursor = self.cursor
+        sizes = self.backlog.checked_sizes(acks)
         before = cursor.mark_delete
         dispatcher = self._pump.dispatcher
         resumes = self._pump.waits_for_acknowledgements
@@ -370,28 +367,6 @@ class Subscription:
         if unannounced is not None and unannounced is not self._notified and unannounced:
             self._notified = unannounced
             self._news.on_acknowledged(self)
-
-    def _checked_batch_sizes(self, acks: Sequence[_PositionAndIndexes]) -> list[int]:
-        """Return the batch size of each acknowledged entry. Raises :class:`InvalidAck`, before anything has changed."""
-        sizes: list[int] = []
-        reading, log, cursor = self.topic.reading, self.topic.log, self.cursor
-        for position, batch_indexes in acks:
-            if not reading.has_position(position) or position in log.markers:
-                raise InvalidAck(
-                    f"position {position} is not a message of {self.topic.name} (its last entry is {log.last})"
-                )
-            if position <= cursor.mark_delete or cursor.lacks(position):
-                sizes.append(1)  # late: it changes nothing, so its block need not be read
-                continue
-            if batch_indexes is None and not self.backlog.counts:
-                sizes.append(1)  # nobody needs its size
-                continue
-            size = reading.batch_size(position)
-            wrong = [index for index in batch_indexes or () if not 0 <= index < size]
-            if wrong:
-                raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
-            sizes.append(size)
-        return sizes
 
     def changed(self, mark_delete_before: Position | None, *, local: bool, resumes: bool = True) -> None:
         """Tell every part that depends on mark-delete that the cursor changed.

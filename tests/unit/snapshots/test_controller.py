@@ -21,12 +21,8 @@ from snapshots.actions import (
     WriteUpdate,
 )
 from snapshots.announcing import UPDATES_PER_MARKER_MAX
-from snapshots.asking import MESSAGES_MAX
-from snapshots.controller import (
-    PENDING_REQUESTS_MAX,
-    WAITING_ANSWERS_MAX,
-    SnapshotController,
-)
+from snapshots.asking import MESSAGES_MAX, PENDING_REQUESTS_MAX
+from snapshots.controller import WAITING_ANSWERS_MAX, SnapshotController
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL, Position
