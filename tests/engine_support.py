@@ -21,15 +21,18 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.reading import add_reading
 from replicator.api.runs import add_runs
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.lineage import StoreLine
 from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.log_index import LogIndex
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
+from replicator.peering.asking_back import AskingBack
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20.0
@@ -266,6 +269,16 @@ def entries_of(topic: Topic, origin: str) -> list[bytes]:
     return [entry for at, _, entry in logged(topic) if at == origin]
 
 
+class BelievesClaims(AskingBack):
+    """Believes each claim, for tests in which nobody serves the cluster that it is about."""
+
+    async def store_line(self, cluster: str, origin: str, told: StoreLine) -> StoreLine:
+        return told
+
+    async def copied_anew(self, cluster: str, topic: str, told: Mapping[str, HighWater]) -> Mapping[str, HighWater]:
+        return told
+
+
 class DataPlaneServer:
     """The data plane of one engine on a port of its own; can be stopped and started again on that port."""
 
@@ -276,6 +289,7 @@ class DataPlaneServer:
         self.port = 0
         self.also: Callable[[web.Application], None] = lambda app: None
         """Adds what else it is to serve."""
+        self.asking: AskingBack = BelievesClaims(engine.cluster)
         self.takes_runs = True
         """Whether it answers announcements of runs; a worker of an earlier version does not."""
 
@@ -291,6 +305,7 @@ class DataPlaneServer:
         app = web.Application(middlewares=[report_errors])
         app[data_plane.ENGINE] = self.engine
         app[data_plane.LINKED_SOURCES] = self._linked_sources
+        app[data_plane.ASKING] = self.asking
         app.add_routes(data_plane.routes())
         app.add_routes(link_streams.routes())
         add_reading(app, secrets.token_hex(8))

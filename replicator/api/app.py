@@ -37,6 +37,7 @@ from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
+from replicator.peering.asking_back import AskingBack
 from replicator.peering.comparing import mapping_as_json
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import MetricsSettings
@@ -81,6 +82,7 @@ def make_app(
     guarding: Guarding | None = None,
     limits: ClientLimits | None = None,
     metrics: Callable[[], MetricsSettings] = MetricsSettings,
+    asking: AskingBack | None = None,
 ) -> web.Application:
     """Return the HTTP application of one worker.
 
@@ -88,7 +90,7 @@ def make_app(
     ``addresses`` are those at which clients reach the clusters. ``allowed`` returns the names by which the worker is
     called, and the pages that may use it. ``audit`` gets operators' changes. ``guarding`` identifies requests.
     ``limits`` counts the connections and other resources of each client. ``metrics`` returns how many topics and
-    subscriptions have series.
+    subscriptions have series. ``asking`` asks the clusters that claims are about; without it no claim is believed.
     """
     limits = limits or ClientLimits()
     app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])
@@ -102,6 +104,7 @@ def make_app(
     app[data_plane.PAGES_IN_FLIGHT] = []
     app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
+    app[data_plane.ASKING] = asking or AskingBack(engine.cluster)
     app[STATUS] = source
     app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None, engine.writer.latencies), metrics)
     if link_opened is not None:

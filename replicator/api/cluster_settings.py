@@ -1,62 +1,109 @@
-"""Routes by which other workers tell the policies and permissions of their clusters, and read those kept for them."""
+"""Routes by which workers learn the policies and permissions of other clusters, and read those kept for their own.
+
+A role that may replicate something can send a hint that a cluster has a newer version. Only the answer of that
+cluster's worker, at its address in the topology, is kept (:mod:`replicator.peering.asking_back`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from replicator.api.data_plane import ENGINE
+from replicator.api.data_plane import ASKING, ENGINE, check_room_for_page, send_page
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import GUARD, ROLE
-from replicator.api.runs import RUN_SOURCES, check_run
-from replicator.engine.cluster_settings.state import Changes, Kind, Rows, Told
+from replicator.engine.cluster_settings.state import Changes, Kind, Rows, SettingsHead, Verdict
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.topic_name import SCHEME
-from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, SettingsKept, SettingsTold
+from replicator.peering.asking_back import AskingBack
+from replicator.peering.cluster_settings import (
+    HINT_BYTES_MAX,
+    OWN_SETTINGS_ROUTE,
+    SETTINGS_ROUTE,
+    HintAnswer,
+    OwnSettingsTold,
+    SettingsHint,
+    SettingsKept,
+)
 from replicator.running.connecting import UNREADABLE
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.permissions import Action
 
 ROWS_A_TURN: Final = 500
 """Rows whose permission is checked before other tasks of the event loop run."""
+JSON: Final = {"Content-Type": "application/json"}
 REPLICATING: Final = (Action.REPLICATE,)
 
 
 def settings_routes() -> list[web.RouteDef]:
-    return [web.post(SETTINGS_ROUTE, take_settings), web.get(SETTINGS_ROUTE, list_settings)]
+    return [
+        web.post(SETTINGS_ROUTE, take_hint),
+        web.get(OWN_SETTINGS_ROUTE, own_settings),
+        web.get(SETTINGS_ROUTE, list_settings),
+    ]
 
 
-async def take_settings(request: web.Request) -> web.Response:
-    """Keep the policies and permissions that the worker of another cluster tells of its own cluster.
-
-    The role needs ``replicate`` for each tenant, namespace and topic in the message.
-    """
-    engine = request.app[ENGINE]
+async def take_hint(request: web.Request) -> web.Response:
+    """Ask the worker of another cluster for its policies and permissions, if a version of them is not kept here."""
+    engine, asking = request.app[ENGINE], request.app[ASKING]
     source = request.query.get("from", "")
-    clusters = engine.admission.clusters
-    if source == engine.cluster or (clusters and source not in clusters):
-        raise NotAllowedError(f"{source[:100]!r} is no other cluster of the topology of {engine.cluster!r}")
-    if source in request.app.get(RUN_SOURCES, ()):  # a cluster without a link to here cannot tell its run
-        await check_run(request, source)
+    asking.check(source)
     try:
-        told = await _told(request)
+        hint = await _hint(request)
     except UNREADABLE as error:
-        raise BadRequest(f"the body does not tell settings, in JSON: {error!r:.100}") from None
-    if told.head.cluster != source:
-        raise NotAllowedError(f"the worker of {source!r} tells no settings of {told.head.cluster!r}")
-    await _check_rows(request, told.changes or {})
-    if told.changes is not None and told.base is None:  # what it replaces goes with it
-        for state in await asyncio.to_thread(engine.kept_settings.states, source):
-            await _check_rows(request, state.rows)
-    verdict = await engine.kept_settings.take(told)
-    return web.json_response({"verdict": verdict.value})
+        raise BadRequest(f"the body names no settings, in JSON: {error!r:.100}") from None
+    if hint.cluster != source:
+        raise NotAllowedError(f"the worker of {source!r} tells no settings of {hint.cluster!r}")
+    kept = engine.kept_settings.heads.get((source, hint.store))
+    if kept is not None and (kept.version, kept.digest) == (hint.version, hint.digest):
+        return web.json_response(HintAnswer(Verdict.KEPT, kept.digest).as_json())
+    verdict, found = await asking.shared(("settings", source), partial(_ask, engine, asking, source))
+    if found is None or found.store != hint.store:
+        raise NotAllowedError(f"the worker of {source!r}, which was asked, runs on another store than {hint.store!r}")
+    return web.json_response(HintAnswer(verdict, found.digest).as_json())
 
 
-async def list_settings(request: web.Request) -> web.Response:
+async def _hint(request: web.Request) -> SettingsHead:
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > HINT_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(HINT_BYTES_MAX, len(body))
+    return SettingsHint.of_json(json.loads(body)).head
+
+
+async def _ask(engine: Engine, asking: AskingBack, source: str) -> tuple[Verdict, SettingsHead | None]:
+    """Ask the worker of ``source`` for its settings, and keep them. Return its version; None if it has none."""
+    known = {head.store: head.digest for head in engine.kept_settings.of(source)}
+    told = await asking.settings(source, known)
+    verdict = Verdict.KEPT if told is None else await engine.kept_settings.take(told)
+    if verdict is Verdict.WHOLE:
+        told = await asking.settings(source, {})
+        verdict = Verdict.KEPT if told is None else await engine.kept_settings.take(told)
+    return verdict, None if told is None else told.head
+
+
+async def own_settings(request: web.Request) -> web.StreamResponse:
+    """Answer with the policies and permissions of this cluster itself, or with those that changed since.
+
+    The role needs ``replicate`` for each tenant, namespace and topic in the answer.
+    """
+    check_room_for_page(request.app)
+    engine = request.app[ENGINE]
+    known = dict(each.partition(":")[::-2] for each in request.query.getall("known", []))
+    told = await engine.cluster_settings.told(known.get(engine.origin_stores.store))
+    if told is not None:
+        await _check_rows(request, told.changes or {})
+    body = await asyncio.to_thread(lambda: json.dumps(OwnSettingsTold(engine.cluster, told).as_json()).encode())
+    return await send_page(request, body, JSON)
+
+
+async def list_settings(request: web.Request) -> web.StreamResponse:
     """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores.
 
     The role needs ``replicate`` for each tenant, namespace and topic in the answer.
@@ -64,25 +111,17 @@ async def list_settings(request: web.Request) -> web.Response:
     return await settings_kept(request, request.app[ENGINE])
 
 
-async def settings_kept(request: web.Request, engine: Engine) -> web.Response:
+async def settings_kept(request: web.Request, engine: Engine) -> web.StreamResponse:
     """Return the answer to :func:`list_settings` from the store of ``engine``."""
     cluster = request.query.get("cluster", "")
     if not cluster:
         raise BadRequest("parameter cluster is missing")
+    check_room_for_page(request.app)
     states = await asyncio.to_thread(engine.kept_settings.states, cluster)
     for state in states:
         await _check_rows(request, state.rows)
     body = await asyncio.to_thread(lambda: json.dumps(SettingsKept(engine.cluster, states).as_json()).encode())
-    return web.Response(body=body, content_type="application/json")
-
-
-async def _told(request: web.Request) -> Told:
-    body = bytearray()
-    async for piece in request.content.iter_any():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
-    return (await asyncio.to_thread(lambda: SettingsTold.of_json(json.loads(body)))).told
+    return await send_page(request, body, JSON)
 
 
 async def _check_rows(request: web.Request, rows: Rows | Changes) -> None:
@@ -94,6 +133,8 @@ async def _check_rows(request: web.Request, rows: Rows | Changes) -> None:
     for number, (kind, name) in enumerate(rows):
         if number % ROWS_A_TURN == ROWS_A_TURN - 1:
             await asyncio.sleep(0)
+        if kind == Kind.LINKS:  # says only that a link of that cluster is paused
+            continue
         if kind in (Kind.PARTITIONED, Kind.POLICIES) or name.startswith(SCHEME):
             guard.check_topic(role, REPLICATING, name)
         else:

@@ -24,16 +24,20 @@ from replicator.api.guarding import (
     may,
 )
 from replicator.api.linked_sources import LinkedSources
-from replicator.api.runs import check_run
+from replicator.api.runs import AUDIT, check_run
 from replicator.api.slices import json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
+from replicator.engine.lineage import StoreLine
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER, agreed_version
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.peering.asking_back import AskingBack
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
+from replicator.peering.lives import OriginMarks
 from replicator.running.timeouts import timeout
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
@@ -42,6 +46,8 @@ from snapshots.starts import as_data
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
+ASKING: Final = web.AppKey("asking_back", AskingBack)
+"""Asks the cluster that a claim is about. Whoever may replicate can send claims."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
@@ -269,40 +275,82 @@ async def take_lineage(request: web.Request) -> web.Response:
         except EngineError as error:
             refused[topic] = {"code": error.code, "message": str(error)}
     # Origins that the link does not carry are ignored, like topics that are not here.
+    lines, doubted = await _believed(
+        request, source, {each: told.stores[each] for each in told.stores if each in origins}
+    )
     await request.app[ENGINE].origin_stores.take(
         source,
-        {origin: line for origin, line in told.stores.items() if origin in origins},
+        lines,
         [each for each in told.copies if each.origin in origins and each.topic not in refused],
         [each for each in told.deletions if each.origin in origins and each.topic not in refused],
     )
+    if doubted is not None:  # the link tells it again later
+        raise doubted
     return web.json_response({"refused": refused})
 
 
+async def _believed(
+    request: web.Request, source: str, told: Mapping[str, StoreLine]
+) -> tuple[dict[str, StoreLine], EngineError | None]:
+    """Return those of the stores ``told`` that count, and an error if one of them does not.
+
+    A store that would replace the known one ends a worker that still runs on that. So the worker of ``source`` is
+    asked, at its configured address.
+    """
+    stores, believed = request.app[ENGINE].origin_stores, dict[str, StoreLine]()
+    doubted: EngineError | None = None
+    for origin, line in told.items():
+        if stores.is_newer(source, origin, line):
+            try:
+                believed[origin] = await request.app[ASKING].store_line(source, origin, line)
+            except EngineError as error:
+                doubted = error
+        elif line == stores.lines.get(origin):
+            believed[origin] = line
+    return believed, doubted
+
+
 async def delete_copy(request: web.Request) -> web.Response:
-    """A link is to copy a topic anew: delete the copy that is here, if nothing is lost by it."""
-    source = await _served_source(request)
-    await copies.delete_copy(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
+    """Delete the copy of a topic, which a link is to copy anew, if nothing is lost by it.
+
+    The source's worker is asked whether it wants that, and what it has in full. The marks in the request do not count.
+    """
+    source, topic = await _served_source(request), await _topic(request)
+    told = await copies.read_marks(request)
+    marks = await request.app[ASKING].copied_anew(source, topic.name, told)
+    await copies.delete_copy(request.app[ENGINE], source, topic, marks)
+    _audit(request, source, "delete copy", topic, marks)
     return web.json_response({})
 
 
 async def keep_both(request: web.Request) -> web.Response:
     """Keep the earlier life of a topic as closed history, and accept the later life that a link brings after it."""
-    source = await _served_source(request)
-    await copies.keep_both(request.app[ENGINE], source, await _topic(request), await copies.read_marks(request))
+    source, topic = await _served_source(request), await _topic(request)
+    marks = await copies.read_marks(request)
+    await copies.keep_both(request.app[ENGINE], source, topic, marks)
+    _audit(request, source, "keep both", topic, marks)
     return web.json_response({})
 
 
 async def earlier_lives(request: web.Request) -> web.Response:
     """Answer with the origins whose earlier lives of a topic lack messages here. With ``note=true`` record them as left
     out."""
-    await _served_source(request)
+    source = await _served_source(request)
     topic, marks = await _topic(request), await copies.read_marks(request)
     engine = request.app[ENGINE]
     lacking = copies.lacking(engine, topic, marks)
     if lacking and request.query.get("note") == "true":
-        await copies.leave_out(engine, topic, {origin: marks[origin] for origin in lacking})
+        missing = {origin: marks[origin] for origin in lacking}
+        await copies.leave_out(engine, topic, missing)
+        _audit(request, source, "leave out", topic, missing)
         lacking = copies.lacking(engine, topic, marks)
     return web.json_response({"lacking": lacking})
+
+
+def _audit(request: web.Request, source: str, action: str, topic: Topic, marks: Mapping[str, HighWater]) -> None:
+    """Note in the audit log what a link did to a topic here."""
+    if (audit := request.app.get(AUDIT)) is not None:
+        audit(f"link from {source}", action, topic.name, OriginMarks(marks).as_json())
 
 
 async def _served_source(request: web.Request) -> str:

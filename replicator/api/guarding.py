@@ -21,10 +21,11 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.admin.requests import topic_name
 from replicator.api.errors import BadRequest
-from replicator.peering.cluster_settings import SETTINGS_ROUTE
+from replicator.peering.cluster_settings import OWN_SETTINGS_ROUTE, SETTINGS_ROUTE
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.peering.known_stores import STORE_OF_ROUTE
 from replicator.peering.lineage import LINEAGE_ROUTE
+from replicator.peering.lives import COPIED_ANEW_ROUTE
 from replicator.peering.runs import RUNS_ROUTE
 from replicator.running.asking import ASKED_BY
 from replicator.security.errors import NotIdentified, NotPermitted
@@ -71,6 +72,7 @@ TOPICS_INSIDE: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("POST", RUNS_ROUTE): (Action.REPLICATE,),
     ("POST", SETTINGS_ROUTE): (Action.REPLICATE,),
     ("GET", SETTINGS_ROUTE): (Action.REPLICATE,),
+    ("GET", OWN_SETTINGS_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/subscription-use"): READING,
     ("GET", "/failover/v1/state"): READING,
     ("GET", STORE_OF_ROUTE): READING,
@@ -87,6 +89,7 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/ack-vectors"): READING,
     ("GET", "/replication/v1/identity"): READING,
     ("GET", "/replication/v1/place"): READING,
+    ("GET", COPIED_ANEW_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/delete-copy"): (Action.REPLICATE,),
     ("POST", "/replication/v1/keep-both"): (Action.REPLICATE,),
     ("POST", "/replication/v1/earlier-lives"): (Action.REPLICATE,),

@@ -1,18 +1,24 @@
-"""What operators ask of the links that leave this cluster: their figures, pausing them, and ending gaps."""
+"""Questions of operators about the links that leave this cluster: their figures, pausing them, and ending gaps.
+
+Destinations also ask whether a link wants their copy of a topic deleted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
 from replicator.engine.errors import EngineError
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic_name import parse_topic
-from replicator.links.gaps import POLICIES
+from replicator.links.gaps import POLICIES, Mark
 from replicator.links.json_types import LinkStatus
+from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
 from replicator.peering.topic_summary import Behind
+from replicator.topology import Link
 
 TOPICS_SHOWN_MAX: Final = 10_000
 
@@ -23,11 +29,20 @@ class LinkNotFound(EngineError):
     status = 404
 
 
+class NotCopiedAnew(EngineError):
+    """Error for a topic of which no link wants the copy at the cluster that asks deleted."""
+
+    status = 409
+
+
 class LinkControl(Protocol):
     """A link, as far as operators have to do with it."""
 
     @property
     def key(self) -> str: ...
+    @property
+    def spec(self) -> Link: ...
+    def copied_anew(self, topic_name: str) -> Mapping[str, Mark] | None: ...
     def status(self) -> LinkStatus: ...
     async def backlog_by_topic(self) -> dict[str, int]: ...
     async def behind(self, limit: int) -> list[Behind]: ...
@@ -56,6 +71,7 @@ def add_links(app: web.Application, source: LinkSource) -> None:
             web.post("/replication/v1/links/{key}/pause", pause),
             web.post("/replication/v1/links/{key}/resume", resume),
             web.post("/replication/v1/links/{key}/resolve", resolve),
+            web.get(COPIED_ANEW_ROUTE, copied_anew),
         ]
     )
 
@@ -98,6 +114,16 @@ async def resolve(request: web.Request) -> web.Response:
         raise BadRequest(f"policy must be one of {', '.join(POLICIES)}, and topic a topic's name")
     await link.resolve(str(parse_topic(topic)), policy)
     return web.json_response(link.status())
+
+
+async def copied_anew(request: web.Request) -> web.Response:
+    """Answer a destination what is here in full of a topic, if a link to it wants to copy that topic anew now."""
+    topic, to = str(parse_topic(request.query.get("topic", ""))), request.query.get("to", "")
+    for link in request.app[LINKS].links():
+        if link.spec.destination == to and (marks := link.copied_anew(topic)) is not None:
+            whole = {origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()}
+            return web.json_response(OriginMarks(whole).as_json())
+    raise NotCopiedAnew(f"no link to {to[:80]!r} copies {topic!r} anew now")
 
 
 def _link(request: web.Request) -> LinkControl:

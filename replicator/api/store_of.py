@@ -49,17 +49,22 @@ def add_store_of(app: web.Application, answering: Answering, engine: Engine | No
 
 
 async def _take_later(engine: Engine, request: web.Request) -> web.Response:
-    """Record that a cluster has a later store, if its line names the known one; else change nothing."""
+    """Record the store of a cluster if it is later than the known one, by the answer of that cluster's own worker.
+
+    The announced store is a hint. It counts only if the worker at the configured address runs on it.
+    """
     cluster = request.query.get("cluster", "")
     if cluster not in request.app[data_plane.LINKED_SOURCES]:
         raise NotAllowedError(f"the topology has no link from {cluster[:80]!r}")
     try:
-        line = StoreLine.of_json(await request.json())
+        told = StoreLine.of_json(await request.json())
     except UNREADABLE as error:
         raise BadRequest(f"the body is not a store in JSON: {error!r:.100}") from None
     known = engine.origin_stores.newest_store(cluster)
-    if known is not None and line.is_later(line.store, known.line.store):
-        await engine.origin_stores.take(cluster, {cluster: line}, [], [])
+    if known is not None and told.is_later(told.store, known.line.store):
+        line = await request.app[data_plane.ASKING].store_line(cluster, cluster, told)
+        if line.is_later(line.store, known.line.store):
+            await engine.origin_stores.take(cluster, {cluster: line}, [], [])
     return web.json_response((await store_known(engine, request, cluster, False)).as_json())
 
 
@@ -78,7 +83,7 @@ async def store_known(engine: Engine, request: web.Request, cluster: str, counte
                 continue
             topics += 1
             messages += cluster in topic.origins.message_vector() and not _is_deleted(engine, topic, cluster, mark)
-    return StoreOf(engine.cluster, record, newest, topics, messages)
+    return StoreOf(engine.cluster, record, newest, topics, messages, engine.origin_stores.line)
 
 
 def _is_deleted(engine: Engine, topic: Topic, cluster: str, mark: HighWater) -> bool:

@@ -155,5 +155,10 @@ def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
     return topic.incarnation == life or life in engine.origin_stores.earlier_lives(topic)
 
 
+def unasked(peer: str, cluster: str) -> str:
+    """Return the remark about a cluster that a reclaim of ``cluster`` did not ask."""
+    return f"{peer} was not asked: what only it has of {cluster}'s messages"
+
+
 def not_asked(cluster: str, without: frozenset[str]) -> list[str]:
-    return [f"{peer} was not asked: what only it has of {cluster}'s messages" for peer in sorted(without)]
+    return [unasked(peer, cluster) for peer in sorted(without)]

@@ -92,6 +92,8 @@ class GapEnding:
         """For each topic, the kind of its gap, and the destination's last refusal to end it."""
         self._not_asked: set[str] = set()
         """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
+        self.copied_anew: dict[str, Mapping[str, Mark]] = {}
+        """For each topic that the destination is asked to delete at this moment, the marks of what is here in full."""
 
     def forget(self, name: str) -> None:
         """Forget the refusals and decisions remembered for a topic that is gone."""
@@ -185,7 +187,11 @@ class GapEnding:
             await keeper.keep_both(topic.name, lives)
             return _raised(there, lives)
         if policy == COPY_ANEW:
-            await keeper.delete_copy(topic.name, self._start_positions.whole(topic))
+            self.copied_anew[topic.name] = whole = self._start_positions.whole(topic)
+            try:
+                await keeper.delete_copy(topic.name, whole)  # the destination asks back
+            finally:
+                del self.copied_anew[topic.name]
             self._memory.moved(topic.topic_id, BEFORE_ALL)
             return {}
         return there

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -35,6 +35,7 @@ from replicator.links.errors import (
 from replicator.links.figures import LinkFigures
 from replicator.links.frame_sender import FrameSender
 from replicator.links.gap_ending import LinkIndex
+from replicator.links.gaps import Mark
 from replicator.links.json_types import LinkStatus
 from replicator.links.lineage_teller import LineageTeller
 from replicator.links.link_topics import LinkTopics
@@ -207,6 +208,11 @@ class Link:
         await self._topics.memory.set_paused(True)
         self._pause_changed.set()
 
+    def pause_put_back(self) -> None:
+        """Pause or go on as the store says: settings of an earlier store were put back there."""
+        self._topics.memory.paused = self._topics.memory.stored_pause()
+        self._pause_changed.set()
+
     async def resume(self) -> None:
         self._topics.audit("resume")
         await self._topics.memory.set_paused(False)
@@ -237,6 +243,10 @@ class Link:
         if gap is not None:
             reason = self._copier.topics[topic_name].halted
             raise NotResolved(f"{reason}. The gap in {topic_name!r} is still there")
+
+    def copied_anew(self, topic_name: str) -> Mapping[str, Mark] | None:
+        """Return what is here in full of a topic whose copy the destination is asked to delete now; None otherwise."""
+        return self._topics.ending.copied_anew.get(topic_name)
 
     def try_again(self, topic_name: str) -> None:
         """Try again to copy a topic that was halted here, as the reason may be gone."""

@@ -76,7 +76,7 @@ class LinkTopics:
         self._holding = Holding(engine, route.link)
         self._reported: dict[str, str] = {}
         """For each topic that has stopped, the reason that was logged."""
-        self._ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
+        self.ending = GapEnding(engine, route, self.memory, self.start_positions, index, self._is_here)
         self._refusals = Refusals()
         self.backlogs = BacklogSum(self.backlog_of)
         self._news: dict[str, None] = {}
@@ -197,7 +197,7 @@ class LinkTopics:
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
-        self._ending.forget(name)
+        self.ending.forget(name)
         self._refusals.forget(name)
 
     def _note_deleted(self, name: str) -> None:
@@ -222,11 +222,11 @@ class LinkTopics:
             topic = self._engine.find(name)
             if topic is None:  # it is being deleted
                 continue
-            gap = self._ending.gap(topic, there.get(name, {}))
+            gap = self.ending.gap(topic, there.get(name, {}))
             if gap is not None:
                 gaps[name] = gap
                 starts[name] = Start(self.memory.mark(topic.topic_id))
-            elif self._ending.is_to_be_asked(topic, there.get(name, {})):
+            elif self.ending.is_to_be_asked(topic, there.get(name, {})):
                 to_raise.append(name)
                 starts[name] = Start(self.memory.mark(topic.topic_id))
             else:
@@ -355,7 +355,7 @@ class LinkTopics:
 
     def _halt_at(self, name: str, gap: Gap) -> None:
         """Halt the topic because of ``gap``."""
-        told = self._ending.placed(name, gap)
+        told = self.ending.placed(name, gap)
         self.halt(name, told.detail, told)
 
     async def settle(
@@ -370,7 +370,7 @@ class LinkTopics:
         if self._leave_alone(topic, there):
             return False
         mark = self.memory.mark(topic.topic_id)
-        outcome = await self._ending.end(topic, there, self.gap_of(name), policy, keeper, asked=asked)
+        outcome = await self.ending.end(topic, there, self.gap_of(name), policy, keeper, asked=asked)
         if isinstance(outcome, Stopped):
             if outcome.gap is not None:
                 self._halt_at(name, outcome.gap)

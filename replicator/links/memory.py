@@ -1,7 +1,7 @@
 """State of a link that its worker stores, so that it survives a restart.
 
 It has the acknowledged position of each topic, whether the link is paused, and the messages that it was made to leave
-out.
+out. The pause is a setting of the cluster: other clusters keep it, and a new store takes it back.
 
 The position of a topic has two uses. It tells a destination that lost its copy from one that never had any. And it
 holds back from retention no more than is needed, before the destination has answered. The position is written every few
@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from replicator.engine.cluster_settings.own import PAUSED
+from replicator.engine.cluster_settings.state import Kind
 from replicator.engine.engine import Engine
 from replicator.engine.log.store_tables import TOPIC_KEY, encode_place
 from snapshots.position import BEFORE_ALL, Position
@@ -32,7 +34,7 @@ class LinkMemory:
         self._key = key
         self._marks = engine.store.link_marks(key)
         self._dirty: dict[int, Position] = {}
-        self.paused = bool(engine.store.meta(f"link paused {key}"))
+        self.paused = self.stored_pause()
         self.restore_id: str = engine.store.meta(f"link restored {key}") or ""
         """Id of the last restore of the destination that this link heard of."""
         self.skips: list[dict[str, Any]] = engine.store.meta(f"link skips {key}") or []
@@ -69,9 +71,14 @@ class LinkMemory:
                 ]
             )
 
+    def stored_pause(self) -> bool:
+        """Return whether the store says that the link is paused."""
+        return bool(self._engine.store.meta(f"{PAUSED}{self._key}"))
+
     async def set_paused(self, paused: bool) -> None:
         self.paused = paused
-        await self._engine.remember(f"link paused {self._key}", paused)
+        await self._engine.remember(f"{PAUSED}{self._key}", paused)
+        self._engine.cluster_settings.changed(Kind.LINKS, self._key)
 
     async def note_restore(self, restore_id: str) -> None:
         self.restore_id = restore_id

@@ -276,6 +276,8 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
     if start := answer.get("start"):  # older workers do not report it
         yield from _troubles_of_start(start)
+    if (back := (answer.get("settings") or {}).get("taken_back")) is not None:  # older workers do not report it
+        yield from _troubles_of_settings(back)
     if failing := (answer.get("tasks") or {}).get("failing"):  # older workers do not report it
         named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
         yield Text(f"ready; failing: {named}", style="yellow")
@@ -347,6 +349,29 @@ def _troubles_of_start(start: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"its store is new, and no other cluster was asked what it has: {unasked}{away}", style="yellow")
     else:
         yield Text(f"its store is new, and some clusters were not asked what they have: {unasked}", style="yellow")
+
+
+def _troubles_of_settings(back: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield lines about policies and permissions that a new store took back, while somebody has to look at them."""
+    if back["silent"] and back["version"]:
+        places = ", ".join(back["permissions"][:TROUBLES_SHOWN_MAX]) or "none"
+        yield Text(
+            f"permissions were taken back from {back['peer']}, and {', '.join(back['silent'])} may know newer ones and "
+            f"has not answered. There are permissions in: {places}",
+            style="yellow",
+        )
+    for each in back.get("newer", ()):
+        yield Text(f"{each['peer']} keeps newer policies and permissions than those here", style="yellow")
+    for each in back.get("passed_over", ()):
+        yield Text(
+            f"{each['peer']} keeps policies and permissions that those here never knew, such as permissions that were "
+            "revoked: compare them",
+            style="yellow",
+        )
+    if missing := back["missing"]:
+        more = len(missing) - TROUBLES_SHOWN_MAX
+        names = ", ".join(missing[:TROUBLES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+        yield Text(f"nobody kept policies and permissions of: {names}. Everything is refused there", style="yellow")
 
 
 def _restored(mark: Mapping[str, Any]) -> str:

@@ -1,11 +1,14 @@
-"""Messages by which a worker tells others the policies and permissions of its cluster, and asks for kept ones.
+"""Messages by which a worker learns the policies and permissions of other clusters, and asks for those kept of its own.
 
-``POST /replication/v1/settings?from=CLUSTER`` carries :class:`SettingsTold`: without ``rows`` it asks whether the other
-worker has this version, with them it tells all rows or the changed ones. The answer ``{"verdict": "kept" | "whole" |
-"newer"}`` says whether it is kept, or whether all rows are wanted.
+``POST /replication/v1/settings?from=CLUSTER`` carries a :class:`SettingsHint`: the cluster has this version. Whoever
+may replicate can send it. So the worker believes nothing in it. If it does not keep that version, it asks the worker of
+the cluster, at the address in the topology, and then answers with a :class:`HintAnswer`.
+
+``GET /replication/v1/settings/own?from=CLUSTER&known=DIGEST:STORE`` is that question. The answer is an
+:class:`OwnSettingsTold`: all rows, or those that changed since the settings with one of the ``known`` digests.
 
 ``GET /replication/v1/settings?cluster=CLUSTER`` answers with :class:`SettingsKept`: what the worker keeps of a cluster.
-A worker of an earlier version has neither route.
+A worker of an earlier version has none of these routes.
 
 :mod:`replicator.engine.cluster_settings.state` has the rules.
 """
@@ -26,15 +29,18 @@ from replicator.engine.cluster_settings.state import (
 )
 
 SETTINGS_ROUTE: Final = "/replication/v1/settings"
+OWN_SETTINGS_ROUTE: Final = "/replication/v1/settings/own"
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest body of a message. 100,000 rows of 300 bytes each take half of it."""
+"""Largest answer with settings. 100,000 rows of 300 bytes each take half of it."""
+HINT_BYTES_MAX: Final = 64 * 1024
+"""Largest hint. A version with 100 earlier stores takes a quarter of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsTold:
-    """Message of a worker about the settings of its cluster."""
+class SettingsHint:
+    """Message of a worker that its cluster has a version of its settings."""
 
-    told: Told
+    head: SettingsHead
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
@@ -42,16 +48,57 @@ class SettingsTold:
 
         Raises KeyError, TypeError, ValueError or AttributeError if the body is malformed.
         """
-        base, rows = body.get("base"), body.get("rows")
+        return cls(SettingsHead.of_json(body["head"]))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"head": self.head.as_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class HintAnswer:
+    """Answer to a :class:`SettingsHint`: whether the settings are kept, and the digest of those that were found."""
+
+    verdict: Verdict
+    digest: str
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> Self:
+        """Return the answer in a JSON body. Raises KeyError or ValueError if it is malformed."""
+        return cls(Verdict(body["verdict"]), str(body["digest"]))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict.value, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettingsTold:
+    """Answer of the worker of ``cluster`` about its own settings; ``told`` is None if nothing was ever set there."""
+
+    cluster: str
+    told: Told | None
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> Self:
+        """Return the answer in a JSON body.
+
+        Raises KeyError, TypeError, ValueError or AttributeError if the body is malformed.
+        """
+        if body["head"] is None:
+            return cls(str(body["cluster"]), None)
+        base, rows = body["base"], body["rows"]
         if not (base is None or isinstance(base, str)):
             raise TypeError("base is a digest")
         if base is not None:
             int(base, 16)
-        return cls(Told(SettingsHead.of_json(body["head"]), base, None if rows is None else rows_from_json(rows)))
+        changes = None if rows is None else rows_from_json(rows)
+        return cls(str(body["cluster"]), Told(SettingsHead.of_json(body["head"]), base, changes))
 
     def as_json(self) -> dict[str, Any]:
-        rows = None if self.told.changes is None else rows_to_json(self.told.changes)
-        return {"head": self.told.head.as_json(), "base": self.told.base, "rows": rows}
+        told = self.told
+        if told is None:
+            return {"cluster": self.cluster, "head": None}
+        rows = None if told.changes is None else rows_to_json(told.changes)
+        return {"cluster": self.cluster, "head": told.head.as_json(), "base": told.base, "rows": rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +126,3 @@ class SettingsKept:
     def as_json(self) -> dict[str, Any]:
         rows = [{"head": each.head.as_json(), "rows": rows_to_json(each.rows)} for each in self.states]
         return {"cluster": self.cluster, "states": rows}
-
-
-def verdict_of(body: Mapping[str, Any]) -> Verdict:
-    """Return the verdict in an answer. Raises KeyError or ValueError if it is malformed."""
-    return Verdict(body["verdict"])

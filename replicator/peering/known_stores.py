@@ -5,7 +5,8 @@ the topics, which a worker asks for once, at its start. A worker answers before 
 store is open; until then the status is 503. A worker of an earlier version has no such route.
 
 ``POST /replication/v1/store-of?cluster=NAME`` with a store and its predecessors announces that store, if it is later
-than the one in the answer. Its own link may be refused while a worker runs on the store before it.
+than the one in the answer. Its own link may be refused while a worker runs on the store before it. The announcement is
+a hint: the worker at the configured address of that cluster is asked for its own store.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class StoreOf:
     """Number of topics with entries of the asking cluster, such as markers."""
     messages: int = 0
     """Number of topics with messages of the asking cluster. Topics that it deleted on purpose do not count."""
+    own: StoreLine | None = None
+    """Store on which the answering worker runs; None if it has none yet, or if its version is earlier."""
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
@@ -46,7 +49,9 @@ class StoreOf:
             if since_ms is not None:
                 datetime.fromtimestamp(since_ms / 1000, UTC)  # texts show it
             newest = NewestStore(StoreLine.of_json(body), since_ms, earlier)
-        return cls(str(body["cluster"]), dict(body["record"]), newest, int(body["topics"]), int(body["messages"]))
+        own = None if body.get("own") is None else StoreLine.of_json(body["own"])
+        numbers = int(body["topics"]), int(body["messages"])
+        return cls(str(body["cluster"]), dict(body["record"]), newest, *numbers, own)
 
     def as_json(self) -> dict[str, Any]:
         newest = self.newest
@@ -56,4 +61,4 @@ class StoreOf:
             else {**newest.line.as_json(), "earlier": list(newest.earlier), "since_ms": newest.since_ms}
         )
         told = {"cluster": self.cluster, "record": dict(self.record), "topics": self.topics, "messages": self.messages}
-        return {**told, **about}
+        return {**told, **about, "own": None if self.own is None else self.own.as_json()}

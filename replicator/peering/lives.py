@@ -8,6 +8,10 @@ ledgers of its own.
 ``POST /replication/v1/earlier-lives?from=&topic=`` carries :class:`OriginMarks` of earlier lives that the source has,
 each with its newest message. The answer ``{"lacking": [origin, …]}`` names each origin for which the destination has
 later messages, but not that one. With ``note=true`` the destination first records the missing messages as left out.
+
+``GET /replication/v1/copied-anew?topic=&to=`` is the destination's question before it deletes a copy: whoever may
+replicate can send ``delete-copy``. The source answers with :class:`OriginMarks` of what it has in full if one of its
+links to ``to`` asks for that at this moment, and with status 409 if none does.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ KEEP_BOTH: Final = "keep-both"
 DELETE_COPY: Final = "delete-copy"
 EARLIER_LIVES: Final = "earlier-lives"
 """Last part of the route, below ``/replication/v1/``."""
+COPIED_ANEW_ROUTE: Final = "/replication/v1/copied-anew"
 NO_SUCH_ROUTE: Final = "NotFound"
 """Error code of a destination whose version lacks the route."""
 

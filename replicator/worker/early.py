@@ -88,7 +88,7 @@ class Opening:
             raise Starting(f"the worker of {self.cluster} is opening its store")
         return StoreOf(self.cluster, as_json(FIRST), None)
 
-    async def settings_kept(self, request: web.Request) -> web.Response:
+    async def settings_kept(self, request: web.Request) -> web.StreamResponse:
         """Answer with the policies and permissions that are kept of another cluster. Raises :class:`Starting` while the
         store is not open."""
         if self.engine is not None:

@@ -181,11 +181,19 @@ class TakenBackStatus(TypedDict):
     peer: Annotated[str, "the cluster that kept them; empty if none did"]
     store: Annotated[str, "the earlier store that they are of"]
     version: Annotated[int, "their version"]
+    set_at: NotRequired[Annotated[int, "version in which somebody last set something; 0: nobody did"]]
+    set_in: NotRequired[Annotated[str, "store in which that was"]]
     permissions: Annotated[list[str], "tenants, namespaces and topics with permissions, while a cluster is silent"]
     silent: Annotated[list[str], "clusters that did not answer yet, and may keep a newer version"]
     damaged: Annotated[list[str], "clusters whose newest version was not whole, so that it was not used"]
     missing: Annotated[list[str], "namespaces that were taken back, and of which nobody kept policies or permissions"]
     refused: Annotated[list[str], "rows that this version cannot read"]
+    passed_over: NotRequired[
+        Annotated[
+            list[NewerSettings], "older settings at other clusters that these never knew, so that they do not count"
+        ]
+    ]
+    paused: NotRequired[Annotated[list[str], "links that are paused again"]]
     newer: NotRequired[Annotated[list[NewerSettings], "what was named too late: settings were changed here before"]]
 
 

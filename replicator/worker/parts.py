@@ -17,6 +17,7 @@ from replicator.failover.service import FailoverService
 from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.writer import IndexWriter
+from replicator.peering.asking_back import AskingBack
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
@@ -53,6 +54,7 @@ class Parts:
     settings: SettingsTeller
     states: TakingStates
     stores: StoreWatch
+    asking: AskingBack
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 

@@ -143,6 +143,11 @@ class RunningLinks:
         for link in self:
             link.planner.waits_for(what)
 
+    def pauses_put_back(self) -> None:
+        """Let each link pause or go on as the store says, after settings were put back."""
+        for link in self:
+            link.pause_put_back()
+
     def opened(self, source: str) -> None:
         """Let the link to ``source`` try again at once, since the link from there has opened a stream."""
         for link in self:

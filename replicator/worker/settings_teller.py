@@ -1,20 +1,20 @@
-"""Tells other workers the policies and permissions of this cluster, and asks for those of a store that was lost.
+"""Tells other workers that the policies and permissions of this cluster changed, and asks for those that it lost.
 
 Invariants (DESIGN §3): 8, a worker that is away delays only itself; 11, one message is under way to each worker.
 
-1. When a row changed, its version is stored, and each other worker is told the changed rows.
-2. A worker whose state is not known is asked first whether it has this version; that costs a few hundred bytes. It gets
-   all rows only if it lacks them. This is so after a start, after a failure, after its link to this cluster opened, and
-   every :data:`LOOK_SECONDS`.
-3. After a new store took back settings, each worker that was silent then is asked once it answers. If it keeps a newer
-   version, that one counts, as long as nobody changed settings here meanwhile; otherwise the status names it.
+1. When a row changed, its version is stored, and each other worker gets a hint with the version. It asks back for the
+   rows (:mod:`replicator.api.cluster_settings`).
+2. A worker whose state is not known gets a hint, too; that costs a few hundred bytes if it has this version. This is so
+   after a start, after a failure, after its link to this cluster opened, and every :data:`LOOK_SECONDS`.
+3. After a new store took back settings, each worker that was silent then is asked once it answers. If it keeps settings
+   that were set later, those count, as long as nobody set anything here meanwhile; otherwise the status names them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,11 +22,11 @@ import aiohttp
 import structlog
 
 from replicator.engine.cluster_settings.own import TAKEN
-from replicator.engine.cluster_settings.putting_back import put_back, set_digest
-from replicator.engine.cluster_settings.state import Changes, KeptState, Key, Told, Verdict, taken_back
+from replicator.engine.cluster_settings.putting_back import newer_of, put_back
+from replicator.engine.cluster_settings.state import KeptState, Taken, Verdict, taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept, SettingsTold, verdict_of
+from replicator.peering.cluster_settings import SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
 from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -42,16 +42,18 @@ log = structlog.get_logger(__name__)
 
 
 class NotTold(Exception):
-    """Another worker does not answer, or refuses the settings."""
+    """Another worker does not answer, or does not keep the settings."""
 
 
 class SettingsTeller:
-    """Tells the settings of ``engine``'s cluster. ``run_id`` names the present start of this worker."""
+    """Tells the settings of ``engine``'s cluster. ``on_put_back`` is called after settings were put back later than at
+    the start."""
 
-    def __init__(self, engine: Engine, run_id: str = "") -> None:
+    def __init__(self, engine: Engine, on_put_back: Callable[[], None] = lambda: None) -> None:
         self.engine = engine
-        self.run_id = run_id
-        self._settling = asyncio.Lock()
+        self.on_put_back = on_put_back
+        self.noting = asyncio.Lock()
+        """Held while the note about what was taken back changes."""
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
         self._running = False
@@ -90,24 +92,16 @@ class SettingsTeller:
             peer.forget()
 
     async def settle(self) -> None:
-        """Store the next version if rows changed, and note the changes for each peer. Raises errors of the store."""
-        async with self._settling:
-            changes = await self.engine.cluster_settings.settle()
-            for peer in self._peers.values():
-                peer.add(changes)
-
-    async def whole(self) -> KeptState | None:
-        """Return all settings with their version."""
-        await self.settle()
-        while self.engine.cluster_settings.changed.keys:
-            await self.settle()
-        return self.engine.cluster_settings.state()
+        """Store the next version if rows changed, and tell each peer. Raises errors of the store."""
+        await self.engine.cluster_settings.settle()
+        for peer in self._peers.values():
+            peer.wake()
 
     def status(self) -> dict[str, Any]:
         """Return the version here, what each other worker has of it, and what was taken back at the start."""
         own, kept = self.engine.cluster_settings, self.engine.kept_settings
         note = self.engine.store.meta(TAKEN)
-        waits = note is not None and (note["silent"] or note.get("newer"))
+        waits = note is not None and (note["silent"] or note.get("newer") or note.get("passed_over"))
         return {
             "version": own.version,
             "told": {name: {"kept": peer.kept, "reason": peer.reason} for name, peer in self._peers.items()},
@@ -138,10 +132,8 @@ class _Peer:
         """Why it was not told; empty if nothing is wrong."""
         self._teller = teller
         self._engine = teller.engine
-        self._base: str | None = None
-        """Digest of the settings that it has; None if that is not known."""
-        self._changes: dict[Key, str | None] = {}
-        """Rows that changed since :attr:`_base`."""
+        self._kept: str | None = None
+        """Digest of the settings that it keeps; None if that is not known."""
         self._wake = asyncio.Event()
         self.task = self._engine.supervisor.task("settings", f"settings told to {name}", self._run)
 
@@ -149,20 +141,15 @@ class _Peer:
     def kept(self) -> bool:
         """Whether the peer has the newest version of the settings."""
         own = self._engine.cluster_settings
-        return not own.version or self._base == own.digest
+        return not own.version or self._kept == own.digest
 
     def forget(self) -> None:
-        self._base = None
+        self._kept = None
         self._wake.set()
 
-    def add(self, changes: Changes | None) -> None:
-        """Note changed rows, or with None that any row may have changed."""
-        if changes is None:
-            self._base = None
-            self._changes = {}
-        elif self._base is not None:
-            self._changes |= changes
-        if changes is None or changes:
+    def wake(self) -> None:
+        """Tell the peer now if it may lack the newest version."""
+        if not self.kept:
             self._wake.set()
 
     async def _run(self) -> None:
@@ -170,11 +157,13 @@ class _Peer:
             self._wake.clear()
             seconds = LOOK_SECONDS
             try:
-                await self._tell()
-                await self._ask_if_silent_before()
+                try:
+                    await self._ask_if_silent_before()
+                finally:
+                    await self._tell()
                 self._note("")
             except (NotTold, EngineError) as error:
-                self._base = None
+                self._kept = None
                 self._note(str(error))
                 seconds = RETRY_SECONDS
             with suppress(TimeoutError):
@@ -187,24 +176,16 @@ class _Peer:
         self.reason = reason
 
     async def _tell(self) -> None:
-        own = self._engine.cluster_settings
-        if (head := own.head()) is None:
+        head = self._engine.cluster_settings.head()
+        if head is None:
             return
-        base, changes, self._changes = self._base, self._changes, {}
-        told = Told(head) if base is None or base == head.digest else Told(head, base, changes)
-        verdict = await self._post(told)
-        if verdict is Verdict.WHOLE:
-            whole = await self._teller.whole()
-            if whole is None:
-                return
-            head, self._changes = whole.head, {}
-            verdict = await self._post(Told(head, None, whole.rows))
-        if verdict is not Verdict.KEPT:
+        answer = await self._post(SettingsHint(head))
+        if answer.verdict is not Verdict.KEPT:
             raise NotTold(
                 f"{self.name} keeps a newer version of this store's settings: this store is an older copy of itself. "
                 "The next change here counts again"
             )
-        self._base = head.digest
+        self._kept = answer.digest
 
     async def _ask_if_silent_before(self) -> None:
         """Ask for this cluster's settings if the worker was silent when a new store took back settings."""
@@ -215,36 +196,40 @@ class _Peer:
         if states is None:
             raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
         others = [each for each in states if each.head.store != self._engine.origin_stores.store]
-        taken = taken_back(self._engine.cluster, {self.name: others})
+        async with self._teller.noting:
+            await self._heard(taken_back(self._engine.cluster, {self.name: others}))
+
+    async def _heard(self, taken: Taken) -> None:
+        """Put back the settings in ``taken``, or name them, if they were set later than those that were taken back."""
+        note: dict[str, Any] = self._engine.store.meta(TAKEN)
         silent = [name for name in note["silent"] if name != self.name]
-        if taken.state is None or taken.state.head.version <= note["version"]:
+        before = note.get("set_at", note["version"]), note["version"]
+        if taken.state is None or taken.state.head.rank <= before:
             await self._engine.remember(TAKEN, {**note, "silent": silent})
             return
-        newer = {"peer": self.name, "store": taken.state.head.store, "version": taken.state.head.version}
-        if note.get("digest") != set_digest(self._engine):
+        await self._teller.settle()
+        own = self._engine.cluster_settings
+        if (own.set_at, own.set_in) != (note.get("set_at"), note.get("set_in")):
+            newer = newer_of(self.name, taken.state.head)
             log.warning("a cluster keeps newer settings than were taken back", cluster=self._engine.cluster, **newer)
             await self._engine.remember(TAKEN, {**note, "silent": silent, "newer": [*note.get("newer", ()), newer]})
             return
-        await put_back(self._engine, taken, silent=silent)
+        await put_back(self._engine, taken, note["missing"], silent=silent, late=True)
+        self._teller.on_put_back()
         await self._teller.settle()
 
-    async def _post(self, told: Told) -> Verdict:
-        params = {"from": self._engine.cluster}
-        if self._teller.run_id:
-            params["run"] = self._teller.run_id
+    async def _post(self, hint: SettingsHint) -> HintAnswer:
         url = f"{worker_url(self.address)}{SETTINGS_ROUTE}"
-        body = await asyncio.to_thread(lambda: json.dumps(SettingsTold(told).as_json()).encode())
-        headers = {"Content-Type": "application/json"}
         try:
             async with (
                 timeout(TELL_SECONDS_MAX),
                 worker_session() as session,
-                session.post(url, params=params, data=body, headers=headers) as response,
+                session.post(url, params={"from": self._engine.cluster}, json=hint.as_json()) as response,
             ):
                 answer = json.loads(await response.read())
                 if response.status != 200:
                     raise NotTold(f"{self.name}: {answer.get('message', response.status)}")
-                return verdict_of(answer)
+                return HintAnswer.of_json(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotTold(f"{self.name} at {self.address}: {why_no_answer(error)}") from None
         except UNREADABLE as error:

@@ -60,6 +60,7 @@ from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.operating.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.operating.start_checks import DATABASE_REACHED, Setup, check_start, tls_context
+from replicator.peering.asking_back import AskingBack
 from replicator.peering.runs import Run
 from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
@@ -327,14 +328,16 @@ def _make_parts(
         Mending(engine, supervisor, partial(_go_on, links)),
         UseElsewhere(engine, sync.peers),
         watchdog,
-        SettingsTeller(engine, run.id),
+        SettingsTeller(engine, links.pauses_put_back),
         TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
         stores,
+        AskingBack(name),
         bridge,
         traces,
     )
     for end in (
         parts.stores.stop,
+        parts.asking.stop,
         parts.mending.stop,
         parts.settings.stop,
         parts.states.stop,
@@ -377,6 +380,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.states.begin()
     parts.engine.maintenance.start()  # not before links and bridge hold back what they have not passed on
     parts.sources.replace(incoming(topology, parts.cluster))
+    parts.asking.change(other_addresses(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
     parts.mending.change(other_workers(topology, parts.cluster))
@@ -408,6 +412,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
         security.guarding(),
         limits,
         reports.metrics,
+        parts.asking,
     )
     add_audit(app, parts.index)
     add_drills(app, parts.index)

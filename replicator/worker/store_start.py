@@ -333,8 +333,12 @@ class StoreStart:
         """Put back policies and permissions that the clusters that answer keep of an earlier store of this cluster."""
         kept = await ask_settings({name: self._peers[name] for name in answers}, self._name, self._seconds())
         taken = taken_back(self._name, {**dict.fromkeys(self._peers), **kept})
+        await engine.cluster_settings.settle()
+        own = engine.cluster_settings.head()  # a restored store has settings
+        if taken.state is not None and own is not None and own.rank[0] > taken.state.head.rank[0]:
+            taken = replace(taken, state=None, peer="")
         namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set()
-        if taken.state is not None or namespaces:
+        if taken.state is not None or namespaces or taken.silent:
             await put_back(engine, taken, namespaces)
 
     def _seconds(self) -> float:

@@ -2,18 +2,22 @@
 
 A cluster that did not answer at the start may know a newer store. A newer store may also have been started since, such
 as one that was restored with the same topology. Then this worker must not serve any more, and ends itself. In turn, a
-worker announces its store to clusters that know an earlier one, so that a worker on that one ends.
+worker announces its store to clusters that know an earlier one. These ask the worker at this cluster's configured
+address which store it has. If it has that store, a worker on the earlier one ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
+from replicator.backup.topic_lives import unasked
 from replicator.engine.engine import Engine
+from replicator.engine.restored import MARK, restored_mark
 from replicator.running.supervisor import Supervisor
 from replicator.topology import Topology
 from replicator.worker.asking_peers import announce_later, ask_all
@@ -91,6 +95,7 @@ class StoreWatch:
         )
         self._answered = self._answered or bool(answers)
         self._unasked = {name: silent.get(name, why) for name, why in self._unasked.items() if name not in answers}
+        await self._take_back_remarks(answers)
         own = self._engine.origin_stores.line
         for name, answer in answers.items():
             address, newest = self._peers.get(name), answer.newest
@@ -101,3 +106,24 @@ class StoreWatch:
             self.reason = reason
             log.error("another store took the place of this one", cluster=self._engine.cluster, reason=reason)
             self.replaced.set()
+
+    async def _take_back_remarks(self, answered: Collection[str]) -> None:
+        """Take back the remark that a reclaim did not ask these clusters. Links name what only such a cluster has."""
+        mark, own = restored_mark(self._engine.store), self._engine.cluster
+        remarks = {name: unasked(name, own) for name in answered}
+        asked = {} if mark is None else {name: text for name, text in remarks.items() if text in mark.lost}
+        if not asked:
+            return
+        peers = {name: self._peers[name] for name in asked if name in self._peers}
+        counted, _ = await ask_all(peers, own, seconds=ANSWER_SECONDS, new=False, counted=True)
+        mark = restored_mark(self._engine.store)
+        if mark is None or not counted:
+            return
+        instead = {asked[name]: answer_later(name, own) if answer.messages else "" for name, answer in counted.items()}
+        lost = tuple(text for each in mark.lost if (text := instead.get(each, each)))
+        await self._engine.remember(MARK, replace(mark, lost=lost).as_json())
+
+
+def answer_later(peer: str, cluster: str) -> str:
+    """Return the remark about a cluster with messages of ``cluster`` that answered only after a reclaim."""
+    return f"{peer} was asked later: what only it has of {cluster}'s messages halts topics of the link to it, by name"

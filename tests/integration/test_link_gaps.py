@@ -113,7 +113,7 @@ def test_an_operator_makes_a_link_go_over_a_gap_and_it_is_recorded_at_both_ends(
             link = made.links["a>b"]
             with pytest.raises(NotResolved, match="has no gap"):
                 await link.resolve("persistent://public/default/none", "skip-and-record")
-            index = link._topics._index = link._topics._ending._index = AuditRecorder()
+            index = link._topics._index = link._topics.ending._index = AuditRecorder()
             await link.resolve(TOPIC, "skip-and-record")
             await eventually(lambda: made.entries("b", "a") == copied + left)
             assert gaps(made) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,11 +24,21 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.runs import add_runs
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.putting_back import put_back
-from replicator.engine.cluster_settings.state import digest_of, taken_back
+from replicator.engine.cluster_settings.state import (
+    KeptState,
+    SettingsHead,
+    Told,
+    Verdict,
+    digest_of,
+    taken_back,
+)
 from replicator.engine.engine import Engine
 from replicator.engine.policies import BacklogQuota, PolicyOverrides
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.links.link import Link
+from replicator.links.memory import LinkMemory
+from replicator.peering.asking_back import AskingBack
 from replicator.peering.cluster_settings import SETTINGS_ROUTE
 from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
@@ -47,23 +57,35 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Peer:
-    """An engine that serves the routes, and counts what it was asked."""
+    """An engine that serves the routes, with what it was told and what it stored."""
 
     engine: Engine
     server: DataPlaneServer
-    bodies: list[dict[str, Any]] = field(default_factory=list)
+    hints: int = 0
+    stored: list[int] = field(default_factory=list)
+    """Number of rows of each message that it stored."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """Addresses at which it asks other clusters."""
 
-    @property
-    def rows_told(self) -> list[int]:
-        return [len(body["rows"]) for body in self.bodies if body["rows"] is not None]
+    def asks(self, cluster: str, address: str) -> None:
+        self.asked[cluster] = address
+        self.server.asking.change(self.asked)
 
 
 @asynccontextmanager
 async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncIterator[Peer]:
     server = DataPlaneServer(engine)
+    server.asking = AskingBack(engine.cluster, pause_seconds=0.01, failed_pause_seconds=0.01)
     peer = Peer(engine, server)
 
+    @web.middleware
+    async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
+        peer.hints += request.method == "POST" and request.path == SETTINGS_ROUTE
+        response: web.StreamResponse = await handler(request)
+        return response
+
     def add(app: web.Application) -> None:
+        app.middlewares.append(counted)
         if middleware is not None:
             app.middlewares.append(middleware)
         app.add_routes(settings_routes())
@@ -71,9 +93,11 @@ async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncItera
     server.also = add
     take = engine.kept_settings.take
 
-    async def taken(told: Any) -> Any:
-        peer.bodies.append({"rows": None if told.changes is None else list(told.changes)})
-        return await take(told)
+    async def taken(told: Told) -> Verdict:
+        verdict = await take(told)
+        if verdict is Verdict.KEPT:
+            peer.stored.append(len(told.changes or {}))
+        return verdict
 
     engine.kept_settings.take = taken  # type: ignore[method-assign]
     await server.start()
@@ -84,14 +108,22 @@ async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def telling(engine: Engine, addresses: Mapping[str, str]) -> AsyncIterator[SettingsTeller]:
-    teller = SettingsTeller(engine)
-    await teller.change(addresses)
-    await teller.start()
-    try:
-        yield teller
-    finally:
-        await teller.stop()
+async def telling(engine: Engine, *peers: Peer, middleware: Any = None) -> AsyncIterator[SettingsTeller]:
+    """Tell ``peers``; they ask ``engine``'s cluster back at the address of a server that this context starts."""
+    async with serving_settings(engine, middleware) as own:
+        for peer in peers:
+            peer.asks(engine.cluster, own.server.address)
+        teller = SettingsTeller(engine)
+        await teller.change(addresses_of(*peers))
+        await teller.start()
+        try:
+            yield teller
+        finally:
+            await teller.stop()
+
+
+def addresses_of(*peers: Peer) -> dict[str, str]:
+    return {peer.engine.cluster: peer.server.address for peer in peers}
 
 
 async def set_everything(engine: Engine) -> None:
@@ -127,12 +159,12 @@ def test_a_cluster_that_sets_nothing_tells_nothing(tmp_path: Path) -> None:
             serving_settings(eu) as peer,
         ):
             await us.topic(TOPIC)
-            async with telling(us, {"eu": peer.server.address}) as teller:
+            async with telling(us, peer) as teller:
                 await us.topic(TOPIC + "-2")
                 await teller.settle()
                 assert us.cluster_settings.head() is None
                 assert has_all(teller)
-            assert peer.bodies == []
+            assert (peer.hints, peer.stored) == (0, [])
 
     asyncio.run(main())
 
@@ -144,17 +176,17 @@ def test_a_change_is_told_by_itself_and_all_rows_only_to_who_lacks_them(tmp_path
             eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
             peer = await stack.enter_async_context(serving_settings(eu))
             await set_everything(us)
-            teller = await stack.enter_async_context(telling(us, {"eu": peer.server.address}))
+            teller = await stack.enter_async_context(telling(us, peer))
             await eventually(lambda: has_all(teller), "all is kept")
             rows = us.cluster_settings.all_rows()
-            assert peer.rows_told == [len(rows)]
+            assert peer.stored == [len(rows)]
             await grant(us, TOPIC, "reader")
             await eventually(lambda: has_all(teller), "the change is kept")
-            assert peer.rows_told == [len(rows), 1]
+            assert peer.stored == [len(rows), 1]
+            asked = peer.hints
             teller.opened("eu")  # its link has opened: it is asked, and has all
-            asked = len(peer.bodies)
-            await eventually(lambda: len(peer.bodies) > asked and has_all(teller), "it was asked")
-            assert peer.rows_told == [len(rows), 1]
+            await eventually(lambda: peer.hints > asked and has_all(teller), "it was asked")
+            assert peer.stored == [len(rows), 1]
             (kept,) = eu.kept_settings.states("us")
             assert kept.whole
             assert kept.rows == us.cluster_settings.all_rows()
@@ -174,9 +206,7 @@ def test_a_worker_that_is_away_is_told_when_it_is_back_and_others_do_not_wait(tm
             away = await stack.enter_async_context(serving_settings(ap))
             await away.server.stop()
             await set_everything(us)
-            teller = await stack.enter_async_context(
-                telling(us, {"eu": peer.server.address, "ap": away.server.address})
-            )
+            teller = await stack.enter_async_context(telling(us, peer, away))
             await eventually(lambda: has_all(teller, "eu"), "the one that is there keeps all")
             await eventually(lambda: teller.status()["told"]["ap"]["reason"], "the other is named")
             await away.server.start()
@@ -259,9 +289,9 @@ def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path:
         async with AsyncExitStack() as stack:
             eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
             peer = await stack.enter_async_context(serving_settings(eu))
-            addresses = {"eu": peer.server.address}
+            addresses = addresses_of(peer)
             await grant(eu, "theirs", "stranger", "admin")
-            async with opened(tmp_path / "us", "us") as us, telling(us, addresses) as teller:
+            async with opened(tmp_path / "us", "us") as us, telling(us, peer) as teller:
                 await set_everything(us)
                 await teller.settle()
                 await eventually(lambda: has_all(teller), "all is kept")
@@ -272,7 +302,7 @@ def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path:
                 assert us.cluster_settings.all_rows() == rows
                 assert note["missing"] == ["shop/unknown"]
                 assert note["silent"] == []
-            async with opened(tmp_path / "us-new", "us") as us, telling(us, addresses) as teller:
+            async with opened(tmp_path / "us-new", "us") as us, telling(us, peer) as teller:
                 assert us.cluster_settings.all_rows() == rows, "it is durable"
                 assert us.cluster_settings.version > before
                 await eventually(lambda: has_all(teller), "the new store tells its own")
@@ -291,9 +321,9 @@ def test_a_store_that_began_empty_does_not_wipe_out_what_is_kept(tmp_path: Path)
         async with AsyncExitStack() as stack:
             eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
             peer = await stack.enter_async_context(serving_settings(eu))
-            addresses = {"eu": peer.server.address}
+            addresses = addresses_of(peer)
             for name in ("us", "us-empty"):
-                async with opened(tmp_path / name, "us") as us, telling(us, addresses) as teller:
+                async with opened(tmp_path / name, "us") as us, telling(us, peer) as teller:
                     await grant(us, name, "role", "produce")
                     await teller.settle()
                     await eventually(partial(has_all, teller), "it is kept")
@@ -314,13 +344,13 @@ def test_a_silent_cluster_is_asked_later_and_its_newer_version_counts(tmp_path: 
             ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
             peer = await stack.enter_async_context(serving_settings(eu))
             away = await stack.enter_async_context(serving_settings(ap))
-            addresses = {"eu": peer.server.address, "ap": away.server.address}
+            addresses = addresses_of(peer, away)
             async with opened(tmp_path / "us", "us") as us:
-                async with telling(us, addresses) as teller:
+                async with telling(us, peer, away) as teller:
                     await grant(us, "shop", "old", "produce")
                     await teller.settle()
                     await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
-                async with telling(us, {"ap": away.server.address}) as teller:
+                async with telling(us, away) as teller:
                     await grant(us, "shop", "old")
                     await grant(us, "shop", "new", "produce")
                     await teller.settle()
@@ -330,7 +360,7 @@ def test_a_silent_cluster_is_asked_later_and_its_newer_version_counts(tmp_path: 
                 note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")))
                 assert note["silent"] == ["ap"]
                 assert list(grants(us)["shop"].roles) == ["old"]
-                async with telling(us, addresses) as teller:
+                async with telling(us, peer, away) as teller:
                     status = teller.status()["taken_back"]
                     assert status["permissions"] == ["shop"], "they are shown while a cluster is silent"
                     await away.server.start()
@@ -347,8 +377,8 @@ def test_a_newer_version_that_comes_too_late_is_named(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
             away = await stack.enter_async_context(serving_settings(ap))
-            addresses = {"ap": away.server.address}
-            async with opened(tmp_path / "us", "us") as us, telling(us, addresses) as teller:
+            addresses = addresses_of(away)
+            async with opened(tmp_path / "us", "us") as us, telling(us, away) as teller:
                 await grant(us, "shop", "old", "produce")
                 await teller.settle()
                 await eventually(lambda: has_all(teller, "ap"), "it is kept")
@@ -356,7 +386,7 @@ def test_a_newer_version_that_comes_too_late_is_named(tmp_path: Path) -> None:
             async with opened(tmp_path / "us-new", "us") as us:
                 note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")), ["shop/a"])
                 assert note["missing"] == ["shop/a"]
-                async with telling(us, addresses) as teller:
+                async with telling(us, away) as teller:
                     await grant(us, "shop", "operator", "produce")
                     await teller.settle()
                     await away.server.start()
@@ -366,7 +396,7 @@ def test_a_newer_version_that_comes_too_late_is_named(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_path: Path) -> None:
+def test_only_a_role_that_may_replicate_all_of_it_reads_settings(tmp_path: Path) -> None:
     roles = {"shop": {"worker": frozenset({"replicate"})}}
     guard = PermissionGuard(lambda: Permissions(lambda name: Grants(), roles), lambda: ())
 
@@ -380,12 +410,12 @@ def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_p
         async with AsyncExitStack() as stack:
             us = await stack.enter_async_context(opened(tmp_path / "us", "us"))
             eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
-            peer = await stack.enter_async_context(serving_settings(eu, asked_by_worker))
+            peer = await stack.enter_async_context(serving_settings(eu))
             await grant(us, "shop", "clerk", "produce")
-            teller = await stack.enter_async_context(telling(us, {"eu": peer.server.address}))
+            teller = await stack.enter_async_context(telling(us, peer, middleware=asked_by_worker))
             await eventually(lambda: has_all(teller), "it may replicate all of it")
             await grant(us, "bank", "clerk", "produce")
-            await eventually(lambda: "bank" in teller.status()["told"]["eu"]["reason"], "it may not tell of more")
+            await eventually(lambda: "bank" in teller.status()["told"]["eu"]["reason"], "it may not ask for more")
             assert ("grants", "bank") not in eu.kept_settings.states("us")[0].rows
             assert (await ask_settings({"eu": peer.server.address}, "us"))["eu"] is not None
 
@@ -401,19 +431,12 @@ def test_only_a_role_that_may_replicate_all_of_it_tells_and_reads_settings(tmp_p
         ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "x" * 32}}, 400),
         ("us", {"head": {"cluster": "ap", "store": "s", "version": 1, "digest": "0" * 32}}, 409),
         ("eu", {"head": {"cluster": "eu", "store": "s", "version": 1, "digest": "0" * 32}}, 409),
-        ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["grants"]]}, 400),
-        (
-            "us",
-            {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "b", "c"]]},
-            400,
-        ),
-        (
-            "us",
-            {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}, "rows": [["a", "\ud800", ""]]},
-            400,
-        ),
         ("us", {"head": {"cluster": "us", "store": "s", "version": math.inf, "digest": "0" * 32}}, 400),
-        ("us", {"head": {"cluster": "us", "store": "\ud800", "version": 1, "digest": "0" * 32}, "rows": []}, 400),
+        ("us", {"head": {"cluster": "us", "store": "\ud800", "version": 1, "digest": "0" * 32}}, 400),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32, "set_at": 2}}, 400),
+        ("us", {"head": {"cluster": "us", "store": "s" * 70_000, "version": 1, "digest": "0" * 32}}, 413),
+        ("ap", {"head": {"cluster": "ap", "store": "s", "version": 1, "digest": "0" * 32}}, 409),
+        ("us", {"head": {"cluster": "us", "store": "s", "version": 1, "digest": "0" * 32}}, 503),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
@@ -421,6 +444,7 @@ def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path / "eu", "eu") as eu, serving_settings(eu) as peer, ClientSession() as session:
+            peer.asks("us", "127.0.0.1:9")  # nobody is there
             url = f"http://{peer.server.address}{SETTINGS_ROUTE}"
             async with session.post(url, params={"from": source}, json=body) as response:
                 assert response.status == status, await response.text()
@@ -431,24 +455,139 @@ def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(
     asyncio.run(main())
 
 
-def test_a_cluster_without_a_link_to_here_tells_its_settings_though_it_cannot_tell_its_run(tmp_path: Path) -> None:
+def test_settings_are_told_while_the_link_is_paused_so_that_its_run_is_not_announced(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "us", "us") as us, opened(tmp_path / "eu", "eu") as eu, AsyncExitStack() as stack:
-            server = DataPlaneServer(eu)
+            peer = await stack.enter_async_context(serving_settings(eu))
+            await peer.server.stop()
+            routes = peer.server.also
 
             def add(app: web.Application) -> None:
-                app.add_routes(settings_routes())
-                add_runs(app, eu, LinkedSources())
+                routes(app)
+                add_runs(app, eu, LinkedSources.of("us"))
 
-            server.also = add
-            await server.start()
-            stack.push_async_callback(server.stop)
-            teller = SettingsTeller(us, "run")
-            await teller.change({"eu": server.address})
-            await teller.start()
-            stack.push_async_callback(teller.stop)
+            peer.server.also, peer.server.takes_runs = add, False
+            await peer.server.start()
+            teller = await stack.enter_async_context(telling(us, peer))
             await grant(us, "shop", "clerk", "produce")
-            await eventually(lambda: bool(eu.kept_settings.of("us")), "it is kept")
+            await eventually(lambda: has_all(teller) and eu.kept_settings.of("us"), "it is kept")
+
+    asyncio.run(main())
+
+
+def test_a_revoked_permission_does_not_come_back_with_the_second_lost_disk(tmp_path: Path) -> None:
+    """The peer that knows the revocation is away at the first one."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            away = await stack.enter_async_context(serving_settings(ap))
+            async with opened(tmp_path / "us", "us") as us:
+                async with telling(us, peer, away) as teller:
+                    await grant(us, "shop", "fired", "produce")
+                    await teller.settle()
+                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
+                async with telling(us, away) as teller:
+                    await grant(us, "shop", "fired")
+                    await teller.settle()
+                    await eventually(lambda: has_all(teller, "ap"), "one keeps the revocation")
+                    revoked = us.cluster_settings.version
+            async with opened(tmp_path / "us-2", "us") as us:
+                answers = await ask_settings(addresses_of(peer), "us")
+                await put_back(us, taken_back("us", {**answers, "ap": None}))
+                assert list(grants(us)["shop"].roles) == ["fired"]
+                async with telling(us, peer) as teller:
+                    await us.catalog.create_tenant("made-by-a-link")
+                    await us.partitioned.adopt(PARTITIONED, 2)  # told by a link, and no operator's change
+                    await teller.settle()
+                    await eventually(lambda: has_all(teller, "eu"), "the second store tells what it took back")
+                    assert us.cluster_settings.version > revoked
+            async with opened(tmp_path / "us-3", "us") as us:
+                taken = taken_back("us", await ask_settings(addresses_of(peer, away), "us"))
+                assert taken.peer == "ap"
+                note = await put_back(us, taken)
+                assert "shop" not in grants(us), "the permission stays revoked"
+                assert note["passed_over"] == [], "nothing was set that it does not know"
+                async with telling(us, peer, away) as teller:
+                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "all know it")
+                assert [len(each.kept_settings.of("us")) for each in (eu, ap)] == [1, 1]
+
+    asyncio.run(main())
+
+
+def test_what_an_operator_set_without_knowing_a_revocation_counts_and_the_other_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            away = await stack.enter_async_context(serving_settings(ap))
+            for name, tells, role in (("us", away, "one"), ("us-2", peer, "two")):  # two stores without each other
+                async with opened(tmp_path / name, "us") as us, telling(us, tells) as teller:
+                    await grant(us, "shop", role, "produce")
+                    await teller.settle()
+                    await eventually(partial(has_all, teller, tells.engine.cluster), "it is kept")
+            async with opened(tmp_path / "us-3", "us") as us:
+                note = await put_back(us, taken_back("us", await ask_settings(addresses_of(peer, away), "us")))
+                assert list(grants(us)["shop"].roles) == ["two"], "it was set last"
+                assert [each["peer"] for each in note["passed_over"]] == ["ap"]
+                assert SettingsTeller(us).status()["taken_back"]["permissions"] == ["shop"], "the status shows them"
+
+    asyncio.run(main())
+
+
+def test_settings_that_were_taken_back_count_as_old_over_a_restart_until_somebody_sets_something(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        rows = {("grants", "shop"): '{"roles": {"clerk": ["produce"]}}', ("namespaces", "shop/a"): "{}"}
+        kept = KeptState(SettingsHead("us", "first", 7, digest_of(rows)), rows)
+        async with opened(tmp_path / "us", "us") as us:
+            await put_back(us, taken_back("us", {"eu": [kept]}))
+        for number in range(2):
+            async with opened(tmp_path / "us", "us") as us:
+                await us.cluster_settings.settle()
+                head = us.cluster_settings.head()
+                assert head is not None
+                assert (head.rank[0], head.set_in) == (7, "first")
+                assert head.version > 7
+                await us.catalog.create_tenant(f"made-{number}")
+                await us.cluster_settings.settle()
+                assert us.cluster_settings.set_at == 7
+        async with opened(tmp_path / "us", "us") as us:
+            await grant(us, "shop", "clerk")  # before anybody looked
+            await us.cluster_settings.settle()
+            head = us.cluster_settings.head()
+            assert head is not None
+            assert (head.rank[0], head.set_in) == (head.version, us.origin_stores.store)
+
+    asyncio.run(main())
+
+
+def test_a_paused_link_is_paused_again_after_a_lost_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "eu", "eu") as eu, serving_settings(eu) as peer:
+            async with opened(tmp_path / "us", "us") as us, telling(us, peer) as teller:
+                await LinkMemory(us, "us>eu").set_paused(True)
+                await LinkMemory(us, "us>ap").set_paused(True)
+                await LinkMemory(us, "us>ap").set_paused(False)
+                await teller.settle()
+                await eventually(lambda: has_all(teller), "it is kept")
+            async with opened(tmp_path / "us-2", "us") as us, telling(us, peer) as teller:
+                link = Link(us, "eu", "127.0.0.1:9")
+                assert not link.paused
+                note = await put_back(us, taken_back("us", await ask_settings(addresses_of(peer), "us")))
+                assert note["paused"] == ["us>eu"]
+                link.pause_put_back()
+                assert link.paused
+                await link.resume()
+                link.let_go()
+                await teller.settle()
+                await eventually(lambda: has_all(teller), "the end of the pause is kept, too")
+            newest = max(eu.kept_settings.states("us"), key=lambda each: each.head.rank)
+            assert newest.rows == {}
 
     asyncio.run(main())
 

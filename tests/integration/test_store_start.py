@@ -24,11 +24,12 @@ from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
 from replicator.drills.ports import free_ports
+from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.writer import CopiedBlock
-from replicator.engine.restored import restored_mark
+from replicator.engine.restored import MARK, restored_mark
 from replicator.failover.epochs import FIRST, as_json
 from replicator.failover.service import RECORD
 from replicator.index.database import DatabaseUnavailable
@@ -41,6 +42,7 @@ from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start
 from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.early import EarlyListener, Opening, make_early_app
+from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.start_decision import How, IndexRows
 from replicator.worker.store_start import (
     START,
@@ -51,7 +53,7 @@ from replicator.worker.store_start import (
     StoreReplaced,
     StoreStart,
 )
-from replicator.worker.store_watch import StoreWatch
+from replicator.worker.store_watch import StoreWatch, answer_later
 from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
@@ -235,6 +237,48 @@ async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_s
 
 async def cut_off(*_: object) -> None:
     raise StoppedEarly
+
+
+@asynchronous
+async def test_a_peer_that_was_silent_when_nothing_came_back_is_asked_for_the_settings_later(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        started, engine = await found.start()
+        assert started.nobody_asked
+        assert engine.store.meta(TAKEN)["silent"] == ["B", "C"]
+        b = await found.peer("B")
+        rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
+        await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
+        await engine.catalog.create_namespace("made/later")  # as links do: no operator set anything
+        teller = SettingsTeller(engine)
+        await teller.change({"B": b.server.address})
+        await teller.start()
+        await eventually(lambda: engine.catalog.grants.of("public/default").roles, "they are put back")
+        await eventually(lambda: engine.store.meta(TAKEN)["silent"] == ["C"], "one is still silent")
+        await teller.stop()
+
+
+@asynchronous
+async def test_the_remark_that_a_peer_was_not_asked_goes_when_it_has_answered(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1")
+        started, engine = await found.start()
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        await watch.look()
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.lost == ("C was not asked: what only it has of A's messages",)
+        c = await found.peer("C")
+        await watch.look()
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.lost == ()
+        await engine.remember(MARK, {**mark.as_json(), "lost": ["C was not asked: what only it has of A's messages"]})
+        await c.has_copy(b"1", b"2")
+        await watch.look()
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.lost == (answer_later("C", "A"),)
 
 
 @asynchronous

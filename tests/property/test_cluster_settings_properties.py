@@ -6,9 +6,11 @@ Invariants (DESIGN §3): 13, nothing is taken back that no version had; permissi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from replicator.engine.cluster_settings.state import (
     STORES_MAX,
@@ -38,7 +40,17 @@ def state(cluster: str, store: str, version: int, rows: Rows, **earlier: int) ->
     return KeptState(SettingsHead(cluster, store, version, digest_of(rows), earlier), rows)
 
 
-STATES = st.builds(state, st.sampled_from(CLUSTERS), st.sampled_from(STORES), st.integers(1, 9), ROWS)
+@st.composite
+def states(draw: st.DrawFn) -> KeptState:
+    """Settings of a store, which somebody set in it, or which it took back from an earlier one."""
+    made = state(draw(st.sampled_from(CLUSTERS)), draw(st.sampled_from(STORES)), draw(st.integers(1, 9)), draw(ROWS))
+    if draw(st.booleans()):
+        return made
+    at, set_in = draw(st.integers(0, made.head.version)), draw(st.sampled_from(STORES))
+    return replace(made, head=replace(made.head, set_at=at, set_in=set_in))
+
+
+STATES = states()
 
 
 @given(ROWS, ROWS)
@@ -113,6 +125,73 @@ def test_a_new_store_takes_back_one_whole_version_of_its_own_cluster(
         return
     assert taken.state in told
     assert taken.state in (answers[taken.peer] or ())
-    assert taken.state.head.version == max(each.head.version for each in told)
+    assert taken.state.head.rank == max(each.head.rank for each in told)
     for store, version in taken.earlier.items():
-        assert version <= taken.state.head.version, f"a newer version of {store} is not known"
+        ranks = [each.head.rank for each in told if (each.head.store, each.head.version) == (store, version)]
+        assert all(rank <= taken.state.head.rank for rank in ranks), f"newer settings of {store} are not known"
+    for _, head in taken.passed_over:
+        assert not taken.state.head.knows(head)
+        assert head.rank <= taken.state.head.rank
+
+
+def nothing_set(store: str, version: int) -> KeptState:
+    return KeptState(SettingsHead("us", store, version, digest_of({}), set_at=0), {})
+
+
+AWAY = st.sampled_from(["nobody", "eu", "ap"])
+
+
+class LostDisks(RuleBasedStateMachine):
+    """A cluster sets permissions, tells the peers that are there, and loses its disk, while one peer may be away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, dict[str, KeptState]] = {"eu": {}, "ap": {}}
+        self.own = nothing_set("store-0", 1)
+        self.changes = 0
+        self.clock = 1
+
+    @rule(away=AWAY)
+    def set_something(self, away: str) -> None:
+        self.changes += 1
+        rows = {("grants", "shop"): str(self.changes)}
+        self._next(away, rows, set_at=self.clock + 1, set_in=self.own.head.store)
+
+    @rule(away=AWAY, number=st.integers(0, 9))
+    def links_make_something(self, away: str, number: int) -> None:
+        self._next(away, {**self.own.rows, ("tenants", str(number)): ""})
+
+    @rule(away=AWAY)
+    def lose_the_disk(self, away: str) -> None:
+        answers = {peer: None if peer == away else list(states.values()) for peer, states in self.kept.items()}
+        taken = taken_back("us", answers)
+        held = [_number(each) for states in answers.values() for each in states or ()]
+        store = f"store-{self.clock}"
+        if taken.state is None:
+            assert not held
+            self.own = nothing_set(store, self.clock)
+            return
+        assert _number(taken.state) == max(held), "what somebody set last counts, of all that answer"
+        head = taken.state.head
+        back = replace(head, store=store, earlier=taken.earlier, set_at=head.rank[0], set_in=head.set_in or head.store)
+        self.own = KeptState(back, taken.state.rows)
+        self._next(away, self.own.rows)
+
+    def _next(self, away: str, rows: Rows, **changed: Any) -> None:
+        """Give the settings their next version, and tell it."""
+        self.clock += 1
+        head = replace(self.own.head, version=self.clock, digest=digest_of(rows), **changed)
+        self.own = KeptState(head, rows)
+        for mine in (self.kept[peer] for peer in self.kept if peer != away):
+            known = mine.get(head.store)
+            if judge(None if known is None else known.head, Told(head, None, rows)) is None:
+                for store in dropped([each.head for each in mine.values()], head):
+                    del mine[store]
+                mine[head.store] = self.own
+
+
+def _number(settings: KeptState) -> int:
+    return int(settings.rows.get(("grants", "shop"), "0"))
+
+
+TestLostDisks = LostDisks.TestCase

@@ -200,6 +200,7 @@ def test_the_newest_store_follows_announcements_and_keeps_those_before_it() -> N
 def test_the_answer_about_a_store_is_read_as_it_was_written() -> None:
     for told in (
         StoreOf("B", {"epoch": 3}, None),
+        StoreOf("B", {}, None, own=StoreLine("own", ("before",), ("replaced",))),
         StoreOf("B", {}, NewestStore(StoreLine("one", ("zero",), ("two",)), 5, ("two", "zero")), 7, 3),
         StoreOf("B", {}, NewestStore(StoreLine("one")), 1, 1),
     ):

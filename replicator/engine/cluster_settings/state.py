@@ -1,7 +1,8 @@
 """Rules for policies and permissions that clusters tell each other: what a peer keeps, and what a new store takes back.
 
 The *settings* of a cluster are the rows that operators set in it: tenants, namespaces with their policies, numbers of
-partitions, policies of topics, and permissions. Defaults in the topology file are no settings. Everything here is pure.
+partitions, policies of topics, permissions, and which of its links are paused. Defaults in the topology file are no
+settings. Everything here is pure.
 
 Invariants:
 
@@ -11,7 +12,10 @@ Invariants:
    that nothing was ever set.
 3. Kept settings of a store are replaced by a newer version of that store. They are dropped only when a later store
    says that it knows this version of them, or beyond :data:`STORES_MAX` stores.
-4. A new store takes back the settings with the newest version that any answering peer keeps of its cluster.
+4. A new store takes back the settings that somebody set last, of all that answering peers keep of its cluster. Settings
+   that a store took back count as old as they are, until somebody sets something there. Otherwise a permission that was
+   revoked would come back with the second lost disk, if a peer that knew the revocation was away at the first.
+5. Settings that the chosen ones never knew are named.
 
 Source: a version with a digest of the whole, as in anti-entropy protocols; the digest is a sum of hashes, so a change
 costs what it changes.
@@ -43,8 +47,13 @@ class Kind(StrEnum):
     PARTITIONED = "partitioned"
     POLICIES = "policies"
     GRANTS = "grants"
+    LINKS = "links"
+    """One row for each paused link of the cluster."""
 
 
+SET_BY_OPERATORS: Final = frozenset({Kind.NAMESPACES, Kind.POLICIES, Kind.GRANTS, Kind.LINKS})
+"""Kinds of rows that only operators change, if they say more than that something exists. Links also make tenants,
+namespaces and partitions."""
 Key = tuple[str, str]
 """Kind of a row, and the name of the tenant, namespace or topic that it is about. A peer also keeps rows of kinds that
 its version does not know."""
@@ -94,6 +103,24 @@ class SettingsHead:
     digest: str
     earlier: Mapping[str, int] = field(default_factory=dict)
     """For each earlier store of the cluster, by id, the version of its settings that this store knows."""
+    set_at: int | None = None
+    """Version in which somebody last set something; 0 if nobody did. None means this version. The number is that of an
+    earlier store if the settings were taken back since."""
+    set_in: str = ""
+    """Store in which somebody last set something; empty means this store."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Age of the settings: of two stores of a cluster, those with the greater rank count."""
+        return self.version if self.set_at is None else self.set_at, self.version
+
+    def knows(self, other: SettingsHead) -> bool:
+        """Return whether these settings came after whatever somebody set last in those of ``other``."""
+        store, at = other.set_in or other.store, other.rank[0]
+        known = {**self.earlier, self.store: self.version}
+        if self.set_in:
+            known[self.set_in] = max(self.rank[0], known.get(self.set_in, -1))
+        return not at or at <= known.get(store, -1)
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:
@@ -108,8 +135,13 @@ class SettingsHead:
         if len(earlier) > EARLIER_MAX or len(digest) != 2 * _HASH_BYTES or not 0 < int(row["version"]) < 1 << 63:
             raise ValueError("too many earlier stores, or no usable version or digest")
         int(digest, 16)
-        f"{cluster}{store}{''.join(earlier)}".encode()
-        return cls(cluster, store, int(row["version"]), digest, earlier)
+        set_at, set_in = row.get("set_at"), str(row.get("set_in", ""))[:NAME_CHARS_MAX]
+        if set_at is not None and not 0 <= int(set_at) <= int(row["version"]):
+            raise ValueError("settings were set in a later version than their own")
+        f"{cluster}{store}{set_in}{''.join(earlier)}".encode()
+        return cls(
+            cluster, store, int(row["version"]), digest, earlier, None if set_at is None else int(set_at), set_in
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,6 +150,8 @@ class SettingsHead:
             "version": self.version,
             "digest": self.digest,
             "earlier": dict(self.earlier),
+            "set_at": self.rank[0],
+            "set_in": self.set_in or self.store,
         }
 
 
@@ -175,12 +209,12 @@ def judge(kept: SettingsHead | None, told: Told) -> Verdict | None:
 def dropped(kept: Iterable[SettingsHead], head: SettingsHead) -> list[str]:
     """Return the ids of stores whose settings are deleted when the settings of ``head`` are stored.
 
-    A store that ``head`` names is dropped if ``head`` knows its version. Beyond :data:`STORES_MAX`, the oldest versions
+    A store that ``head`` names is dropped if ``head`` knows its version. Beyond :data:`STORES_MAX`, the oldest settings
     are dropped.
     """
     others = [each for each in kept if each.store != head.store]
     gone = [each.store for each in others if each.version <= head.earlier.get(each.store, -1)]
-    left = sorted((each for each in others if each.store not in gone), key=lambda each: each.version)
+    left = sorted((each for each in others if each.store not in gone), key=lambda each: each.rank)
     return gone + [each.store for each in left[: max(0, len(left) + 1 - STORES_MAX)]]
 
 
@@ -198,13 +232,15 @@ class Taken:
     """Peers whose newest version is not whole, so that it was not used."""
     earlier: Mapping[str, int] = field(default_factory=dict)
     """For each earlier store, the newest version that a peer named and that does not count any more."""
+    passed_over: tuple[tuple[str, SettingsHead], ...] = ()
+    """Peers with settings that do not count and that the settings in ``state`` never knew."""
 
 
 def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) -> Taken:
     """Return the settings that a new store of ``cluster`` takes back from its peers.
 
     ``answers`` has the settings that each peer keeps, or None for a peer that did not answer. Settings of other
-    clusters are ignored. The newest version counts, whole and unmerged.
+    clusters are ignored. The settings that somebody set last count, whole and unmerged.
     """
     found = [
         (state, peer)
@@ -213,20 +249,24 @@ def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) 
         if state.head.cluster == cluster
     ]
     whole = [(state, peer) for state, peer in found if state.whole]
-    best = max(whole, key=lambda each: each[0].head.version, default=None)
-    version = -1 if best is None else best[0].head.version
+    best, holder = max(whole, key=lambda each: each[0].head.rank, default=(None, ""))
+    rank = (-1, -1) if best is None else best.head.rank
     known: dict[str, int] = {}
     for state, _ in found:
         for store, seen in (*state.head.earlier.items(), (state.head.store, state.head.version)):
-            if seen <= version:
+            if state.head.rank <= rank:
                 known[store] = max(seen, known.get(store, -1))
     newest = sorted(known, key=lambda store: known[store])[-EARLIER_MAX:]
+    unknown = {
+        state.head.store: (peer, state.head) for state, peer in found if best and not best.head.knows(state.head)
+    }
     return Taken(
-        None if best is None else best[0],
-        "" if best is None else best[1],
+        best,
+        holder,
         tuple(sorted(peer for peer, states in answers.items() if states is None)),
-        tuple(sorted({peer for state, peer in found if not state.whole and state.head.version > version})),
+        tuple(sorted({peer for state, peer in found if not state.whole and state.head.rank > rank})),
         {store: known[store] for store in newest},
+        tuple(each for _, each in sorted(unknown.items()) if each[1].rank <= rank),
     )
 
 

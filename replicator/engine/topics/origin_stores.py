@@ -248,7 +248,7 @@ class OriginStores:
         """
         async with self._writing:
             writes: _Writes = []
-            newer = {origin: line for origin, line in lines.items() if self._is_newer(source, origin, line)}
+            newer = {origin: line for origin, line in lines.items() if self.is_newer(source, origin, line)}
             told = {**self.lines, **newer}
             seen = {**self._seen, **{origin: self._seen_after(origin, line) for origin, line in newer.items()}}
             if told != self.lines:
@@ -296,7 +296,7 @@ class OriginStores:
         known = self.deletions.get(told.key)
         return known is None or known.position < told.position
 
-    def _is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
+    def is_newer(self, source: str, origin: str, line: StoreLine) -> bool:
         """Return whether ``line`` replaces the recorded line of ``origin``. A line from the origin itself does, unless
         it is of a store that was replaced."""
         before, seen = self.lines.get(origin), self._seen.get(origin)
