@@ -32,6 +32,7 @@ from replicator.peering.cluster_settings import BODY_BYTES_MAX, OWN_SETTINGS_ROU
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
 from replicator.running.connecting import UNREADABLE, why_no_answer
+from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from replicator.security.errors import SecurityError
@@ -175,7 +176,7 @@ class AskingBack:
         return answer
 
     def _start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        return asyncio.get_running_loop().create_task(work, context=self._context)
+        return self._context.run(awaited, work)
 
     async def _store_line(self, cluster: str, origin: str) -> StoreLine | None:
         status, body = await self._get(
