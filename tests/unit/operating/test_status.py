@@ -144,3 +144,21 @@ def test_what_links_have_still_to_copy_is_said_although_nothing_is_wrong() -> No
     assert "to copy" not in text_of(
         {"us-east": {**answer_with("orders"), "links": [{**link, "backlog_entries": 0}]}}, 200
     )
+
+
+def test_settings_that_were_taken_back_are_shown_as_long_as_somebody_has_to_look_at_them() -> None:
+    back = {"peer": "eu", "version": 7, "permissions": ["shop"], "silent": ["ap"], "missing": []}
+    newer = [{"peer": "ap", "store": "s", "version": 8}]
+
+    def shown(**changed: Any) -> str:
+        return text_of({"us": {**answer_with("orders"), "settings": {"taken_back": {**back, **changed}}}}, 400)
+
+    text = (
+        "permissions were taken back from eu, and ap may know newer ones and has not answered. There are permissions in"
+    )
+    assert f"{text}: shop" in shown()
+    assert "Nothing is wrong." in shown(silent=[])
+    assert "Nothing is wrong." in shown(version=0), "a first start took nothing back"
+    assert "ap keeps newer policies and permissions than those here" in shown(silent=[], newer=newer)
+    assert "ap keeps policies and permissions that those here never knew" in shown(silent=[], passed_over=newer)
+    assert "nobody kept policies and permissions of: shop/a" in shown(silent=[], missing=["shop/a"])
