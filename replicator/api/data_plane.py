@@ -36,7 +36,7 @@ from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.peering.asking_back import AskingBack
-from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import OriginMarks
 from replicator.running.timeouts import timeout
 from snapshots.errors import InvalidPosition
@@ -268,43 +268,40 @@ async def take_lineage(request: web.Request) -> web.Response:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
         raise BadRequest(f"the body does not say who wrote copies, in JSON: {error!r:.100}") from None
     origins = request.app[LINKED_SOURCES].origins_from(source)
-    refused: dict[str, dict[str, str]] = {}
+    refused: dict[str, tuple[str, str]] = {}
     for topic in {*(copy.topic for copy in told.copies), *(deletion.topic for deletion in told.deletions)}:
         try:
             check_may_replicate(request, topic)
         except EngineError as error:
-            refused[topic] = {"code": error.code, "message": str(error)}
+            refused[topic] = error.code, str(error)
     # Origins that the link does not carry are ignored, like topics that are not here.
-    lines, doubted = await _believed(
-        request, source, {each: told.stores[each] for each in told.stores if each in origins}
-    )
+    stores = {origin: line for origin, line in told.stores.items() if origin in origins}
+    believed, doubted = await _believed(request, source, stores)
     await request.app[ENGINE].origin_stores.take(
         source,
-        lines,
+        believed,
         [each for each in told.copies if each.origin in origins and each.topic not in refused],
         [each for each in told.deletions if each.origin in origins and each.topic not in refused],
     )
-    if doubted is not None:  # the link tells it again later
-        raise doubted
-    return web.json_response({"refused": refused})
+    return web.json_response(LineageReply(refused, doubted).as_json())
 
 
 async def _believed(
     request: web.Request, source: str, told: Mapping[str, StoreLine]
-) -> tuple[dict[str, StoreLine], EngineError | None]:
-    """Return those of the stores ``told`` that count, and an error if one of them does not.
+) -> tuple[dict[str, StoreLine], dict[str, tuple[str, str]]]:
+    """Return those of the stores ``told`` that count, and by origin why others do not.
 
     A store that would replace the known one ends a worker that still runs on that. So the worker of ``source`` is
     asked, at its configured address.
     """
     stores, believed = request.app[ENGINE].origin_stores, dict[str, StoreLine]()
-    doubted: EngineError | None = None
+    doubted: dict[str, tuple[str, str]] = {}
     for origin, line in told.items():
         if stores.is_newer(source, origin, line):
             try:
                 believed[origin] = await request.app[ASKING].store_line(source, origin, line)
             except EngineError as error:
-                doubted = error
+                doubted[origin] = error.code, str(error)
         elif line == stores.lines.get(origin):
             believed[origin] = line
     return believed, doubted

@@ -10,7 +10,8 @@ Each store of a cluster has an id. A life is a topic from when it is made until 
 3. A deletion at a topic's origin, this cluster or another, is reported. It is reported again on a later connection
    while the destination's copy is not marked as deleted. Each worker also reports it once after its start.
 
-Blocks do not wait for these reports. After a refusal the link reports again after :data:`RETRY_SECONDS`.
+Blocks do not wait for these reports. After a refusal, and after a doubt about a store, the link reports again after
+:data:`RETRY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judge
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import Mark
 from replicator.links.link_topics import LinkTopics
-from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageTold
+from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageReply, LineageTold
 
 TURN_TOPICS: Final = 500
 """Topics that are compared before other tasks of the event loop run; this takes some milliseconds."""
@@ -45,7 +46,7 @@ _Copy = tuple[str, str, int]
 class Transport(Protocol):
     """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
 
-    async def tell_lineage(self, told: LineageTold) -> Mapping[str, tuple[str, str]]: ...
+    async def tell_lineage(self, told: LineageTold) -> LineageReply: ...
 
 
 class LineageTeller:
@@ -134,6 +135,7 @@ class LineageTeller:
 
     async def _tell_all(self, transport: Transport) -> None:
         await self._look_at_all()
+        doubted: Mapping[str, tuple[str, str]] = {}
         while self._destination_store and (self._copies or self._deletions or not self._stores_told):
             keys = _take(self._deletions, ROWS_MAX)
             deletions = [known for key in keys if (known := self._stores.deletions.get(key)) is not None]
@@ -142,13 +144,16 @@ class LineageTeller:
             if not (copies or deletions) and self._stores_told:
                 continue
             try:
-                refused = await transport.tell_lineage(LineageTold(self._lines(), copies, deletions))
+                reply = await transport.tell_lineage(LineageTold(self._lines(), copies, deletions))
             except PeerRefused:
                 self._deletions |= dict.fromkeys(keys)
                 self._copies |= dict.fromkeys(taken)
                 raise
-            self._stores_told = True
-            self._told |= {each.key for each in deletions if each.topic not in refused}
+            self._stores_told, doubted = True, reply.doubted
+            self._told |= {each.key for each in deletions if each.topic not in reply.refused}
+        for code, message in doubted.values():  # everything else was taken
+            self._stores_told = False
+            raise PeerRefused(code, message)
 
     async def _look_at_all(self) -> None:
         """Compare the destination's marks with this cluster's state, and record what must be reported."""

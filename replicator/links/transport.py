@@ -37,7 +37,7 @@ from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, Wro
 from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
-from replicator.peering.lineage import LINEAGE_ROUTE, LineageTold
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, NO_SUCH_ROUTE, OriginMarks
 from replicator.peering.runs import Run, RunAnswer, RunTold
 from replicator.running.connecting import why_no_answer
@@ -216,13 +216,9 @@ class HttpTransport:
         answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
-    async def tell_lineage(self, told: LineageTold) -> dict[str, tuple[str, str]]:
-        """Report which stores wrote copies, and which topics were deleted on purpose.
-
-        Return code and message of the refusal, by topic that the destination refuses.
-        """
-        answer = await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json())
-        return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
+    async def tell_lineage(self, told: LineageTold) -> LineageReply:
+        """Report which stores wrote copies, and which topics were deleted on purpose."""
+        return LineageReply.of_json(await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json()))
 
     async def open(self) -> None:
         """Start the stream of frames, with a sign of life; returns when the destination has answered it."""

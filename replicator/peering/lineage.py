@@ -2,8 +2,12 @@
 
 :data:`LINEAGE_ROUTE` gets ``{"stores": {origin: {"store", "predecessors": [id]}}, "copies": [{"topic", "origin",
 "incarnation", "store"}], "deletions": [{"topic", "origin", "incarnation", "position", "at_ms"}]}``, and answers
-``{"refused": {topic: {"code", "message"}}}``. A link sends the message only if the destination names its own store in
-its answer with high-water marks. A destination of an earlier version does not, and lacks the route.
+``{"refused": {topic: {"code", "message"}}, "doubted": {origin: {"code", "message"}}}``. The destination asks the
+source's worker about stores that would replace known ones. It did not believe those of the origins in ``doubted``, and
+took everything else. A destination of an earlier version names none.
+
+A link sends the message only if the destination names its own store in its answer with high-water marks. A destination
+of an earlier version does not, and lacks the route.
 """
 
 from __future__ import annotations
@@ -49,4 +53,29 @@ class LineageTold:
             "stores": {origin: line.as_json() for origin, line in self.stores.items()},
             "copies": [each.as_json() for each in self.copies],
             "deletions": [each.as_json() for each in self.deletions],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LineageReply:
+    """Answer to a report: code and message of each refusal, by topic, and of each doubt about a store, by origin."""
+
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    doubted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of_json(cls, body: Mapping[str, Any]) -> Self:
+        """Return the answer in a JSON body. Raises KeyError, TypeError or AttributeError if it is malformed."""
+        return cls(
+            *(
+                {str(name): (str(row["code"]), str(row["message"])) for name, row in rows.items()}
+                for rows in (body["refused"], body.get("doubted", {}))
+            )
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        named = {"refused": self.refused, "doubted": self.doubted}
+        return {
+            what: {name: {"code": code, "message": message} for name, (code, message) in rows.items()}
+            for what, rows in named.items()
         }
