@@ -3,8 +3,7 @@
 The shell around :class:`replicator.links.copier.Copier`. It belongs to the source's worker, reads its engine, and
 decides what is copied; the transfer is done by that worker (:mod:`replicator.links.frame_sender`) or by Spark
 (:mod:`replicator.links.planner`). A destination that is away delays only this link (invariant 8); when it is back the
-link resumes by itself. Until the destination has confirmed what it was sent, the link holds the source's log back from
-retention.
+link resumes by itself. It holds the source's log back from retention until the destination has confirmed it.
 """
 
 from __future__ import annotations
