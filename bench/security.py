@@ -2,7 +2,8 @@
 
 Two pairs of workers, of which one has ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and
 how fast a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half
-frames, huge sizes and wrong tokens, or read nothing; and while none does.
+frames, huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker that asks nobody,
+beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import aiohttp
+
+from bench.floods import BURN, KINDS, flooding
 from bench.measurement import Measurement, percentile
 from replicator.client import AuthenticationToken, Client
 from replicator.drills.own_secrets import OwnSecrets
@@ -33,6 +37,8 @@ MESSAGES: Final = 100_000
 PAYLOAD: Final = bytes(1_000)
 SENDS: Final = 1_500
 HOSTILE: Final = 200
+FLOODED_SENDS: Final = 300
+BESIDE: Final = "beside a busy core"
 TOPIC: Final = "persistent://public/drill/bench"
 PEER: Final = "without"
 QUIET: Final = "without them"
@@ -79,11 +85,56 @@ async def measure_security(directory: Path, say: Callable[[str], None]) -> list[
             quiet.append(await _sends(pair))
             async with hostile_connections(cluster.host, cluster.port, secrets.authority.file):
                 attacked.append(await _sends(pair))
+    floods = await _beside_floods(directory / "floods", say)
     return [
         Measurement("security/publish-1kB", "messages/s", tuple(published[True]), PEER, tuple(published[False])),
         Measurement("security/copy-1kB", "messages/s", tuple(copied[True]), PEER, tuple(copied[False])),
         Measurement("security/send-p99-beside-200-hostile", "ms", tuple(attacked), QUIET, tuple(quiet)),
+        *floods,
     ]
+
+
+async def _beside_floods(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
+    sends: dict[str, list[float]] = {}
+    health: dict[str, list[float]] = {}
+    async with _running(directory, secure=False) as pair:
+        port = pair.topology.clusters[0].port
+        await _sends(pair)  # warms up
+        for kind, connections in ((BURN, 1), *((kind, 1) for kind in KINDS), ("lookups", HOSTILE)):
+            name = kind if connections == 1 else f"{connections}-x-{kind}"
+            for run in range(RUNS):
+                say(f"security: beside {name}, run {run + 1} of {RUNS}")
+                async with flooding(kind, port, connections):
+                    asking = asyncio.create_task(_slowest_health(port))
+                    sends.setdefault(name, []).append(await _sends(pair, FLOODED_SENDS))
+                    asking.cancel()
+                    health.setdefault(name, []).append(await asking)
+    burning = (tuple(sends.pop(BURN)), tuple(health.pop(BURN)))
+    return [
+        *(
+            Measurement(f"security/send-p99-beside-{kind}", "ms", tuple(sends[kind]), BESIDE, burning[0])
+            for kind in sends
+        ),
+        *(
+            Measurement(f"security/healthz-beside-{kind}", "ms", tuple(health[kind]), BESIDE, burning[1])
+            for kind in health
+        ),
+    ]
+
+
+async def _slowest_health(port: int) -> float:
+    """Return the longest that an answer of ``/healthz`` took, in milliseconds, when this is cancelled."""
+    slowest = 0.0
+    async with aiohttp.ClientSession() as session:
+        try:
+            while True:
+                began = time.perf_counter()
+                async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
+                    await response.read()
+                slowest = max(slowest, 1000 * (time.perf_counter() - began))
+                await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            return slowest
 
 
 def _written(directory: Path, *, secure: bool) -> tuple[_Pair, Path]:
@@ -138,12 +189,12 @@ async def _arrived(consumer: object, began: float) -> float:
     return time.perf_counter() - began
 
 
-async def _sends(pair: _Pair) -> float:
+async def _sends(pair: _Pair, sends: int = SENDS) -> float:
     """The 99th percentile of one send at a time, in milliseconds."""
     took: list[float] = []
     async with pair.client(pair.topology.names[0]) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
-        for _ in range(SENDS):
+        for _ in range(sends):
             began = time.perf_counter()
             await producer.send(b"x" * 100)
             took.append(1000 * (time.perf_counter() - began))

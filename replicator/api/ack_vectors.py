@@ -7,7 +7,6 @@ The forms are in docs/http.md.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from typing import Any, Final, Protocol
@@ -16,6 +15,7 @@ from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest
+from replicator.api.slices import in_slices
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
@@ -38,8 +38,6 @@ class AckVectors(Protocol):
 
 TOLD_MAX: Final = 1_000
 """Topics in one request: each writes a marker."""
-TOLD_AT_ONCE: Final = 20
-"""Between so many others have their turn."""
 
 ACK_VECTORS: Final[web.AppKey[AckVectors]] = web.AppKey("ack_vectors", AckVectors)
 
@@ -84,12 +82,10 @@ async def tell(request: web.Request) -> web.Response:
         raise BadRequest(f"topics is a list of at most {TOLD_MAX} names")
     engine, source = request.app[data_plane.ENGINE], request.app[ACK_VECTORS]
     told = 0
-    for number, name in enumerate(names):
+    async for name in in_slices(engine, names):
         if engine.find(topic := str(parse_topic(name))) is not None:
             source.announce_all(topic)
             told += 1
-        if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
-            await asyncio.sleep(0)
     return web.json_response({"told": told})
 
 

@@ -17,8 +17,9 @@ from replicator.api import block_lists, data_plane, link_streams
 from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
-from replicator.api.bounding import bound_addresses, bound_roles
+from replicator.api.bounding import bound_addresses, bound_roles, bound_time
 from replicator.api.browsers import Allowed, refuse_tricked
+from replicator.api.clients import add_clients
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
 from replicator.api.guarding import Guarding, guard_requests
@@ -93,7 +94,9 @@ def make_app(
     subscriptions have series. ``asking`` asks the clusters that claims are about; without it no claim is believed.
     """
     limits = limits or ClientLimits()
-    app = web.Application(middlewares=[report_errors, refuse_tricked(allowed), bound_addresses(limits)])
+    app = web.Application(
+        middlewares=[bound_time(engine.turns), report_errors, refuse_tricked(allowed), bound_addresses(limits)]
+    )
     if guarding is not None:
         app.middlewares.append(guard_requests(guarding))
         app.middlewares.append(bound_roles(limits))
@@ -129,6 +132,7 @@ def make_app(
     add_topic_figures(app)
     add_namespace_list(app)
     add_links(app, source)
+    add_clients(app, engine, audit)
     add_websockets(app, engine)
     add_rest_produce(app, engine)
     add_admin(app, engine, source.ready, addresses)

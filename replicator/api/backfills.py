@@ -7,7 +7,6 @@ what is new. The forms are in docs/http.md.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
@@ -18,6 +17,7 @@ from replicator.api import data_plane
 from replicator.api.admin.sizes import TopicSizes
 from replicator.api.errors import BadRequest
 from replicator.api.link_routes import LinkNotFound
+from replicator.api.slices import in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TooBusy
 from replicator.engine.topic_name import EPOCHS_TOPIC
@@ -28,8 +28,6 @@ from snapshots.position import Position
 
 MEASURE_SECONDS_MAX: Final = 10.0
 """For one answer. What was measured until then is kept, so whoever asks again gets further."""
-TOPICS_AT_ONCE: Final = 50
-"""Between so many others have their turn."""
 
 
 class BackfilledLink(Protocol):
@@ -112,7 +110,7 @@ async def _measure(
 ) -> Amount:
     chosen = LinkSpec("", "", topics=tuple(wanted))
     bytes_total = bytes_left = entries_left = topics = topics_left = 0
-    for number, (name, reached) in enumerate(list(acknowledged.items())):
+    async for name, reached in in_slices(engine, list(acknowledged.items())):
         topic = engine.find(name)
         if topic is None or name == EPOCHS_TOPIC or not chosen.carries(name):
             continue
@@ -123,8 +121,6 @@ async def _measure(
             topics_left += 1
             bytes_left += sizes.bytes_after(topic, of_topic, reached)
             entries_left += topic.log.entries_between(reached, topic.log.last)
-        if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
-            await asyncio.sleep(0)
     return Amount(bytes_total, bytes_left, entries_left, topics, topics_left)
 
 

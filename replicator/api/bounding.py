@@ -1,5 +1,5 @@
-"""How many requests one address, and one role, has served at once (:mod:`replicator.security.client_limits`), and how
-long a body may take.
+"""How many requests one address, and one role, has served at once (:mod:`replicator.security.client_limits`), how
+long a body may take, and when a request's turn is (:mod:`replicator.running.turns`).
 
 What is beyond is answered by 429, with the time after which to try again. Requests that last are connections by another
 name, and counted as such: streams of links with the connections of their role, WebSockets by themselves. What is public
@@ -10,7 +10,8 @@ much.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
@@ -18,6 +19,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.guarding import PUBLIC, ROLE, canonical, is_dashboard
 from replicator.engine.errors import TooBusy
+from replicator.running.pacing import CLIENT, Metered, next_slice
+from replicator.running.turns import Share, Turns
 from replicator.security.client_limits import ClientLimits, Shares
 
 STREAMS: Final = "/replication/v1/append"
@@ -28,6 +31,26 @@ BODY_SECONDS_MAX: Final = 75.0
 """As for a request's head. The largest body has some megabytes."""
 
 log = structlog.get_logger(__name__)
+
+
+def bound_time(turns: Turns) -> Middleware:
+    """Return the middleware that counts the event loop's time that requests take, by their connection.
+
+    A request begins when it is its client's turn. In nearly all cases that is at once.
+    """
+
+    @web.middleware
+    async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        peer = None if request.transport is None else request.transport.get_extra_info("peername")
+        share = turns.client(f"{peer[0]}:{peer[1]}") if peer else None
+        share = share or Share(request.remote or "")  # where no port of ours counts it
+        CLIENT.set(share)
+        if not turns.may_begin(share):
+            await next_slice(turns, share)
+        work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
+        return await Metered(work, turns, share)
+
+    return bounded
 
 
 def bound_addresses(limits: ClientLimits) -> Middleware:
@@ -57,6 +80,8 @@ def bound_roles(limits: ClientLimits) -> Middleware:
         route = canonical(request)
         shares = limits.sockets_of_role if route.startswith(SOCKETS) else limits.requests_of_role
         shares = limits.connections_of_role if route == STREAMS else shares
+        if (share := CLIENT.get()) is not None:
+            share.role = request.get(ROLE, "")
         return await _counted(shares, request.get(ROLE, ""), request, handler)
 
     return bounded

@@ -25,7 +25,7 @@ from replicator.api.guarding import (
 )
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.runs import AUDIT, check_run
-from replicator.api.slices import json_list, topics_in_slices
+from replicator.api.slices import in_slices, json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.lineage import StoreLine
@@ -186,16 +186,19 @@ async def high_water(request: web.Request) -> web.Response:
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     asked = filter(None, map(engine.find, named)) if named else engine.topics()
-    topics = [topic for topic in asked if may(request, READING, topic.name)]
+    topics = [topic async for topic in in_slices(engine, asked) if may(request, READING, topic.name)]
     if "origins" in request.query:
         origins = _required(request, "origins").split(",")
         if len(origins) > ORIGINS_MAX:
             raise BadRequest(f"parameter origins: {len(origins)} were asked for at once, the limit is {ORIGINS_MAX}")
-        by_topic = {topic.name: _marks(engine, topic, origins) for topic in topics}
+        by_topic = {topic.name: _marks(engine, topic, origins) async for topic in in_slices(engine, topics)}
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
     else:
         origin = _required(request, "origin")
-        rows = {topic.name: marks[origin] for topic in topics if (marks := _marks(engine, topic, [origin]))}
+        rows = {}
+        async for topic in in_slices(engine, topics):
+            if marks := _marks(engine, topic, [origin]):
+                rows[topic.name] = marks[origin]
     theirs = number(request, "protocol", PROTOCOL_UNSAID, 2**31)
     answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
     answer |= engine.origin_stores.line.as_json()

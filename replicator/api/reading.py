@@ -16,6 +16,7 @@ from aiohttp import web
 from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import READING, may, sees_all
+from replicator.api.slices import in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
@@ -122,7 +123,9 @@ async def list_positions(request: web.Request) -> web.Response:
             "cluster": engine.cluster,
             "token": token,
             "whole": changes is None,
-            "topics": [_row(topics[name]) for name in named if may(request, READING, name)],
+            "topics": [
+                _row(topics[name]) async for name in in_slices(engine, list(named)) if may(request, READING, name)
+            ],
             "deleted": [name for name in deleted if may(request, READING, name)],
         }
     )

@@ -7,7 +7,8 @@
 3. Messages go to a partition by their key, or in turn; with ``/partitions/P`` all to that one. Those of one partition
    are appended together, in order.
 
-Invariant 11: :data:`BODY_BYTES_MAX`, :data:`MESSAGES_MAX`, and :data:`REQUESTS_MAX` at once.
+Invariant 11: :data:`BODY_BYTES_MAX`, :data:`MESSAGES_MAX`, and :data:`REQUESTS_MAX` at once. The messages of a request
+are read, made and published in slices, between which others have their turn.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from typing import Any, Final
 
 from aiohttp import web
 
 from replicator.api.admin.errors import Unprocessable
 from replicator.api.admin.requests import number_of, read_json
+from replicator.api.slices import in_slices
 from replicator.api.typed_payloads import encode_payload, key_value_schema, read_schema
 from replicator.api.websocket.fields import (
     BadField,
@@ -48,6 +50,8 @@ BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 MESSAGES_MAX: Final = 10_000
 REQUESTS_MAX: Final = 16
 """More are answered by 429: each may hold a body."""
+PUBLISHED_AT_ONCE: Final = 200
+"""Messages of a request that go to the engine together: a millisecond of the event loop."""
 FAILED: Final = 2
 """The ``errorCode`` of a message that is not stored, as upstream writes it."""
 TEXT: Final = TopicSchema(SchemaType.STRING, b"", {"__charset": "UTF-8"}, "String")
@@ -101,7 +105,7 @@ class RestProduce:
         if typed.schema.type is not SchemaType.NONE:
             version = await self._engine.schemas.add(topic, typed.schema)
         shares: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
-        for index, message in enumerate(messages):
+        async for index, message in in_slices(self._engine, enumerate(messages)):
             partition = -1 if not partitions else only if only is not None else _partition(message, partitions)
             shares.setdefault(partition, []).append((index, message))
         answers: dict[int, dict[str, Any]] = {}
@@ -146,7 +150,7 @@ class RestProduce:
         clusters: dict[int, frozenset[str]] = {}
         try:
             sequence_id = producer.last_sequence_id
-            for index, message in share:
+            async for index, message in in_slices(self._engine, share):
                 try:
                     metadata, payload = _message(message, typed)
                     metadata.producer_name = producer.name
@@ -168,14 +172,19 @@ class RestProduce:
     async def _published(
         self, producer: EngineProducer, partition: int, entries: Mapping[int, bytes]
     ) -> dict[int, dict[str, Any]]:
-        try:
-            positions = await producer.publish(list(entries.values()))
-        except EngineError as error:
-            return {index: _failed(error) for index in entries}
-        return {
-            index: {"messageId": f"{at.ledger}:{at.entry}:{partition}", "errorCode": 0, "schemaVersion": 0}
-            for index, at in zip(entries, positions, strict=True)
-        }
+        """Publish entries in their order, some at a time. Where some are refused, those behind them are as well."""
+        answers: dict[int, dict[str, Any]] = {}
+        left = iter(entries)
+        while some := list(islice(left, PUBLISHED_AT_ONCE)):
+            try:
+                positions = await producer.publish([entries[index] for index in some])
+            except EngineError as error:
+                answers |= {index: _failed(error) for index in (*some, *left)}
+                break
+            for index, at in zip(some, positions, strict=True):
+                message_id = f"{at.ledger}:{at.entry}:{partition}"
+                answers[index] = {"messageId": message_id, "errorCode": 0, "schemaVersion": 0}
+        return answers
 
 
 def add_rest_produce(app: web.Application, engine: Engine) -> None:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.running.pacing import Pace
 
-SLICE_SECONDS: Final = 0.005
+_T = TypeVar("_T")
 
 
 async def topics_in_slices(engine: Engine) -> AsyncIterator[Topic]:
-    """Every topic but that of the service itself, and those that are deleted meanwhile."""
-    until = time.perf_counter() + SLICE_SECONDS
-    for topic in engine.topics():
+    """Yield every topic, except that of the service itself, and those that are deleted meanwhile."""
+    async for topic in in_slices(engine, engine.topics()):
         if topic.deleted is None and topic.name != EPOCHS_TOPIC:
             yield topic
-        if time.perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_SECONDS
+
+
+async def in_slices(engine: Engine, each: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield each of what is asked for, with pauses in which others have their turn.
+
+    All who ask for much at the same time share the event loop's time with the worker's clients
+    (:mod:`replicator.running.turns`).
+    """
+    pace = Pace(engine.turns)
+    for one in each:
+        yield one
+        if pace.due:
+            await pace.pause()
 
 
 def json_object(fields: Mapping[str, Any], name: str, rows: Mapping[str, str]) -> web.Response:

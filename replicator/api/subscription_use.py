@@ -6,20 +6,17 @@ The worker of another cluster asks this before it deletes the subscription witho
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
 from replicator.apache.errors import BridgeError
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, check_may
+from replicator.api.slices import in_slices
 from replicator.engine.engine import Engine
 from replicator.sync.use_elsewhere import ROUTE, UseAnswer, UseQuestion
-
-TOPICS_A_TURN: Final = 200
-"""Topics that are looked up before other tasks of the event loop run."""
 
 
 class ConsumersAtBrokers(Protocol):
@@ -63,11 +60,9 @@ def add_subscription_use(app: web.Application, engine: Engine, brokers: Consumer
 
 async def _consumers(engine: Engine, question: UseQuestion) -> dict[str, int]:
     found: dict[str, int] = {}
-    for number, name in enumerate(question.topics):
+    async for name in in_slices(engine, question.topics):
         topic = engine.find(name)
         subscription = None if topic is None else topic.subscriptions.get(question.subscription)
         if subscription is not None and subscription.replicated and subscription.consumers:
             found[name] = len(subscription.consumers)
-        if number % TOPICS_A_TURN == TOPICS_A_TURN - 1:
-            await asyncio.sleep(0)
     return found

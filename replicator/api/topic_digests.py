@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -27,7 +27,7 @@ from aiohttp import web
 from replicator.api.data_plane import ENGINE, exact_state
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import READING, may
-from replicator.api.slices import SLICE_SECONDS, json_object
+from replicator.api.slices import in_slices, json_object
 from replicator.engine.errors import EngineError
 from replicator.engine.log.store import Store
 from replicator.engine.topic import Topic
@@ -92,7 +92,7 @@ async def _topic_states(request: web.Request, source: MappingSource) -> web.Resp
     mappings = await source.mappings([topic.name for topic in topics]) if asked.mappings else {}
     deadline = time.perf_counter() + ANSWER_SECONDS
     rows: dict[str, str] = {}
-    async for topic in _in_slices(topics):
+    async for topic in in_slices(request.app[ENGINE], topics):
         if rows and time.perf_counter() >= deadline:
             break
         of_topic = () if mappings is None else mappings.get(topic.name, ())
@@ -118,7 +118,7 @@ async def topic_digests(request: web.Request) -> web.Response:
     left = _found(request, asked.topics) if asked.form == DIGEST_FORM else []
     deadline = time.perf_counter() + ANSWER_SECONDS
     while left and (not rows or time.perf_counter() < deadline):
-        turn = [_wanted(topic, asked.topics) async for topic in _in_slices(left[:TURN_TOPICS])]
+        turn = [_wanted(topic, asked.topics) async for topic in in_slices(request.app[ENGINE], left[:TURN_TOPICS])]
         running = asyncio.get_running_loop().run_in_executor(request.app[_THREAD], _digests, engine.store, turn)
         rows |= await running
         left = [topic for topic in left if topic.name not in rows]
@@ -205,13 +205,3 @@ def _found(request: web.Request, names: Sequence[str] | Mapping[str, Any]) -> li
     engine = request.app[ENGINE]
     found = {topic.name: topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None}
     return [topic for name, topic in found.items() if may(request, READING, name)]
-
-
-async def _in_slices(topics: Sequence[Topic]) -> AsyncIterator[Topic]:
-    """Yield the topics. Let other tasks of the event loop run every :data:`SLICE_SECONDS`."""
-    until = time.perf_counter() + SLICE_SECONDS
-    for topic in topics:
-        yield topic
-        if time.perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_SECONDS

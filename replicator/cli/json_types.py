@@ -29,6 +29,14 @@ class StoreUnknown(TypedDict):
     error: Annotated[str, "why, in words"]
 
 
+class ClientsClosed(TypedDict):
+    """Connections of a client that were closed."""
+
+    cluster: Annotated[str, "whose worker closed them"]
+    address: Annotated[str, "where the client is"]
+    closed: Annotated[int, "how many", "connections"]
+
+
 class AuditEntry(AuditAnswer):
     """An entry of the audit log."""
 

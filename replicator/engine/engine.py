@@ -15,6 +15,7 @@ part                     answers for
 ``engine.admission``     whether new clients are taken
 ``engine.cluster_settings`` policies and permissions of this cluster, with their version
 ``engine.kept_settings`` those of other clusters, kept for them
+``engine.turns``         whose work runs next on the event loop
 ``engine.conflicts``     producers of several clusters that use one name or one sequence id
 ======================== ===========================================================================
 """
@@ -60,6 +61,7 @@ from replicator.engine.topics.topic_making import TopicMaking
 from replicator.engine.topics.topics_by_use import TopicsByUse
 from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
 from replicator.running.supervisor import Supervisor
+from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
 
 
@@ -103,6 +105,7 @@ class Engine:
         self.supervisor = supervisor or Supervisor()
         """Supervisor of the tasks of this engine, and of parts that are built around it."""
         self._own_supervisor = supervisor is None
+        self.turns = Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
         self.admission = Admission(settings.message_bytes_max)
         self.tracing = settings.tracing
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
 from replicator.gateway.message_ids import place_of
@@ -21,12 +23,11 @@ def flow(connection: Connection, frame: Frame) -> None:
         session.flow(command.messagePermits)
 
 
-def redeliver(connection: Connection, frame: Frame) -> None:
+def redeliver(connection: Connection, frame: Frame) -> Iterator[None] | None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of them, or those that are listed."""
     command = frame.command.redeliverUnacknowledgedMessages
     session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
-    if session is not None:
-        session.redeliver(command)
+    return None if session is None else session.redeliver(command)
 
 
 def seek(connection: Connection, frame: Frame) -> None:

@@ -7,9 +7,12 @@ that is refused costs nothing but that request.
 Invariant 11 on this path: frames have a limit (:mod:`replicator.protocol.frames`); reading stops while
 :data:`HELD_BYTES_MAX` of the client wait for the engine (not for a quota: that is given back) or :data:`CALLS_MAX`
 calls run; consumers have no permits while
-the socket does not take more, and a client that leaves :data:`UNREAD_BYTES_MAX` lying is not listened to;
+the socket does not take more, and a client that leaves too much lying is not listened to
+(:mod:`replicator.gateway.outgoing`);
 producers, consumers and watchers of one connection are counted. Producers that wait for their turn are among these, and
 not among the calls: they may wait for days, and would keep a connection from all else.
+
+Time has a limit as well: commands are carried out in slices (:mod:`replicator.gateway.arriving`).
 
 A connection ends within :data:`CLOSE_SECONDS_MAX`, also where the other side takes nothing any more: what its consumers
 hold goes to others then.
@@ -31,8 +34,11 @@ from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
-from replicator.gateway.counted import host_of
+from replicator.gateway.arriving import Arrivals
+from replicator.gateway.consuming import ConsumerSession
+from replicator.gateway.counted import address_of, unread
 from replicator.gateway.message_ids import KnownAs, Sought
+from replicator.gateway.outgoing import Outgoing
 from replicator.gateway.refusals import server_error
 from replicator.gateway.wire import Unanswered
 from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
@@ -41,7 +47,9 @@ from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
+from replicator.running.pacing import Metered
 from replicator.running.short_tasks import awaited
+from replicator.running.turns import SLICE_SECONDS, Share
 from replicator.security.certificates import Certificate
 from replicator.security.client_limits import ClientLimits
 from replicator.security.guard import EVERYBODY, Guard
@@ -50,13 +58,6 @@ from snapshots.position import Position
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
-WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Far above what deliveries leave in the buffer: clients that write before they read must not wait for us, and we for
-them. Only answers to what was asked come up to it."""
-GATHERED_BYTES_MAX: Final = 64 * 1024
-"""Bytes of frames that are sent together at the end of a turn of the event loop. At this size they are sent at once, so
-that the transport's buffer tells in time that the socket takes no more."""
 CLOSE_SECONDS_MAX: Final = 2.0
 """How long the last bytes of a connection that is over may take."""
 SOFTWARE: Final = f"replicator {__version__}"
@@ -69,7 +70,8 @@ FEATURES: Final = FeatureFlags(
 log = structlog.get_logger(__name__)
 
 T = BaseCommand.Type
-Handler = Callable[["Connection", Frame], None]
+Handler = Callable[["Connection", Frame], Iterator[None] | None]
+"""Begins to carry a command out. What it leaves for later slices it returns as an iterator, whose steps are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Served:
 
 
 class Connection(asyncio.Protocol):
-    """Made by the gateway for each socket that speaks the binary protocol."""
+    """One client's connection. The gateway makes it for each socket that speaks the binary protocol."""
 
     def __init__(
         self, served: Served, on_made: Callable[[Connection], None], on_over: Callable[[Connection], None]
@@ -115,7 +117,6 @@ class Connection(asyncio.Protocol):
         self.guard = served.guard
         self._limits = served.limits
         self._broker_metadata = served.broker_metadata
-        self.writable = True
         self.known_as: Sought[KnownAs] = Sought()
         self.put_at: Sought[Position] = Sought()
         """Where seeks left subscriptions that went with their consumers."""
@@ -135,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._on_over = on_over
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
+        self._turns = served.engine.turns
+        self.share = Share("", lambda: self.fail("an operator closed the connection"))
         self._host = ""
         self._counted_as = ""
         """As which role it is counted."""
@@ -148,57 +151,57 @@ class Connection(asyncio.Protocol):
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
-        self._steps: Iterator[Frame | Sends | Acks | Pending | bytes] = iter(())
-        """What is to be done about what came."""
-        self._flooded = False
-        """The client does not take what it asked for."""
-        self._unread_bytes = 0
+        self._outgoing = Outgoing(self._loop, self._read_or_not)
+        self.write = self._outgoing.write
+        self._arrivals = Arrivals(self, self._outgoing, self._turns, self.share)
+        self.data_received = self._arrivals.came  # type: ignore[method-assign]
+        self._to_close: Iterator[Any] = iter(())
+        """Sessions that are left to be closed when the client has gone."""
         self._first_consumer = 0
         self._later: list[Callable[[], None]] = []
-        self._unsent: list[bytes] = []
-        """Frames of this turn of the event loop."""
-        self._unsent_bytes = 0
 
     # The transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._outgoing.begin(self._transport)
         self._connected_at_ms = time.time_ns() // 1_000_000
         self._set_alarm()
-        self._host = host_of(transport)
+        self._host, self.share.address = address_of(transport)
+        self._turns.opened(self.share)
         self._on_made(self)
         self._count(self._limits.connections_of_address.take(self._host))
 
-    def data_received(self, data: bytes) -> None:
-        self._steps = self.state.receive(data, self._loop.time())
-        self._go_on()
+    # What came, as it is carried out.
 
-    def _go_on(self) -> None:
-        try:
-            for step in self._steps:
-                if isinstance(step, Frame):
-                    self._handlers[step.command.type](self, step)
-                elif isinstance(step, Sends):
-                    self._send(step)
-                elif isinstance(step, Acks):
-                    self._acknowledge(step)
-                elif isinstance(step, Pending):
-                    self.work(self._find_out(step), "authenticating")
-                else:
-                    self.write(step)
-                if self._flooded:
-                    return
-        except ProtocolError as error:
-            self.fail(str(error))
+    def commands(self, data: bytes) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
+        return self.state.receive(data, self._loop.time())
+
+    def carry_out(self, step: Frame | Sends | Acks | Pending | bytes) -> Iterator[None] | None:
+        if isinstance(step, Frame):
+            return self._handlers[step.command.type](self, step)
+        if isinstance(step, Sends):
+            self._send(step)
+        elif isinstance(step, Acks):
+            return self._acknowledge(step)
+        elif isinstance(step, Pending):
+            self.work(self._find_out(step), "authenticating")
         else:
-            if self._counted_as != self.state.name:
-                self._was_admitted()
-            if self.state.due < self._alarm_at:
-                self._set_alarm()
+            self.write(step)
+        return None
+
+    def carried_out(self) -> None:
+        if self._counted_as != self.state.name:
+            self._was_admitted()
+        if self.state.due < self._alarm_at:
+            self._set_alarm()
+
+    def behind_or_not(self) -> None:
+        self.state.was_heard()
+        self._read_or_not()
 
     def _was_admitted(self) -> None:
-        self._counted_as = self.state.name
+        self._counted_as = self.share.role = self.state.name
         self._count(self._limits.connections_of_role.take(self._counted_as))
 
     def _count(self, too_many: str | None) -> None:
@@ -233,51 +236,75 @@ class Connection(asyncio.Protocol):
         if session is not None:
             session.send(sends)
 
-    def _acknowledge(self, acks: Acks) -> None:
+    def _acknowledge(self, acks: Acks) -> Iterator[None] | None:
         """Handle ACKs of one consumer. Drop them if the consumer is gone, as a Pulsar broker does."""
-        session = self.state.consumers.get(acks.consumer_id)
-        if session is not None:
-            session.acknowledge(acks.commands)
+        session: ConsumerSession | None = self.state.consumers.get(acks.consumer_id)
+        return None if session is None else session.acknowledge(acks.commands)
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self._outgoing.writable = False
         for session in self.state.consumers.open():
             session.blocked()
 
     def resume_writing(self) -> None:
-        self.writable = True
+        self._outgoing.writable = True
         consumers = self.state.consumers.open()
         # Another one first each time: what the first gets may fill the buffer again.
         self._first_consumer = first = (self._first_consumer + 1) % max(1, len(consumers))
         for session in consumers[first:] + consumers[:first]:
             session.writable()
-        if self._flooded:
-            self._flooded = False
-            self._go_on()
+        if self._outgoing.flooded:
+            self._outgoing.flooded = False
+            self._arrivals.go_on()
             self._read_or_not()
 
     def eof_received(self) -> None:
         """Send what this turn has answered: the transport closes itself when the client sends no more."""
-        self._send_gathered()
+        self._outgoing.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """End the connection, after what the client sent before it left is carried out."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._steps = iter(())
+        self._arrivals.left([] if error is None else unread(self._transport))
+
+    def over(self) -> None:
+        """Let go of the client, who has left."""
+        self._turns.closed(self.share)
         for task in self._calls - self.answering:
             task.cancel()
-        for session in self.state.close():
+        self._to_close = iter(self.state.close())
+        if self._close_some():
+            self._turns.wait(self.share, self._close_some)
+
+    def _close_some(self) -> bool:
+        """Close sessions for a slice, and return whether some are left: a connection may have thousands."""
+        clock = self._turns.clock
+        began = clock()
+        more = False
+        for session in self._to_close:
             try:
                 session.close()
             except Exception:  # a bug; the others must not stay connected for it
                 log.exception("a session could not be closed")
-        self._limits.connections_of_address.give_back(self._host)
-        self._limits.connections_of_role.give_back(self._counted_as)
-        self._on_over(self)
+            if clock() >= began + SLICE_SECONDS:
+                more = True
+                break
+        now = clock()
+        self._turns.spend(self.share, now - began, now)
+        if not more:
+            self._limits.connections_of_address.give_back(self._host)
+            self._limits.connections_of_role.give_back(self._counted_as)
+            self._on_over(self)
+        return more
 
     def close(self) -> None:
-        """It is over, for the client that broke the protocol, or because the worker stops."""
-        self._send_gathered()
+        """It is over, for the client that broke the protocol, or because the worker stops.
+
+        What is left of what the client sent is dropped: none of it was answered.
+        """
+        self._arrivals.drop()
+        self._outgoing.flush()
         if not self._transport.is_closing():
             self._transport.close()
             if self._alarm is not None:
@@ -286,10 +313,8 @@ class Connection(asyncio.Protocol):
             self._alarm = self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
 
     def _tick(self) -> None:
-        if self._flooded:  # nothing of it is heard, but it takes something
-            unread_bytes, self._unread_bytes = self._unread_bytes, self._transport.get_write_buffer_size()
-            if self._unread_bytes < unread_bytes:
-                self.state.was_heard()
+        if self._outgoing.flooded and self._outgoing.takes_some():  # nothing of it is heard, but it is there
+            self.state.was_heard()
         try:
             self.write(self.state.tick(self._loop.time()))
         except ProtocolError as error:
@@ -313,6 +338,11 @@ class Connection(asyncio.Protocol):
         return self._host
 
     @property
+    def writable(self) -> bool:
+        """Whether the socket takes more."""
+        return self._outgoing.writable
+
+    @property
     def role(self) -> str:
         """Who the client is; empty where nobody is told apart."""
         return self.state.name
@@ -325,34 +355,6 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: BaseCommand) -> None:
         self.write(encode(command))
-
-    def write(self, frames: bytes) -> None:
-        """Queue frames, and send them with others of the same turn of the event loop.
-
-        Send them at once if enough bytes are queued.
-        """
-        if not frames:
-            return
-        if not self._unsent:
-            self._loop.call_soon(self._send_gathered)
-        self._unsent.append(frames)
-        self._unsent_bytes += len(frames)
-        if self._unsent_bytes >= GATHERED_BYTES_MAX:
-            self._send_gathered()
-
-    def _send_gathered(self) -> None:
-        frames, size_bytes = self._unsent, self._unsent_bytes
-        self._unsent, self._unsent_bytes = [], 0
-        if frames and not self._transport.is_closing():
-            if size_bytes < GATHERED_BYTES_MAX:
-                self._transport.write(b"".join(frames))
-            else:
-                self._transport.writelines(frames)  # of large ones a copy costs more than a write
-            if not self.writable and not self._flooded:
-                self._unread_bytes = self._transport.get_write_buffer_size()
-                self._flooded = self._unread_bytes >= UNREAD_BYTES_MAX
-                if self._flooded:
-                    self._read_or_not()
 
     def fail(self, reason: str) -> None:
         if not self._transport.is_closing():
@@ -371,7 +373,7 @@ class Connection(asyncio.Protocol):
     def work(
         self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False, waits: bool = False
     ) -> asyncio.Task[None]:
-        task = awaited(call, name)
+        task = awaited(Metered(call, self._turns, self.share), name)
         self._calls.add(task)
         if to_the_end:
             self.answering.add(task)
@@ -388,12 +390,15 @@ class Connection(asyncio.Protocol):
 
     def _call_later(self) -> None:
         calls, self._later = self._later, []
+        began = self._turns.clock()
         for call in calls:
             try:
                 call()
             except Exception:  # a bug of one session, which the others must not suffer from
                 log.exception("a session failed")
                 self.fail("a session failed")
+        now = self._turns.clock()
+        self._turns.spend(self.share, now - began, now)
 
     def held(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
@@ -450,7 +455,12 @@ class Connection(asyncio.Protocol):
 
     def _read_or_not(self) -> None:
         calls = len(self._calls) - len(self.answering) - len(self._waiting)
-        reading = self._held_bytes < HELD_BYTES_MAX and calls < CALLS_MAX and not self._flooded
+        reading = (
+            self._held_bytes < HELD_BYTES_MAX
+            and calls < CALLS_MAX
+            and not self._arrivals.behind
+            and not self._outgoing.flooded
+        )
         if reading is not self._reading and not self._transport.is_closing():
             self._reading = reading
             (self._transport.resume_reading if reading else self._transport.pause_reading)()

@@ -1,4 +1,5 @@
-"""The session of one consumer: permits and acknowledgements in, messages out.
+"""The session of one consumer: permits in, messages out. What it says of messages is handled apart
+(:mod:`replicator.gateway.acknowledging`).
 
 Deliveries of one dispatch leave in one write, entries as the bytes that are stored. A subscription that is put
 elsewhere (seek, reset) closes its consumers, as upstream: the client subscribes again, and what it had is void.
@@ -13,31 +14,24 @@ looked up by the exact mapping, and never compared by number (invariant 5).
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Final
 
 from pyroaring import BitMap
 
-from replicator.engine.errors import EngineError, InvalidAck, MessageIdUnknown, MessageNotHereYet, NotAllowedError
 from replicator.engine.log.delivered import LastMessage
-from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
-from replicator.engine.types import Ack, Delivery
+from replicator.engine.types import Delivery
+from replicator.gateway.acknowledging import Acknowledging
 from replicator.gateway.broker_metadata import BrokerMetadataWriter
 from replicator.gateway.message_ids import KnownAs
 from replicator.gateway.permits import Permits
-from replicator.gateway.refusals import moved_to_of, server_error
+from replicator.gateway.refusals import moved_to_of
 from replicator.gateway.wire import Wire
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
-    CommandAck,
-    CommandAckResponse,
     CommandActiveConsumerChange,
     CommandCloseConsumer,
     CommandConsumerStatsResponse,
@@ -45,17 +39,13 @@ from replicator.protocol.commands_pb2 import (
     CommandReachedEndOfTopic,
     CommandRedeliverUnacknowledgedMessages,
     CommandRestarted,
-    MessageIdData,
-    ServerError,
 )
-from replicator.protocol.data_commands import AckResponseWriter, MessageHeadWriter, message_additions
+from replicator.protocol.data_commands import MessageHeadWriter, message_additions
 from replicator.protocol.errors import OutOfOrder
 from replicator.protocol.server import NO_REQUEST
-from replicator.protocol.values import ack_set, acked_indexes, first_unacked, message_id, position_of
+from replicator.protocol.values import ack_set, message_id
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
-
-_INDIVIDUAL: Final = int(CommandAck.AckType.Individual)
 
 
 def last_message_answer(last: LastMessage, partition: int) -> CommandGetLastMessageIdResponse:
@@ -87,18 +77,17 @@ class ConsumerSession:
         """Counts the redeliveries of everything; what carries an older one is dropped by clients that count them."""
         self._known_as = known_as
         self.extended = extended
-        self._unseen = 0
-        """Restarts that the client may not know of yet."""
         self._broker_metadata = BrokerMetadataWriter(topic) if broker_metadata else None
         self._heads = MessageHeadWriter(consumer_id, topic.partition)
-        self._ack_responses = AckResponseWriter(consumer_id)
+        self._acknowledging = Acknowledging(wire, consumer_id, topic, extended=extended)
+        self.acknowledge = self._acknowledging.acknowledge
         self._permits = Permits(topic.admission.entry_bytes_max)
         self._over = False
         self.consumer: EngineConsumer
 
     def connected(self, consumer: EngineConsumer) -> None:
         """Take over the engine's ``consumer`` for this session."""
-        self.consumer = consumer
+        self.consumer = self._acknowledging.consumer = consumer
         consumer.on_closed = self._let_go
         consumer.on_restarted = self._restarted
         consumer.on_active_change = self._active_change
@@ -112,162 +101,11 @@ class ConsumerSession:
     def flow(self, permits: int) -> None:
         self._grant(self._permits.requested(permits))
 
-    def acknowledge(self, commands: Sequence[CommandAck]) -> None:
-        """Acknowledge messages before what the client sends next. An answer, if it is asked for, means that the
-        acknowledgement is durable.
-
-        An acknowledgement with a validation error is of a message that the client could not read, and is not sent
-        again. Commands that acknowledge whole messages are taken together, if none of them is refused.
-        """
-        plain = None if self._unseen else self._plain(commands)
-        if plain is not None:
-            positions, request_ids = plain
-            consumer = self.consumer
-            try:
-                consumer.acknowledge_entries(positions, partial(self._answer, request_ids))
-            except EngineError:
-                pass  # nothing has changed, and each command is taken by itself
-            else:
-                consumer.figures.acknowledged += len(positions)
-                return
-        for command in commands:
-            self._acknowledge_one(command)
-
-    def _plain(self, commands: Sequence[CommandAck]) -> tuple[list[Position], list[int]] | None:
-        """Return the positions and the requests of commands that acknowledge whole messages.
-
-        Return None if one of them does not, or if a message may be one of another cluster.
-        """
-        positions: list[Position] = []
-        request_ids: list[int] = []
-        ledger, own = -1, range(0)
-        for command in commands:
-            if command.ack_type != _INDIVIDUAL or command.txnid_least_bits or command.txnid_most_bits:
-                return None
-            for message in command.message_id:
-                if message.ack_set:
-                    return None
-                if message.ledgerId != ledger:
-                    ledger = message.ledgerId
-                    own = self.topic.foreign.own_entries(ledger)
-                if message.entryId in own:
-                    positions.append(Position(ledger, message.entryId))
-                    continue
-                try:
-                    positions.append(self._here(message))
-                except EngineError:
-                    return None
-            if command.HasField("request_id"):
-                request_ids.append(command.request_id)
-        return positions, request_ids
-
-    def _acknowledge_one(self, command: CommandAck) -> None:
-        request_ids = [command.request_id] if command.HasField("request_id") else []
-        if self._unseen:
-            self._answer(request_ids, None)
-            return
-        try:
-            durable = self._acknowledged(command)
-        except EngineError as error:
-            refusal = CommandAckResponse(error=server_error(error), message=str(error), engine_error=error.code)
-            self._refuse(request_ids, refusal)
-            return
-
-        def over(saved: asyncio.Future[None]) -> None:
-            self._answer(request_ids, None if saved.cancelled() else saved.exception())
-
-        durable.add_done_callback(over)
-
-    def _answer(self, request_ids: Sequence[int], error: BaseException | None) -> None:
-        """Answer requests whose acknowledgements are durable, or could not be saved because of ``error``."""
-        if error is None:
-            self._wire.write(self._ack_responses.write(request_ids))
-        else:
-            self._refuse(request_ids, CommandAckResponse(error=ServerError.PersistenceError, message=str(error)))
-
-    def _refuse(self, request_ids: Sequence[int], refusal: CommandAckResponse) -> None:
-        refusal.consumer_id = self._id
-        for request_id in request_ids:
-            refusal.request_id = request_id
-            self._wire.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=refusal))
-
-    def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
-        if command.txnid_least_bits or command.txnid_most_bits:
-            raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
-        self.consumer.figures.acknowledged += len(command.message_id)
-        if command.ack_type == CommandAck.AckType.Individual:
-            return self._acknowledge_each(command.message_id)
-        if len(command.message_id) != 1:
-            raise InvalidAck("a cumulative acknowledgement is of one message")
-        (message,) = command.message_id
-        position = position_of(message)
-        left = first_unacked(message.ack_set)
-        foreign = None if self.extended else self.topic.foreign.find(position)
-        if foreign is not None:
-            return self._acknowledge_before(foreign, left)
-        if not self.topic.reading.has_position(position):
-            raise InvalidAck(f"position {position} is not in {self.topic.name}")
-        if left is None:
-            return self.consumer.begin_acknowledge_cumulative(position)
-        if left:
-            return self.consumer.begin_acknowledge_cumulative(position, left - 1)
-        return self.consumer.begin_acknowledge_cumulative(Position(position.ledger, position.entry - 1))
-
-    def _acknowledge_each(self, messages: Sequence[MessageIdData]) -> asyncio.Future[None]:
-        """Acknowledge each message. Ids that are unknown here do not hold up the others in the list.
-
-        Clients send ids of two clusters in one list.
-        """
-        acks: list[Ack] = []
-        refusal: EngineError | None = None
-        for message in messages:
-            try:
-                acks.append(self._ack(message))
-            except (MessageIdUnknown, MessageNotHereYet) as error:
-                refusal = error
-        durable = self.consumer.begin_acknowledge(acks)
-        if refusal is not None:
-            raise refusal
-        return durable
-
-    def _acknowledge_before(self, foreign: ForeignPosition, left: int | None) -> asyncio.Future[None]:
-        """Acknowledge messages that another cluster published up to ``foreign``, as far as they are here.
-
-        Messages of third clusters lay elsewhere in its order, so they are not covered: at worst they come again.
-        ``left`` is the first message of the batch that is not meant; None if the whole batch is.
-        """
-        positions = self.topic.foreign.through(foreign, above=self.consumer.subscription.mark_delete)
-        batches: dict[Position, BitMap] = {}
-        if left is not None and foreign.here is not None:
-            positions.discard(foreign.here)
-            if left:
-                batches[foreign.here] = BitMap(range(left))
-        durable = self.consumer.begin_acknowledge_before(positions, batches)
-        self.topic.foreign.check_arrived(foreign)
-        return durable
-
-    def _ack(self, message: MessageIdData) -> Ack:
-        position = self._here(message)
-        if not message.ack_set or position <= self.consumer.subscription.mark_delete:
-            return Ack(position)
-        # Its real size: the one that the client gives is not to be trusted.
-        return Ack(position, acked_indexes(message.ack_set, self.topic.reading.batch_size(position)))
-
-    def _here(self, message: MessageIdData) -> Position:
-        """Return the local position of a message. Our own client never sends an id of another cluster."""
-        return position_of(message) if self.extended else self.topic.foreign.message(position_of(message))
-
-    def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> None:
+    def redeliver(self, command: CommandRedeliverUnacknowledgedMessages) -> Iterator[None] | None:
+        """Send messages again: those that are listed, or all. Return what is left for further steps."""
         if command.HasField("consumer_epoch"):
             self._epoch = command.consumer_epoch
-        if self.consumer.closed or self._unseen:
-            return
-        positions = []
-        for each in command.message_ids:
-            with suppress(MessageIdUnknown, MessageNotHereYet):  # what the other cluster delivered comes here anyway
-                positions.append(self._here(each))
-        if positions or not command.message_ids:
-            self.consumer.redeliver(positions or None)
+        return self._acknowledging.redeliver(command.message_ids)
 
     def seek(self, target: Position | int) -> Awaitable[None]:
         """Move the subscription to a position or a time. The result is done when it is there, or raises the engine's
@@ -276,9 +114,9 @@ class ConsumerSession:
 
     def restart_seen(self) -> None:
         """Note that the client knows of one more restart."""
-        if not self._unseen:
+        if not self._acknowledging.unseen:
             raise OutOfOrder("RESTARTED from a client that was not told of a restart")
-        self._unseen -= 1
+        self._acknowledging.unseen -= 1
 
     async def unsubscribe(self, *, force: bool) -> None:
         """Delete the subscription. Raises what the engine does; then the consumer goes on."""
@@ -401,7 +239,7 @@ class ConsumerSession:
 
     def _restarted(self) -> None:
         if self.extended:
-            self._unseen += 1
+            self._acknowledging.unseen += 1
             restarted = CommandRestarted(consumer_id=self._id)
             self._wire.send(BaseCommand(type=BaseCommand.RESTARTED, restarted=restarted))
             return

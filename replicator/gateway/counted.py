@@ -1,12 +1,26 @@
-"""An HTTP connection at the shared port, counted by the address it comes from while it is open."""
+"""An HTTP connection at the shared port: counted by the address it comes from, and held to its share of time.
+
+What comes is handed on in pieces of :data:`PIECE_BYTES`, in slices of the event loop's time
+(:mod:`replicator.running.turns`). While some of it waits, nothing more is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from typing import Final, cast
 
 import structlog
 
+from replicator.running.turns import SLICE_SECONDS, Share, Turns
 from replicator.security.client_limits import ClientLimits
+
+READ_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 16 * 1024
+"""A few thousand of the smallest frames of a WebSocket, or some hundred requests: milliseconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -14,14 +28,21 @@ log = structlog.get_logger(__name__)
 class CountedConnection(asyncio.Protocol):
     """Hands everything on to ``protocol``; a connection that is one too many is closed at once."""
 
-    def __init__(self, protocol: asyncio.Protocol, limits: ClientLimits) -> None:
+    def __init__(self, protocol: asyncio.Protocol, limits: ClientLimits, turns: Turns) -> None:
         self._protocol = protocol
         self._shares = limits.connections_of_address
+        self._turns = turns
+        self._share = Share("", self._end)
+        self._transport: asyncio.Transport
         self._host = ""
         self._refused = False
+        self._waiting: deque[memoryview] = deque()
+        """Bytes that came and are not handed on yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._host = host_of(transport)
+        self._transport = cast(asyncio.Transport, transport)
+        self._host, self._share.address = address_of(transport)
+        self._turns.opened(self._share)
         too_many = self._shares.take(self._host)
         self._protocol.connection_made(transport)
         if too_many is not None:
@@ -30,8 +51,45 @@ class CountedConnection(asyncio.Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if not self._refused:
-            self._protocol.data_received(data)
+        if self._refused:
+            return
+        waits = bool(self._waiting)
+        if not waits and len(data) <= PIECE_BYTES and self._turns.may_begin(self._share):
+            self._hand_on(data)
+            return
+        self._waiting.append(memoryview(data))
+        if waits or (self._turns.may_begin(self._share) and not self._work()):
+            return
+        self._transport.pause_reading()
+        self._turns.wait(self._share, self._work)
+
+    def _work(self) -> bool:
+        """Hand on what waits, for a slice at most. Return whether something is left."""
+        until = self._turns.clock() + SLICE_SECONDS
+        while self._waiting:
+            piece = self._waiting.popleft()
+            if len(piece) > PIECE_BYTES:
+                self._waiting.appendleft(piece[PIECE_BYTES:])
+            self._hand_on(bytes(piece[:PIECE_BYTES]))
+            if self._turns.clock() >= until and self._waiting:
+                return True
+        if not self._transport.is_closing() and not self._wants_no_more():
+            self._transport.resume_reading()
+        return False
+
+    def _hand_on(self, data: bytes) -> None:
+        began = self._turns.clock()
+        self._protocol.data_received(data)
+        now = self._turns.clock()
+        self._turns.spend(self._share, now - began, now)
+
+    def _wants_no_more(self) -> bool:
+        """Return whether aiohttp has stopped reading for reasons of its own. It does not stop again if it has."""
+        return any(getattr(self._protocol, name, False) for name in ("_reading_paused", "_buffer_paused"))
+
+    def _end(self) -> None:
+        log.info("client disconnected", peer=self._share.address, reason="an operator closed the connection")
+        self._transport.abort()
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
@@ -43,8 +101,34 @@ class CountedConnection(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        while self._waiting:  # one read at most
+            self._protocol.data_received(bytes(self._waiting.popleft()))
+        self._turns.closed(self._share)
         self._shares.give_back(self._host)
         self._protocol.connection_lost(error)
+
+
+def address_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """Return the host from which a connection came, and ``host:port``; empty if it is gone already."""
+    peer = transport.get_extra_info("peername")
+    return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("", "")
+
+
+def unread(transport: asyncio.BaseTransport) -> list[bytes]:
+    """Return what a client had sent and its socket still holds, after writing to the socket failed.
+
+    A client that sends much and closes at once may reset the connection before everything is read. The kernel keeps
+    what came before, some megabytes at most. Of TLS nothing is returned: its pieces need what the transport knew.
+    """
+    opened = transport.get_extra_info("socket")
+    if opened is None or transport.get_extra_info("sslcontext") is not None:
+        return []
+    found: list[bytes] = []
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(opened.fileno())) as copy:
+        copy.setblocking(False)
+        while data := copy.recv(READ_BYTES):
+            found.append(data)
+    return found
 
 
 def host_of(transport: asyncio.BaseTransport) -> str:

@@ -19,12 +19,12 @@ from replicator.protocol.commands_pb2 import (
     CommandGetTopicsOfNamespace,
     CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopicResponse,
-    CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
     ServerError,
 )
 from replicator.protocol.frames import Frame
 from replicator.protocol.server import SESSIONS_MAX
+from replicator.running.pacing import Pace
 from replicator.security.errors import NotPermitted
 from replicator.security.permissions import USING
 
@@ -65,8 +65,10 @@ async def _answer_last(connection: Connection) -> None:
     if connection.unanswered:
         await asyncio.wait([session.answered() for session in connection.unanswered], timeout=CLOSE_SECONDS_MAX)
     waiting, connection.lookups_waiting = connection.lookups_waiting, []
+    pace = Pace(connection.engine.turns, connection.share)
     for frame in waiting:
         _answer(connection, frame)
+        await pace.step()
 
 
 def _answer(connection: Connection, frame: Frame) -> None:
@@ -106,27 +108,42 @@ def _send_away(answer: CommandLookupTopicResponse, fence: EngineError) -> None:
 
 
 def partitions(connection: Connection, frame: Frame) -> None:
-    """PARTITIONED_METADATA."""
-    connection.work(_partitions(connection, frame.command.partitionMetadata), "partitions of a topic")
-
-
-async def _partitions(connection: Connection, wanted: CommandPartitionedTopicMetadata) -> None:
-    """How many partitions the topic has; it is made if the client is about to use it and policies make topics.
+    """PARTITIONED_METADATA: how many partitions the topic has.
 
     A client that only asks must learn whether the topic is there: Java's takes the dead letter topic of an old name
-    where it finds one.
+    where it finds one. It is answered at once: only making a topic takes a task.
     """
+    wanted = frame.command.partitionMetadata
     answer = CommandPartitionedTopicMetadataResponse(request_id=wanted.request_id)
     try:
         connection.guard.check_topic(connection.role, USING, wanted.topic)
-        if wanted.metadata_auto_creation_enabled:
-            answer.partitions = await connection.engine.by_use.partitions(wanted.topic)
-        else:
-            answer.partitions = connection.engine.partitioned.count(wanted.topic)
-            if not answer.partitions and connection.engine.find(wanted.topic) is None:
-                raise TopicNotFound(f"cluster {connection.engine.cluster!r} has no topic {wanted.topic!r}")
-        answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Success
+        answer.partitions = connection.engine.partitioned.count(wanted.topic)
+        if not answer.partitions and connection.engine.find(wanted.topic) is None:
+            if wanted.metadata_auto_creation_enabled:
+                connection.work(_partitions_made(connection, wanted.topic, answer), "partitions of a topic")
+                return
+            raise TopicNotFound(f"cluster {connection.engine.cluster!r} has no topic {wanted.topic!r}")
     except EngineError as error:
+        _answer_partitions(connection, answer, error)
+    else:
+        _answer_partitions(connection, answer)
+
+
+async def _partitions_made(connection: Connection, topic: str, answer: CommandPartitionedTopicMetadataResponse) -> None:
+    """Answer for a topic that is made if the client is about to use it and policies make topics."""
+    try:
+        answer.partitions = await connection.engine.by_use.partitions(topic)
+    except EngineError as error:
+        _answer_partitions(connection, answer, error)
+    else:
+        _answer_partitions(connection, answer)
+
+
+def _answer_partitions(
+    connection: Connection, answer: CommandPartitionedTopicMetadataResponse, error: EngineError | None = None
+) -> None:
+    answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Success
+    if error is not None:
         answer.response = CommandPartitionedTopicMetadataResponse.LookupType.Failed
         answer.error, answer.message, answer.engine_error = server_error(error), str(error), error.code
     connection.send(BaseCommand(type=T.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer))

@@ -103,8 +103,10 @@ class Gateway:
         """Serve both on a bound socket, with ``tls`` also those who use that, and with ``tls_alone`` nobody else;
         ``http`` makes the protocol of an HTTP connection."""
 
+        turns = self._engine.turns
+
         def made() -> FirstByte:
-            return FirstByte(lambda: CountedConnection(http(), self._limits), self.connection, self._limits)
+            return FirstByte(lambda: CountedConnection(http(), self._limits, turns), self.connection, self._limits)
 
         if tls is not None:
             self._servers.append(MixedPort(bound, backlog, tls, made, self._limits, tls_alone=tls_alone))

@@ -23,10 +23,12 @@ class Wire(Protocol):
 
     admission: Admission
     """Whether the cluster takes clients."""
-    writable: bool
-    """Whether the socket takes more; the sessions are told when it does again."""
     unanswered: set[Unanswered]
     """Producers whose client waits for receipts, whether the client is still connected or not."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes more; the sessions are told when it does again."""
 
     def send(self, command: BaseCommand) -> None:
         """Send a command that has nothing behind it."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +35,8 @@ WRONG_SHOWN_MAX: Final = 10
 REASON_CHARS_MAX: Final = 500
 TROUBLES_SHOWN_MAX: Final = 10
 """Most lines on faults of one worker beside Apache Pulsar. If a broker is away, every topic has such a line."""
+BUSY_SECONDS: Final = 0.6
+"""Time of the event loop in a minute from which a client is named: a hundredth."""
 _REFUSED: Final = frozenset({401, 403})
 _DATABASE_WELL: Final = frozenset({"up", "starting"})
 _GOING_WELL: Final = frozenset({"idle", "copying", "backfilling"})
@@ -321,9 +324,17 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     return troubles if more <= 0 else [*troubles[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
+def _role(role: str) -> str:
+    return f" (role {role})" if role else ""
+
+
 def _remarks(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield remarks about a worker that are no faults: messages came back and no backup was restored, or the store of
-    another cluster is a new one."""
+    """Yield remarks about a worker that are no faults: messages came back and no backup was restored, the store of
+    another cluster is a new one, or clients take much of the event loop's time."""
+    busiest = (answer.get("clients") or {}).get("busiest", ())  # older workers do not report it
+    if busy := [each for each in busiest if each["seconds"] >= BUSY_SECONDS]:
+        named = [f"{each['address']}{_role(each['role'])} {each['seconds']:.1f} s" for each in busy]
+        yield escape(f"clients that used most of the event loop's time in the last minute: {', '.join(named)}")
     mark = answer.get("restored")
     if mark and not mark["backup"] and not mark["lost"] and mark["reclaimed_messages"]:
         yield _restored(mark)

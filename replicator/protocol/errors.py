@@ -17,6 +17,15 @@ class BadFrame(ProtocolError):
     """A frame whose sizes contradict each other, or whose command cannot be read."""
 
 
+class TooManyParts(BadFrame):
+    """A command with more parts, such as properties, than any client has."""
+
+    def __init__(self, message: str, request_id: int | None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        """Number of the request that the command makes; None if it makes none."""
+
+
 class OutOfOrder(ProtocolError):
     """A command that the state of the connection does not allow, such as one before CONNECT."""
 

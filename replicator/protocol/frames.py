@@ -30,11 +30,14 @@ from google.protobuf.message import DecodeError
 
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 from replicator.protocol.commands_pb2 import BaseCommand, BrokerEntryMetadata
-from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
-from replicator.protocol.runs import RunReader
+from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError, TooManyParts
+from replicator.protocol.runs import RUN_MAX, RunReader
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """The largest command: a namespace's list of topics, or a schema, is far smaller."""
+
+PARTS_MAX: Final = 1_000
+"""Parts of a command that are looked through for wrong texts, such as properties: 10 ms. Clients send some ten."""
 
 PIECE_BYTES_MIN: Final = 4096
 """Smaller pieces of a frame are put together, since each costs some memory of its own."""
@@ -75,10 +78,12 @@ def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
 class FrameDecoder:
     """Cuts a stream of bytes into frames. After an error it takes nothing more: the connection is over.
 
-    What the reader of ``runs`` gathers comes as its runs, never as a :class:`Frame`.
+    What the reader of ``runs`` gathers comes as its runs, never as a :class:`Frame`. With ``refuses``, a request of too
+    many parts comes as a :class:`TooManyParts`, in its place, and is no error of the connection.
     """
 
-    def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None) -> None:
+    def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None, refuses: bool = False) -> None:
+        self._refuses = refuses
         self.bytes_max = frame_bytes_max() if bytes_max is None else bytes_max
         self._runs = runs
         self._reads: Callable[[bytes, int, int], bool] = (lambda *_: False) if runs is None else runs.reads
@@ -116,6 +121,7 @@ class FrameDecoder:
         """The frames that lie whole in ``data`` from ``at`` on; returns where the rest begins."""
         end, total_max, unpack = len(data), self.bytes_max - 4, _SIZES.unpack_from
         reads, add = self._reads, self._add
+        gathering = RUN_MAX
         view = memoryview(data)
         while end - at >= 8:  # the two sizes
             total, size = unpack(data, at)
@@ -125,6 +131,10 @@ class FrameDecoder:
             command_stop = at + 8 + size
             if command_stop <= stop <= end and total <= total_max and reads(data, at + 8, command_stop):
                 add(data[command_stop:stop])
+                gathering -= 1
+                if not gathering and self._runs is not None:  # the caller may be given no more time
+                    gathering = RUN_MAX
+                    yield from self._runs.gathered()
             else:
                 try:
                     self._check_size(total)
@@ -138,9 +148,15 @@ class FrameDecoder:
         return at
 
     def _one(self, view: memoryview) -> Iterator[Any]:
-        frame = _frame(view)
+        frame: Frame | TooManyParts
+        try:
+            frame = _frame(view)
+        except TooManyParts as error:
+            if not self._refuses or error.request_id is None:
+                raise
+            frame = error
         if self._runs is not None:
-            if self._runs.takes(frame.command, view[4 : len(view) - len(frame.rest)]):
+            if isinstance(frame, Frame) and self._runs.takes(frame.command, view[4 : len(view) - len(frame.rest)]):
                 self._runs.add(bytes(frame.rest))
                 return
             yield from self._runs.gathered()
@@ -206,7 +222,10 @@ def _frame(view: memoryview) -> Frame:
     if not (command.IsInitialized() and command.HasField(_FIELDS[command.type])):
         raise BadFrame("a command of an unknown type, or one that lacks what it must have")
     if command.type not in _WITHOUT_TEXTS:
-        _check_texts(getattr(command, _FIELDS[command.type]))
+        inside = getattr(command, _FIELDS[command.type])
+        if _check_texts(inside, PARTS_MAX) < 0:
+            reason = f"{BaseCommand.Type.Name(command.type)} has more than {PARTS_MAX} parts, such as properties"
+            raise TooManyParts(reason, getattr(inside, "request_id", None))
     return Frame(command, view[4 + size :])
 
 
@@ -241,12 +260,19 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
         raise BadFrame("broker metadata that cannot be read") from None
 
 
-def _check_texts(message: Any) -> None:
-    """Raises :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail."""
+def _check_texts(message: Any, parts_left: int) -> int:
+    """Raise :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail.
+
+    Return how many more parts may be looked through; below 0 if there are too many.
+    """
     for field, value in message.ListFields():
         several = value if field.is_repeated else (value,)
         if field.message_type is not None:
+            parts_left -= len(several)
             for each in several:
-                _check_texts(each)
+                if parts_left < 0:
+                    return parts_left
+                parts_left = _check_texts(each, parts_left)
         elif field.type == FieldDescriptor.TYPE_STRING and any(isinstance(each, bytes) for each in several):
             raise BadFrame(f"{message.DESCRIPTOR.name}.{field.name} is not UTF-8")
+    return parts_left

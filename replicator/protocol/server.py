@@ -42,7 +42,14 @@ from replicator.protocol.commands_pb2 import (
     ServerError,
 )
 from replicator.protocol.data_commands import Acks, Sends
-from replicator.protocol.errors import NotAuthenticated, NotAuthorized, OutOfOrder, ProtocolError, Unresponsive
+from replicator.protocol.errors import (
+    NotAuthenticated,
+    NotAuthorized,
+    OutOfOrder,
+    ProtocolError,
+    TooManyParts,
+    Unresponsive,
+)
 from replicator.protocol.frames import Frame, FrameDecoder, encode, frame_bytes_max
 from replicator.protocol.runs import SendReader
 from replicator.protocol.sessions import Sessions
@@ -138,7 +145,7 @@ class ServerConnection:
         self._authenticator = authenticator or Anyone()
         self._message_bytes_max = message_bytes_max
         self._cluster = cluster
-        self._decoder = FrameDecoder(bytes_max=frame_bytes_max(message_bytes_max), runs=SendReader())
+        self._decoder = FrameDecoder(bytes_max=frame_bytes_max(message_bytes_max), runs=SendReader(), refuses=True)
         self._state = _State.CONNECT_AWAITED
         self._heard = True
         self._ask_at = self.due
@@ -172,6 +179,9 @@ class ServerConnection:
         self._heard = True
         try:
             for frame in self._decoder.receive(data):
+                if isinstance(frame, TooManyParts):
+                    yield self._refused(frame)
+                    continue
                 kind = _RUNS.get(type(frame))
                 if self.open and (kind is not None or frame.command.type in COMMANDS):
                     yield frame
@@ -184,6 +194,13 @@ class ServerConnection:
         except ProtocolError:
             self._state = _State.OVER
             raise
+
+    def _refused(self, error: TooManyParts) -> bytes:
+        """Return the answer to a request that no client makes."""
+        if not self.open:
+            raise error
+        refusal = CommandError(request_id=error.request_id, error=ServerError.NotAllowedError, message=str(error))
+        return encode(BaseCommand(type=T.ERROR, error=refusal))
 
     def found_out(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
         """What was pending is known; gives what is to be sent. Raises :class:`NotAuthenticated`."""

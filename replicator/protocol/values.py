@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 from pyroaring import BitMap
 
+from replicator.engine.log.entry import BATCH_MESSAGES_MAX
 from replicator.protocol.commands_pb2 import MessageIdData
 from snapshots.position import BEFORE_ALL, Position
 
@@ -14,6 +16,9 @@ NONE_U64: Final = 2**64 - 1
 """-1 as clients write it: of a message that is stored nowhere new, and of "before everything"."""
 SIGN: Final = 2**63
 _WORD_BITS: Final = 64
+_SMALL_BATCH: Final = 256
+"""For so few messages plain numbers are faster than arrays."""
+_WORDS_MAX: Final = BATCH_MESSAGES_MAX // _WORD_BITS + 1
 
 
 def message_id(position: Position, partition: int, batch_index: int = -1) -> MessageIdData:
@@ -32,32 +37,45 @@ def position_of(message: MessageIdData) -> Position:
 
 
 def ack_set(acked: BitMap, batch_size: int) -> list[int]:
-    """One bit a message of a batch, set while it is not acknowledged; in signed words of 64 bits."""
-    bits = (1 << batch_size) - 1
-    for index in acked:
-        bits &= ~(1 << index)
-    words = []
-    for _ in range(-(-batch_size // _WORD_BITS)):
-        word = bits & NONE_U64
-        words.append(word - (1 << _WORD_BITS) if word >= SIGN else word)
-        bits >>= _WORD_BITS
+    """Return one bit for each message of a batch, set while it is not acknowledged, in signed words of 64 bits.
+
+    Words at the end that are zero are left out.
+    """
+    count = -(-batch_size // _WORD_BITS)
+    if batch_size <= _SMALL_BATCH:
+        bits = (1 << batch_size) - 1
+        for index in acked:
+            bits &= ~(1 << index)
+        words = [(bits >> shift) & NONE_U64 for shift in range(0, count * _WORD_BITS, _WORD_BITS)]
+        words = [word - (1 << _WORD_BITS) if word >= SIGN else word for word in words]
+        return _without_zeros(words)
+    left = np.zeros(count * _WORD_BITS, np.bool_)
+    left[:batch_size] = True
+    left[np.array(acked & BitMap(range(batch_size)), np.int64)] = False
+    return _without_zeros(np.packbits(left, bitorder="little").view("<i8").tolist())
+
+
+def _without_zeros(words: list[int]) -> list[int]:
     while words and words[-1] == 0:
         words.pop()
     return words
 
 
 def acked_indexes(words: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """The messages of a batch that an acknowledgement set says are done: its bits that are not set."""
-    return tuple(
-        index
-        for index in range(batch_size)
-        if index // _WORD_BITS >= len(words) or not words[index // _WORD_BITS] >> (index % _WORD_BITS) & 1
-    )
+    """Return the messages of a batch that an acknowledgement set says are done: its bits that are not set."""
+    if batch_size <= _WORD_BITS:
+        word = words[0] if words else 0
+        return tuple([index for index in range(batch_size) if not word >> index & 1])
+    given = np.array(words[: -(-batch_size // _WORD_BITS)], "<i8")
+    left = np.zeros(batch_size, np.bool_)
+    bits = np.unpackbits(given.view(np.uint8), bitorder="little")[:batch_size]
+    left[: len(bits)] = bits
+    return tuple(np.flatnonzero(~left).tolist())
 
 
 def first_unacked(words: Sequence[int]) -> int | None:
-    """The first message of a batch that an acknowledgement set leaves; None if it leaves none."""
-    for number, word in enumerate(words):
+    """Return the first message of a batch that an acknowledgement set leaves; None if it leaves none."""
+    for number, word in enumerate(words[:_WORDS_MAX]):
         if word:
             return number * _WORD_BITS + (word & -word).bit_length() - 1
     return None

@@ -50,11 +50,20 @@ class StoreStatus(TypedDict):
     damaged: Annotated[list[DamagedBlock], "blocks that are damaged now"]
 
 
+class BusyClient(TypedDict):
+    """A client that the worker's event loop worked for."""
+
+    address: Annotated[str, "where its connection comes from, as `host:port`"]
+    role: Annotated[str, "its role; empty where nobody is told apart"]
+    seconds: Annotated[float, "time of the event loop in the last minute", "seconds"]
+
+
 class ClientsStatus(TypedDict):
-    """Connections of Pulsar's protocol."""
+    """Connections of Pulsar's protocol, and what clients of all protocols cost."""
 
     connections: Annotated[int, "open now", "connections"]
     accepted: Annotated[int, "since the start", "connections"]
+    busiest: Annotated[list[BusyClient], "the three that used the most time of the event loop in the last minute"]
 
 
 class TopologyStatus(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from replicator import __version__
 from replicator.api.addresses import ClusterAddress
@@ -18,6 +18,8 @@ from replicator.worker.parts import Parts
 from replicator.worker.reload import TopologyReloader
 from snapshots.errors import SnapshotsError
 from snapshots.mapping import SnapshotMapping
+
+BUSIEST_SHOWN: Final = 3
 
 
 class Reports:
@@ -63,7 +65,14 @@ class Reports:
                 **parts.mending.status(),
             },
             "deduplication": engine.conflicts.status(),
-            "clients": {"connections": self._gateway.connections, "accepted": self._gateway.accepted},
+            "clients": {
+                "connections": self._gateway.connections,
+                "accepted": self._gateway.accepted,
+                "busiest": [
+                    {"address": share.address, "role": share.role, "seconds": round(seconds, 3)}
+                    for share, seconds in engine.turns.busiest(BUSIEST_SHOWN)
+                ],
+            },
             "run": self._parts.links.run_status(),
             "start": parts.stores.status(),
             "stores": engine.origin_stores.newest_stores(),

@@ -28,7 +28,7 @@ from served_worker import served_worker
 
 from bench.security import hostile_connections
 from replicator.client import AuthenticationTLS, AuthenticationToken, Client
-from replicator.gateway.connection import UNREAD_BYTES_MAX
+from replicator.gateway.outgoing import UNREAD_BYTES_MAX
 from replicator.operating.processes import WorkerProcess
 from replicator.security.access import Access, use_in_context
 from replicator.security.asking import worker_session

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replicator.engine.log.entry import encode_entry
-from replicator.gateway import connection
+from replicator.gateway import arriving, connection
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import BaseCommand
 from replicator.protocol.frames import encode, encode_head
@@ -109,6 +109,7 @@ def bugs(gateway: ServedEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return lambda event, **about: found.append(f"{event}: {about}") if name in ("error", "exception") else None
 
     monkeypatch.setattr(connection, "log", Log())
+    monkeypatch.setattr(arriving, "log", Log())
     gateway.ask(lambda: gateway.loop.set_exception_handler(lambda loop, context: found.append(str(context))))
     return found
 

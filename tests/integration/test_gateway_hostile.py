@@ -13,7 +13,7 @@ from gateway_support import BareClient, ServedEngine
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.gateway import connection, producing
+from replicator.gateway import connection, outgoing, producing
 from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -249,8 +249,8 @@ def test_a_client_that_asks_and_does_not_read_is_not_listened_to_until_it_does(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 1024 * 1024
-    monkeypatch.setattr(connection, "UNREAD_BYTES_MAX", limit)
-    monkeypatch.setattr(connection, "WRITE_BUFFER_BYTES", limit // 2)
+    monkeypatch.setattr(outgoing, "UNREAD_BYTES_MAX", limit)
+    monkeypatch.setattr(outgoing, "WRITE_BUFFER_BYTES", limit // 2)
     asked = 12_000
     for number in range(10):
         gateway.run(gateway.engine.topic(f"{topic}-{number}"))
@@ -267,8 +267,9 @@ def test_a_client_that_asks_and_does_not_read_is_not_listened_to_until_it_does(
         )
         asking = threading.Thread(target=client.socket.sendall, args=(wanted,))
         asking.start()
-        transports = gateway.ask(lambda: [each._transport for each in gateway.gateway._connections])
-        gateway.until(lambda: any(not each.is_reading() for each in transports), "everything is read")
+        connections = gateway.ask(lambda: list(gateway.gateway._connections))
+        gateway.until(lambda: any(each._outgoing.flooded for each in connections), "everything is read")
+        assert gateway.ask(lambda: any(not each._transport.is_reading() for each in connections))
         assert gateway.ask(lambda: buffered(gateway)) < 2 * limit
         answered = 0
         decoder = FrameDecoder()

@@ -19,7 +19,8 @@ from replicator.engine.producing import publishing
 from replicator.engine.schemas import registry
 from replicator.engine.schemas.schema import SCHEMA_BYTES_MAX, SchemaType, TopicSchema
 from replicator.engine.topic import Topic
-from replicator.gateway.connection import CALLS_MAX, HELD_BYTES_MAX, WRITE_BUFFER_BYTES, Connection
+from replicator.gateway.connection import CALLS_MAX, HELD_BYTES_MAX, Connection
+from replicator.gateway.outgoing import WRITE_BUFFER_BYTES
 from replicator.gateway.permits import GRANT_BYTES_MAX, LARGE_GRANT_BYTES_MAX, PERMITS_MAX
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import (

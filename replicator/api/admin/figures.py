@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from replicator.api.admin.sizes import TopicSizes
 from replicator.api.admin.subscriptions import TOPIC
 from replicator.api.admin.topic_stats import partitioned_stats, topic_stats
 from replicator.api.admin.traffic import TrafficMeter
+from replicator.api.slices import in_slices
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.log.delivered import last_delivered
 from replicator.engine.topic import Topic
@@ -32,8 +32,6 @@ from snapshots.position import BEFORE_ALL, Position
 
 SIZES: Final = web.AppKey("admin_sizes", TopicSizes)
 TRAFFIC: Final = web.AppKey("admin_traffic", TrafficMeter)
-STATS_AT_ONCE: Final = 20
-"""Topics whose figures are made before others get their turn: some hundred microseconds each."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -111,9 +109,7 @@ async def _of_partitions(
     if not (partitions := engine.partitioned.count(name)):
         raise TopicNotFound(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     found: dict[str, Any] = {}
-    for number, topic in enumerate(await logs_of(request)):
-        if number % STATS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+    async for topic in in_slices(engine, await logs_of(request)):
         found[topic.name] = await figures(request, topic)
     return partitions, found
 

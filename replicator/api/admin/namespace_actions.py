@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -12,6 +11,7 @@ from replicator.api.admin.absent_policies import ABSENT_POLICIES
 from replicator.api.admin.errors import NotSupported
 from replicator.api.admin.policies import OF_NAMESPACE
 from replicator.api.admin.requests import ENGINE, namespace_name, no_content, subscription_name
+from replicator.api.slices import in_slices
 from replicator.engine.subscriptions.deleting import delete_together
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic_name import EPOCHS_TOPIC
@@ -83,11 +83,10 @@ async def _subscriptions(request: web.Request) -> AsyncIterator[Subscription]:
     """
     name = subscription_name(request) if "subscription" in request.match_info else None
     engine = request.app[ENGINE]
-    for topic_name in engine.catalog.topics(namespace_name(request)):
+    async for topic_name in in_slices(engine, engine.catalog.topics(namespace_name(request))):
         topic = engine.find(topic_name)
         if topic is None or topic_name == EPOCHS_TOPIC:
             continue
         for subscription in list(topic.subscriptions.values()):
             if name is None or subscription.name == name:
                 yield subscription
-        await asyncio.sleep(0)

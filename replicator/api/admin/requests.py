@@ -6,7 +6,6 @@ a value that cannot be is 412, and the reason names the field; a handler checks 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -14,10 +13,12 @@ from aiohttp import web
 
 from replicator.api.admin.errors import NotOnPartitioned, PreconditionFailed
 from replicator.api.errors import BadRequest
+from replicator.api.json_in_slices import json_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import TopicName, check_subscription_name, check_tenant, parse_namespace, parse_topic
+from replicator.running.pacing import Pace
 
 ENGINE: Final = web.AppKey("admin_engine", Engine)
 
@@ -107,7 +108,10 @@ def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -
 
 
 async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """The body, or None without one; raises :class:`BadRequest` if it is not JSON."""
+    """The body, or None without one; raises :class:`BadRequest` if it is not JSON.
+
+    A large one is read with pauses, in which others have their turn.
+    """
     if request.content_length is not None and request.content_length > bytes_max:
         raise web.HTTPRequestEntityTooLarge(bytes_max, request.content_length)
     body = bytearray()
@@ -118,7 +122,7 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
     if not body.strip():
         return None
     try:
-        return json.loads(body)
+        return await json_in_slices(body, Pace(request.app[ENGINE].turns))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
 

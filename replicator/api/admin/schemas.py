@@ -105,7 +105,7 @@ async def compatibility(request: web.Request) -> web.Response:
     schema = await _read(request)
     answer: dict[str, Any] = {"schemaCompatibilityStrategy": engine.schemas.strategy(topic).value}
     try:
-        engine.schemas.check(topic, schema)
+        await engine.schemas.check(topic, schema)
     except IncompatibleSchema as error:
         answer |= {"compatibility": False, "reason": str(error)}
     else:

@@ -31,7 +31,9 @@ from replicator.client import (
     MultiTopicsConsumer,
     Reader,
 )
+from replicator.running.pacing import Pace, metered
 from replicator.running.together import until_first_ends
+from replicator.running.turns import Turns
 
 PERMITS_MAX: Final = 1_000_000
 """That one client may have unused; more are cut."""
@@ -95,17 +97,21 @@ class Source(Protocol):
 class Session:
     """Serves one socket until its client leaves, or until its consumer or reader is lost."""
 
-    def __init__(self, socket: web.WebSocketResponse, source: Source, window: Window) -> None:
+    def __init__(self, socket: web.WebSocketResponse, source: Source, window: Window, turns: Turns) -> None:
         self._socket = socket
+        self._turns = turns
         self._source = source
         self._window = window
 
     async def run(self) -> None:
         """Raises :class:`BadField`, and :class:`PulsarException` when the consumer or the reader is lost."""
-        await until_first_ends(self._read(), self._send(), *self._source.parts(), names="websocket consumer")
+        work = (self._read(), self._send(), *self._source.parts())
+        await until_first_ends(*(metered(each, self._turns) for each in work), names="websocket consumer")
 
     async def _send(self) -> None:
+        pace = Pace(self._turns)
         while True:
+            await pace.step()
             await self._window.room()
             try:
                 message = await self._source.receive()
@@ -117,7 +123,9 @@ class Session:
             await self._socket.send_str(delivered(message, message_id))
 
     async def _read(self) -> None:
+        pace = Pace(self._turns)
         async for frame in self._socket:
+            await pace.step()
             if frame.type is not WSMsgType.TEXT:
                 continue
             command = read_command(frame.data)

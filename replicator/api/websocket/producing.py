@@ -16,7 +16,9 @@ from aiohttp import WSMsgType, web
 from replicator.api.websocket.frames import ErrorCode, Unsendable, not_sent, read_message, sent
 from replicator.client import MessageId, PartitionedProducer, Producer, PulsarException
 from replicator.client.producing.sending import wall_time_ms
+from replicator.running.pacing import Pace, metered
 from replicator.running.together import until_first_ends
+from replicator.running.turns import Turns
 
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one socket; a group commit of the store takes as much."""
@@ -33,9 +35,14 @@ class ProducerSession:
     """Serves one socket until its client leaves, or until the producer is lost."""
 
     def __init__(
-        self, socket: web.WebSocketResponse, producer: Producer | PartitionedProducer, pending_max: int
+        self,
+        socket: web.WebSocketResponse,
+        producer: Producer | PartitionedProducer,
+        pending_max: int,
+        turns: Turns,
     ) -> None:
         self._socket = socket
+        self._turns = turns
         self._producer = producer
         self._pending_max = pending_max
         self._unanswered: deque[_Unanswered] = deque()
@@ -45,10 +52,13 @@ class ProducerSession:
 
     async def run(self) -> None:
         """Raises :class:`PulsarException` when the producer is lost."""
-        await until_first_ends(self._read(), self._answer(), names="websocket producer")
+        work = (self._read(), self._answer())
+        await until_first_ends(*(metered(each, self._turns) for each in work), names="websocket producer")
 
     async def _read(self) -> None:
+        pace = Pace(self._turns)
         async for frame in self._socket:
+            await pace.step()
             if frame.type is not WSMsgType.TEXT:
                 continue  # as upstream: only texts are messages
             self._take(frame.data)
@@ -80,7 +90,9 @@ class ProducerSession:
         self._changed.set()
 
     async def _answer(self) -> None:
+        pace = Pace(self._turns)
         while True:
+            await pace.step()
             while not self._unanswered:
                 self._changed.clear()
                 await self._changed.wait()

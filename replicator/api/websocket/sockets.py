@@ -97,7 +97,7 @@ class WebSockets:
             producer = await self._own_client().create_producer(_topic(request), **arguments)
 
             async def run(socket: web.WebSocketResponse) -> None:
-                await ProducerSession(socket, producer, arguments["max_pending_messages"]).run()
+                await ProducerSession(socket, producer, arguments["max_pending_messages"], self._engine.turns).run()
 
             return run, producer.close
 
@@ -112,7 +112,7 @@ class WebSockets:
             consumer = await self._own_client().subscribe(topic, request.match_info["subscription"], **arguments)
 
             async def run(socket: web.WebSocketResponse) -> None:
-                await Session(socket, ConsumerSource(consumer), window).run()
+                await Session(socket, ConsumerSource(consumer), window, self._engine.turns).run()
 
             return run, consumer.close
 
@@ -137,7 +137,7 @@ class WebSockets:
             window = Window(max(1, queue_size(request.query)))
 
             async def run(socket: web.WebSocketResponse) -> None:
-                await Session(socket, ReaderSource(readers), window).run()
+                await Session(socket, ReaderSource(readers), window, self._engine.turns).run()
 
             return run, close
 

@@ -8,7 +8,9 @@ Invariants:
 3. A topic's list is the union of what this cluster registered and what others announced, ordered by the time of
    registration, then by version. Merging is commutative, associative and idempotent, so clusters that have heard of
    each other have the same list. What is registered here is later than all that is known here.
-4. A list is bounded: in schemas by :data:`SCHEMAS_MAX`, for what others announce by :data:`ANNOUNCED_MAX`; in bytes by
+4. Large schemas are read and compared in threads, a few at a time: the event loop goes on. A client whose schema is
+   registered already waits for nobody.
+5. A list is bounded: in schemas by :data:`SCHEMAS_MAX`, for what others announce by :data:`ANNOUNCED_MAX`; in bytes by
    :data:`TOPIC_BYTES_MAX`.
 """
 
@@ -16,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
 from replicator.engine.log.store import Store
@@ -36,6 +40,13 @@ ANNOUNCED_MAX: Final = 2 * SCHEMAS_MAX
 """Of one topic, after which nothing is taken over from other clusters: both sides may have been full."""
 TOPIC_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of all schemas of one topic: a list is read whole to compare a new one with it."""
+APART_BYTES: Final = 16 * 1024
+"""Schemas of more bytes are read and compared in a thread: that takes milliseconds, or much longer."""
+APART_MAX: Final = 2
+"""Threads that compare at once. Each slows the event loop down a little."""
+_REGISTERED_AT: Final = re.compile(rb'"registered_at_ms":(\d+)\}\Z')
+"""The end of a row, as :meth:`RegisteredSchema.as_json` has it."""
+_T = TypeVar("_T")
 _END: Final = b"\0"
 """Between a topic's name and the version in a key: no name has it."""
 
@@ -71,7 +82,9 @@ class SchemaRegistry:
         self._writer = writer
         self._wall_clock_ms = wall_clock_ms
         self._policies_of = policies_of
-        self._changing = asyncio.Lock()
+        self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks of topics whose lists are being changed."""
+        self._threads = asyncio.Semaphore(APART_MAX)
         self.listeners: list[Callable[[str], None]] = []
         """Called with the name of a topic, without a partition's number, that has another schema; it is durable."""
 
@@ -96,8 +109,9 @@ class SchemaRegistry:
     def find(self, topic: str, version: bytes | None = None) -> TopicSchema:
         """The schema of that version, or the newest. Raises :class:`SchemaNotFound`."""
         if version is None:
-            if known := self.schemas(topic):
-                return known[-1].schema
+            if rows := self._rows(topic):
+                newest = max(rows, key=lambda each: (_registered_at_ms(rows[each]), each))
+                return RegisteredSchema.from_json(json.loads(rows[newest])).schema
             raise SchemaNotFound(f"topic {topic} has no schema")
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
             row = txn.get(_prefix(topic) + version) if len(version) == VERSION_BYTES else None
@@ -112,10 +126,12 @@ class SchemaRegistry:
 
         Raises :class:`IncompatibleSchema` for one that the topic's policies do not let follow those that it has.
         """
-        schema.check()
-        async with self._changing:
+        await self._apart(len(schema.definition), schema.check)
+        version = schema.version
+        if self._has(topic, version):
+            return version
+        async with self._lock(topic):
             rows = self._rows(topic)
-            version = schema.version
             if version in rows:
                 return version
             policies = self._policies(topic)
@@ -123,8 +139,7 @@ class SchemaRegistry:
                 raise IncompatibleSchema(
                     f"topic {topic} has no such schema, and its clients may not register any (isAllowAutoUpdateSchema)"
                 )
-            known = _in_order(rows)
-            compatibility.check(schema, [each.schema for each in known], policies.schema_compatibility)
+            known = await self._checked(rows, schema, policies.schema_compatibility)
             await self._append(topic, rows, known, schema, SCHEMAS_MAX)
             return version
 
@@ -134,11 +149,11 @@ class SchemaRegistry:
 
         Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits.
         """
-        schema.check()
-        async with self._changing:
+        await self._apart(len(schema.definition), schema.check)
+        async with self._lock(topic):
             rows = self._rows(topic)
             if schema.version not in rows:
-                known = _in_order(rows)
+                known = await self._apart(_size(rows), lambda: _in_order(rows))
                 await self._append(topic, rows, known, schema, ANNOUNCED_MAX)
             return schema.version
 
@@ -147,10 +162,14 @@ class SchemaRegistry:
 
         Raises :class:`IncompatibleSchema`.
         """
-        schema.check()
-        known = [each.schema for each in self.schemas(topic)]
-        if known:
-            compatibility.check_consumer(schema, known, self._policies(topic).schema_compatibility)
+        await self._apart(len(schema.definition), schema.check)
+        if rows := self._rows(topic):
+            strategy = self._policies(topic).schema_compatibility
+
+            def check() -> None:
+                compatibility.check_consumer(schema, [each.schema for each in _in_order(rows)], strategy)
+
+            await self._apart(_size(rows) + len(schema.definition), check)
         else:
             await self.add(topic, schema)
 
@@ -165,17 +184,17 @@ class SchemaRegistry:
         """Which schemas may follow those that the topic has."""
         return self._policies(topic).schema_compatibility
 
-    def check(self, topic: str, schema: TopicSchema) -> None:
+    async def check(self, topic: str, schema: TopicSchema) -> None:
         """Raises :class:`IncompatibleSchema` for a schema that the topic's strategy does not let follow those that it
         has."""
-        schema.check()
-        known = [each.schema for each in self.schemas(topic)]
-        if all(each.version != schema.version for each in known):
-            compatibility.check(schema, known, self.strategy(topic))
+        await self._apart(len(schema.definition), schema.check)
+        rows = self._rows(topic)
+        if schema.version not in rows:
+            await self._checked(rows, schema, self.strategy(topic))
 
     async def remove(self, topic: str) -> None:
         """Forget all schemas of the topic, in this cluster; one that still has them announces them again."""
-        async with self._changing:
+        async with self._lock(topic):
             prefix = _prefix(topic)
             await self._writer.put_many([(TABLE, prefix + version, None) for version in self._rows(topic)])
 
@@ -187,18 +206,45 @@ class SchemaRegistry:
         Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits; then none is taken over.
         """
         for each in announced:
-            each.schema.check()
-        async with self._changing:
+            await self._apart(len(each.schema.definition), each.schema.check)
+        async with self._lock(topic):
             rows = self._rows(topic)
             news = []
             for each in announced:
                 row = rows.get(each.schema.version)
-                if row is None or each.registered_at_ms < RegisteredSchema.from_json(json.loads(row)).registered_at_ms:
+                if row is None or each.registered_at_ms < _registered_at_ms(row):
                     news.append(each)
             if len(rows.keys() | {each.schema.version for each in news}) > ANNOUNCED_MAX:
                 raise IncompatibleSchema(f"topic {topic} would have over {ANNOUNCED_MAX} schemas, the limit")
             if news:
                 await self._put(topic, rows, news)
+
+    def _lock(self, topic: str) -> asyncio.Lock:
+        return self._changing.setdefault(_name(topic), asyncio.Lock())
+
+    async def _apart(self, size_bytes: int, work: Callable[[], _T]) -> _T:
+        """Return what ``work`` returns, or raise its error. If it is about many bytes, a thread does it."""
+        if size_bytes <= APART_BYTES:
+            return work()
+        async with self._threads:
+            return await asyncio.to_thread(work)
+
+    async def _checked(
+        self, rows: Mapping[bytes, bytes], schema: TopicSchema, strategy: SchemaStrategy
+    ) -> list[RegisteredSchema]:
+        """Return the schemas of ``rows``, oldest first. Raise :class:`IncompatibleSchema` if the new one may not follow
+        them."""
+
+        def check() -> list[RegisteredSchema]:
+            known = _in_order(rows)
+            compatibility.check(schema, [each.schema for each in known], strategy)
+            return known
+
+        return await self._apart(_size(rows) + len(schema.definition), check)
+
+    def _has(self, topic: str, version: bytes) -> bool:
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            return txn.get(_prefix(topic) + version) is not None
 
     def _policies(self, topic: str) -> TopicPolicies:
         return self._policies_of(_name(topic))
@@ -231,7 +277,7 @@ class SchemaRegistry:
 
     async def _put(self, topic: str, rows: Mapping[bytes, bytes], news: Iterable[RegisteredSchema]) -> None:
         new = {each.schema.version: json.dumps(each.as_json(), separators=(",", ":")).encode() for each in news}
-        size = sum(map(len, {**rows, **new}.values()))
+        size = _size({**rows, **new})
         if size > TOPIC_BYTES_MAX:
             raise IncompatibleSchema(
                 f"the schemas of topic {topic} would have {size} bytes; {TOPIC_BYTES_MAX} are allowed"
@@ -246,6 +292,16 @@ def _in_order(rows: Mapping[bytes, bytes]) -> list[RegisteredSchema]:
     """Of rows as they are stored, oldest first."""
     found = [RegisteredSchema.from_json(json.loads(row)) for row in rows.values()]
     return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
+
+
+def _registered_at_ms(row: bytes) -> int:
+    """Return when some cluster first saw the schema of a stored row."""
+    found = _REGISTERED_AT.search(row, max(0, len(row) - 64))
+    return int(found[1]) if found else int(json.loads(row)["registered_at_ms"])
+
+
+def _size(rows: Mapping[bytes, bytes]) -> int:
+    return sum(map(len, rows.values()))
 
 
 def _name(topic: str) -> str:

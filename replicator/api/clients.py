@@ -1,0 +1,51 @@
+"""Clients that are connected: an operator ends the connections of one that takes too much of the worker's time.
+
+Which ones do is told by the worker's status (:meth:`replicator.running.turns.Turns.busiest`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import web
+
+from replicator.api.audit import OPERATOR, Audit
+from replicator.api.errors import BadRequest
+from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
+
+CLOSE_ROUTE: Final = "/replication/v1/clients/close"
+ADDRESS_CHARS_MAX: Final = 200
+
+
+class ClientNotFound(EngineError):
+    """No client is connected from that address."""
+
+    status = 404
+
+
+def add_clients(app: web.Application, engine: Engine, audit: Audit | None) -> None:
+    """Add the route. ``audit`` gets what an operator closes."""
+
+    async def close(request: web.Request) -> web.Response:
+        """Close the connection from ``?address=HOST:PORT``, or all connections from ``?address=HOST``.
+
+        The client may connect again. To keep it away, take its permissions. The answer says how many were closed.
+        """
+        address = request.query.get("address", "")
+        if not address or len(address) > ADDRESS_CHARS_MAX:
+            raise BadRequest("parameter address: HOST:PORT of a connection, or HOST, must be given")
+        peer = None if request.transport is None else request.transport.get_extra_info("peername")
+        own = f"{peer[0]}:{peer[1]}" if peer else ""
+        found = [each for each in engine.turns.clients(address) if each.address != own]
+        if not found:
+            raise ClientNotFound(f"no client of cluster {engine.cluster!r} is connected from {address!r}")
+        for each in found:
+            if each.end is not None:
+                each.end()
+        if audit is not None:
+            roles = sorted({each.role for each in found if each.role})
+            audit(OPERATOR, "close client", address, {"connections": len(found), **({"roles": roles} if roles else {})})
+        return web.json_response({"cluster": engine.cluster, "address": address, "closed": len(found)})
+
+    app.router.add_post(CLOSE_ROUTE, close)

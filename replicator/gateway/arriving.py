@@ -1,0 +1,180 @@
+"""Commands of one client, carried out in slices of the event loop's time, in the order in which they came. Sans-IO.
+
+1. While nothing waits, what comes is carried out at once, for a slice at most (:mod:`replicator.running.turns`).
+2. What is left waits for the client's turn. The client is *behind* then: nothing more of it is read.
+3. Carrying out stops while the client is flooded with answers that it does not take.
+4. What came before the client left is carried out also after that. What came before *this* side ended the connection is
+   dropped: nobody was told that it was done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import structlog
+
+from replicator.gateway.outgoing import Outgoing
+from replicator.protocol.errors import ProtocolError
+from replicator.running.turns import SLICE_SECONDS, Share, Turns
+
+log: Final = structlog.get_logger(__name__)
+
+
+class Commanded(Protocol):
+    """Interface of a connection, to the part that says when its commands are carried out."""
+
+    def commands(self, data: bytes) -> Iterator[Any]:
+        """Yield the commands in ``data``. Raise :class:`ProtocolError` if the connection must be closed."""
+
+    def carry_out(self, command: Any) -> Iterator[None] | None:
+        """Carry a command out. What it leaves for later slices it returns as an iterator, whose steps are short."""
+
+    def carried_out(self) -> None:
+        """Look at what the commands of this slice have changed."""
+
+    def fail(self, reason: str) -> None:
+        """Close the connection: the client broke the protocol."""
+
+    def behind_or_not(self) -> None:
+        """Read on, or do not: :attr:`Arrivals.behind` has changed."""
+
+    def over(self) -> None:
+        """Let go of the client: it has left, and all that it sent is carried out."""
+
+
+class Arrivals:
+    """Decides when a client's commands are carried out."""
+
+    __slots__ = (
+        "_arrived",
+        "_commands",
+        "_connection",
+        "_dropped",
+        "_left",
+        "_outgoing",
+        "_queued",
+        "_rest",
+        "_share",
+        "_turns",
+        "behind",
+    )
+
+    def __init__(self, connection: Commanded, outgoing: Outgoing, turns: Turns, share: Share) -> None:
+        self._connection = connection
+        self._outgoing = outgoing
+        self._turns = turns
+        self._share = share
+        self.behind = False
+        """Whether some of the commands that came are left."""
+        self._rest: Iterator[None] | None = None
+        """Steps that are left of a large command; they come first."""
+        self._commands: Iterator[Any] = iter(())
+        """Commands that are left of the bytes that are being carried out."""
+        self._arrived: deque[bytes] = deque()
+        """Bytes that came behind these."""
+        self._queued = False
+        """Whether the client waits for its turn."""
+        self._left = False
+        """Whether the client has left."""
+        self._dropped = False
+
+    def came(self, data: bytes) -> None:
+        """Carry out what came, or keep it for the client's turn."""
+        if self._dropped:
+            return
+        if self.behind or not self._turns.may_begin(self._share):
+            self._arrived.append(data)
+            if not self.behind:
+                self._fall_behind()
+            return
+        self._commands = self._connection.commands(data)
+        if self._work():
+            self._fall_behind()
+
+    def go_on(self) -> None:
+        """Go on where that stopped because of a flood."""
+        if self.behind and not self._queued and not self._outgoing.flooded:
+            self._queued = True
+            self._turns.wait(self._share, self._turn)
+
+    def drop(self) -> None:
+        """Carry out nothing more: this side ends the connection."""
+        self._dropped = True
+        self._rest, self._commands = None, iter(())
+        self._arrived.clear()
+
+    def left(self, unread: list[bytes]) -> None:
+        """Note that the client has left; ``unread`` are the last bytes that it sent."""
+        self._left = True
+        if not self._dropped:
+            self._arrived.extend(unread)
+        if self.behind or self._arrived:
+            self.behind = True
+            self._outgoing.flooded = False
+            self.go_on()
+        else:
+            self._connection.over()
+
+    def _fall_behind(self) -> None:
+        self.behind = True
+        self._connection.behind_or_not()
+        self.go_on()
+
+    def _turn(self) -> bool:
+        """Work for a slice, and return whether to do so again."""
+        try:
+            more = self._work()
+        except Exception:  # a bug: where a command is carried out at once, the transport closes the connection for it
+            log.exception("a command failed")
+            self._connection.fail("a command failed")
+            more = False
+        self._queued = more and not self._outgoing.flooded
+        if not more:
+            self.behind = False
+            if self._left:
+                self._connection.over()
+            else:
+                self._connection.behind_or_not()
+        return self._queued
+
+    def _work(self) -> bool:
+        """Carry commands out for a slice at most. Return whether something is left."""
+        turns = self._turns
+        clock = turns.clock
+        began = clock()
+        more = False
+        try:
+            more = self._slice(began + SLICE_SECONDS)
+        except ProtocolError as error:
+            self._connection.fail(str(error))
+        else:
+            self._connection.carried_out()
+        now = clock()
+        turns.spend(self._share, now - began, now)
+        return more
+
+    def _slice(self, until: float) -> bool:
+        clock, outgoing, carry_out = self._turns.clock, self._outgoing, self._connection.carry_out
+        if outgoing.flooded or (self._rest is not None and not self._finished(self._rest, until)):
+            return True
+        while True:
+            for command in self._commands:
+                rest = carry_out(command)
+                if rest is not None and not self._finished(rest, until):
+                    return True
+                if outgoing.flooded or clock() >= until:
+                    return True
+            if not self._arrived:
+                return False
+            self._commands = self._connection.commands(self._arrived.popleft())
+
+    def _finished(self, rest: Iterator[None], until: float) -> bool:
+        """Go on with a large command until it is ``until``. Return whether it is done."""
+        self._rest = rest
+        for _ in rest:
+            if self._turns.clock() >= until:
+                return self._dropped
+        self._rest = None
+        return True

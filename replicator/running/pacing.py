@@ -1,0 +1,111 @@
+"""Coroutines that take their part in :mod:`replicator.running.turns`: their time is counted, and long ones pause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from replicator.running.turns import SLICE_SECONDS, Share, Turns
+
+_T = TypeVar("_T")
+
+CLIENT: Final[ContextVar[Share | None]] = ContextVar("CLIENT", default=None)
+"""The client whose request is served; None in work of the worker itself."""
+
+
+class Pace:
+    """Pauses of one long piece of work: after each slice it waits until it is its client's turn again."""
+
+    __slots__ = ("_share", "_turns", "_until")
+
+    def __init__(self, turns: Turns, share: Share | None = None) -> None:
+        """Work is the client's whose request is served, unless ``share`` is given."""
+        self._turns = turns
+        self._share = share or CLIENT.get() or turns.own
+        self._until = turns.clock() + SLICE_SECONDS
+
+    @property
+    def due(self) -> bool:
+        """Whether the slice is used up, so that :meth:`pause` is to be awaited."""
+        return self._turns.clock() >= self._until
+
+    async def pause(self) -> None:
+        """Wait for the next slice."""
+        if self._share is self._turns.own:  # a client's time is counted by the steps of its request
+            now = self._turns.clock()
+            self._turns.spend(self._share, max(0.0, now - self._until + SLICE_SECONDS), now)
+        await next_slice(self._turns, self._share)
+        self._until = self._turns.clock() + SLICE_SECONDS
+
+    async def step(self) -> None:
+        """Wait for the next slice if this one is used up."""
+        if self._turns.clock() >= self._until:
+            await self.pause()
+
+
+def metered(work: Coroutine[Any, Any, _T], turns: Turns) -> Metered[_T]:
+    """Return ``work``, counted as use by the client whose request is served."""
+    return Metered(work, turns, CLIENT.get() or turns.own)
+
+
+async def next_slice(turns: Turns, share: Share) -> None:
+    """Wait until it is the client's turn."""
+    granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def grant() -> bool:
+        if not granted.done():  # else nobody waits any more
+            turns.reserve()
+            granted.set_result(None)
+        return False
+
+    turns.wait(share, grant)
+    await granted
+
+
+class Metered(Coroutine[Any, Any, _T]):
+    """A coroutine whose steps are counted as a client's use of the event loop."""
+
+    __slots__ = ("_share", "_turns", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, _T], turns: Turns, share: Share) -> None:
+        self._work = work
+        self._turns = turns
+        self._share = share
+
+    def send(self, value: Any, /) -> Any:
+        return self._step(self._work.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._work.throw, *error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, _T]:
+        step: Callable[..., Any] = self._work.send
+        value: Any = None
+        while True:
+            try:
+                waits_for = self._step(step, value)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            try:
+                value = yield waits_for
+                step = self._work.send
+            except GeneratorExit:
+                self._work.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is handed on
+                step, value = self._work.throw, error
+
+    def _step(self, step: Callable[..., Any], *values: Any) -> Any:
+        clock = self._turns.clock
+        began = clock()
+        try:
+            return step(*values)
+        finally:
+            now = clock()
+            self._turns.spend(self._share, now - began, now)

@@ -1,0 +1,189 @@
+"""Shares of the event loop's time: clients get it in slices, and those that used the least lately come first. Sans-IO.
+
+All doors of a worker share one :class:`Turns`. Invariant 11: no client delays another by more than its share.
+
+1. Work of a client ends at the end of its slice, :data:`SLICE_SECONDS`. The rest waits for another slice.
+2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. Work that waits gets at least one slice in
+   each turn.
+3. The next slice goes to the client that used the least time lately. Use counts half as much after each second. So a
+   client that used less than the others waits for the slice that is under way, and for no other.
+4. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
+   client that used less than :data:`LIGHT_SECONDS` lately is.
+
+Use of the last minute is kept for operators (:meth:`Turns.busiest`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+SLICE_SECONDS: Final = 0.001
+"""About fifty small commands. A shorter slice would cost busy clients more in pauses."""
+TURN_SECONDS: Final = 0.004
+"""Time that all clients get together in one turn: a few slices. Then the event loop looks at its sockets again."""
+LIGHT_SECONDS: Final = 0.01
+"""A client that sends a few hundred messages a second stays below; one that floods is above after ten slices."""
+NOTED_SECONDS: Final = 0.0002
+"""Time that is used up before a turn's end is scheduled. So a few small commands do not pay for that."""
+_BUCKET_SECONDS: Final = 10
+_BUCKETS: Final = 6
+"""The last minute."""
+_HALVINGS_MAX: Final = 60
+"""After so many seconds of rest, nothing is left of a client's use."""
+
+Job = Callable[[], bool]
+"""Work of one slice; returns whether more is left, which waits for another slice."""
+
+
+class Share:
+    """One client's use of the event loop's time."""
+
+    __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
+
+    def __init__(self, address: str, end: Callable[[], None] | None = None) -> None:
+        """``end`` closes the client's connection; None for work that is no client's."""
+        self.address = address
+        """``host:port`` of its connection."""
+        self.role = ""
+        """The client's role; empty while it is not known."""
+        self.end = end
+        self.lately = 0.0
+        """Seconds used, each second's half as much one second later; as of the second :attr:`since`."""
+        self.since = 0
+        self.in_bucket = 0.0
+        """Seconds used in these ten seconds."""
+        self._bucket = 0
+        """Number of these ten seconds."""
+        self._earlier: deque[float] = deque([0.0] * (_BUCKETS - 1), _BUCKETS - 1)
+        """Seconds used in the ten seconds before each other."""
+
+    def begin_second(self, second: int) -> None:
+        """Count from here on what is used in the second of that number."""
+        self.lately = self.used(second)
+        self.since = second
+        self._roll(second // _BUCKET_SECONDS)
+
+    def used(self, second: int) -> float:
+        """Return the seconds used lately: each second's use counts half as much one second later."""
+        return self.lately * 0.5 ** min(max(0, second - self.since), _HALVINGS_MAX)
+
+    def rank(self) -> float:
+        """Return a number that orders clients by :meth:`used`, and that does not change while time goes by."""
+        return -math.inf if self.lately <= 0 else self.since + math.log2(self.lately)
+
+    def last_minute(self, second: int) -> float:
+        """Return the seconds used in the last minute, give or take ten seconds."""
+        self._roll(second // _BUCKET_SECONDS)
+        return self.in_bucket + sum(self._earlier)
+
+    def _roll(self, bucket: int) -> None:
+        for _ in range(min(bucket - self._bucket, _BUCKETS)):
+            self._earlier.append(self.in_bucket)
+            self.in_bucket = 0.0
+        self._bucket = max(self._bucket, bucket)
+
+
+class Turns:
+    """Decides which client's work runs next, and when the event loop looks at its sockets again."""
+
+    def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
+        """``clock`` gives seconds that never go backwards. ``soon`` has a call made on the next turn of the loop."""
+        self.clock = clock
+        self._soon = soon
+        self._spent = 0.0
+        """Seconds of this turn."""
+        self._ends = False
+        """Whether the end of this turn is scheduled."""
+        self._waiting: list[tuple[float, int, Share, Job]] = []
+        """A heap: the client that used the least first; of equals the one that waited longer."""
+        self._numbers = count()
+        self._clients: dict[str, Share] = {}
+        """Open connections, by their addresses."""
+        self.own = Share("")
+        """Work of the worker itself."""
+
+    # Clients.
+
+    def opened(self, share: Share) -> None:
+        """Note a client's connection, which :meth:`busiest` and :meth:`clients` tell of until it is :meth:`closed`."""
+        self._clients[share.address] = share
+
+    def closed(self, share: Share) -> None:
+        """Forget a client whose connection is over."""
+        if self._clients.get(share.address) is share:
+            del self._clients[share.address]
+
+    def busiest(self, most: int) -> list[tuple[Share, float]]:
+        """Return the clients that used the most time in the last minute, each with its seconds."""
+        second = int(self.clock())
+        used = ((share, share.last_minute(second)) for share in self._clients.values())
+        return heapq.nlargest(most, (each for each in used if each[1] > 0), key=lambda each: each[1])
+
+    def client(self, address: str) -> Share | None:
+        """Return the client whose connection is from ``host:port``; None if there is none."""
+        return self._clients.get(address)
+
+    def clients(self, address: str) -> list[Share]:
+        """Return the clients at ``address``: the one of ``host:port``, or all of a host."""
+        if (share := self._clients.get(address)) is not None:
+            return [share]
+        return [each for each in self._clients.values() if each.address.rpartition(":")[0] == address]
+
+    # Time.
+
+    def may_begin(self, share: Share) -> bool:
+        """Return whether the client's work may run at once, rather than :meth:`wait`."""
+        if self._spent >= TURN_SECONDS:
+            return False
+        return not self._waiting or share.used(int(self.clock())) <= LIGHT_SECONDS
+
+    def spend(self, share: Share, seconds: float, now: float) -> None:
+        """Count time that was used for a client until ``now``."""
+        if (second := int(now)) != share.since:
+            share.begin_second(second)
+        share.lately += seconds
+        share.in_bucket += seconds
+        self._spent += seconds
+        if not self._ends and self._spent >= NOTED_SECONDS:
+            self._end_soon()
+
+    def reserve(self) -> None:
+        """Count a slice of this turn that runs after it, and is spent then."""
+        self._spent += SLICE_SECONDS
+
+    def wait(self, share: Share, job: Job) -> None:
+        """Call ``job`` when it is the client's turn, and again for as long as it returns True.
+
+        Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.
+        """
+        heapq.heappush(self._waiting, (share.rank(), next(self._numbers), share, job))
+        if not self._ends:
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        self._ends = True
+        self._soon(self._end)
+
+    def _end(self) -> None:
+        """End this turn: give what is left of its time to those that wait, at least one slice."""
+        waiting, first = self._waiting, True
+        try:
+            while waiting and (first or self._spent < TURN_SECONDS):
+                rank, number, share, job = waiting[0]
+                if (now_rank := share.rank()) > rank:  # it used time meanwhile, by its calls
+                    heapq.heapreplace(waiting, (now_rank, number, share, job))
+                    continue
+                heapq.heappop(waiting)
+                first = False
+                if job():
+                    heapq.heappush(waiting, (share.rank(), number, share, job))
+        finally:  # also if a job fails: the others go on
+            self._spent = 0.0
+            self._ends = False
+            if waiting:
+                self._end_soon()

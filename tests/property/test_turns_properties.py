@@ -1,0 +1,189 @@
+"""Shares of the event loop's time, with a clock that the test moves: who is next, and how much fits into a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, Share, Turns
+
+COSTS = st.floats(min_value=0.00001, max_value=0.003)
+"""Time that a slice really takes. Some end late, because one command of theirs is long."""
+
+
+class Loop:
+    """An event loop that turns when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.calls: list[Callable[[], None]] = []
+        self.turns = Turns(lambda: self.now, self.calls.append)
+
+    def turn(self) -> None:
+        """Make the calls that were asked for before this turn."""
+        calls = self.calls[:]
+        del self.calls[:]
+        for call in calls:
+            call()
+
+    def work(self, share: Share, seconds: float) -> None:
+        """Use time for a client."""
+        self.now += seconds
+        self.turns.spend(share, seconds, self.now)
+
+
+def flood(loop: Loop, share: Share, cost: float, served: list[Share]) -> Callable[[], bool]:
+    """Return a job that never ends."""
+
+    def job() -> bool:
+        served.append(share)
+        loop.work(share, cost)
+        return True
+
+    return job
+
+
+@given(st.lists(COSTS, min_size=1, max_size=50), COSTS, st.integers(0, 20))
+def test_a_client_that_used_less_is_next_however_many_others_wait(
+    costs: list[float], own: float, turns_before: int
+) -> None:
+    """At most the slice that is under way comes before it."""
+    loop, served = Loop(), list[Share]()
+    for number, cost in enumerate(costs):
+        hostile = Share(f"10.0.0.1:{number}")
+        loop.work(hostile, LIGHT_SECONDS + cost)
+        loop.turns.wait(hostile, flood(loop, hostile, cost, served))
+    for _ in range(turns_before):
+        loop.turn()
+    honest = Share("10.0.0.2:1")
+    loop.work(honest, LIGHT_SECONDS / 2)
+    before = len(served)
+    loop.turns.wait(honest, flood(loop, honest, own, served))
+    loop.turn()
+    assert served[before] is honest
+
+
+@given(st.lists(COSTS, min_size=1, max_size=50), st.integers(1, 30))
+def test_a_turn_takes_no_longer_than_its_time_and_one_slice(costs: list[float], turns: int) -> None:
+    loop, served = Loop(), list[Share]()
+    for number, cost in enumerate(costs):
+        share = Share(f"10.0.0.1:{number}")
+        loop.turns.wait(share, flood(loop, share, cost, served))
+    for _ in range(turns):
+        began, count = loop.now, len(served)
+        loop.turn()
+        assert loop.now - began <= TURN_SECONDS + max(costs)
+        assert len(served) > count, "work that waits gets a slice in each turn"
+
+
+@given(st.lists(COSTS, min_size=2, max_size=20))
+@settings(deadline=None)
+def test_those_who_flood_get_equal_time(costs: list[float]) -> None:
+    """Whatever a slice of theirs takes: the one whose slices are long has fewer of them."""
+    loop, served = Loop(), list[Share]()
+    used: dict[Share, float] = {}
+    for number, cost in enumerate(costs):
+        share = Share(f"10.0.0.1:{number}")
+        used[share] = cost
+        loop.turns.wait(share, flood(loop, share, cost, served))
+    for _ in range(300):
+        loop.turn()
+    counted = [served.count(share) * cost for share, cost in used.items()]
+    assert max(counted) - min(counted) <= 4 * max(costs), counted
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.lists(COSTS, min_size=5, max_size=5))
+def test_jobs_of_one_client_keep_their_order(owners: list[int], costs: list[float]) -> None:
+    loop = Loop()
+    shares = [Share(f"10.0.0.1:{number}") for number in range(5)]
+    done: list[tuple[int, int]] = []
+
+    def job(owner: int, number: int) -> Callable[[], bool]:
+        def work() -> bool:
+            done.append((owner, number))
+            loop.work(shares[owner], costs[owner])
+            return False
+
+        return work
+
+    for number, owner in enumerate(owners):
+        loop.turns.wait(shares[owner], job(owner, number))
+    while loop.calls:
+        loop.turn()
+    assert len(done) == len(owners)
+    for owner in range(5):
+        numbers = [number for each, number in done if each == owner]
+        assert numbers == sorted(numbers)
+
+
+def test_a_client_is_served_at_once_until_the_turn_is_used_up() -> None:
+    loop = Loop()
+    one, other = Share("10.0.0.1:1"), Share("10.0.0.2:1")
+    assert loop.turns.may_begin(one)
+    loop.work(one, TURN_SECONDS)
+    assert not loop.turns.may_begin(other)
+    loop.turn()
+    assert loop.turns.may_begin(other)
+
+
+def test_while_others_wait_only_a_client_that_used_little_is_served_at_once() -> None:
+    loop = Loop()
+    light, heavy, waiting = Share("10.0.0.1:1"), Share("10.0.0.2:1"), Share("10.0.0.3:1")
+    for _ in range(20):
+        loop.work(heavy, LIGHT_SECONDS)
+        loop.turn()
+    loop.turns.wait(waiting, lambda: False)
+    assert loop.turns.may_begin(light)
+    assert not loop.turns.may_begin(heavy)
+    loop.now += 60  # what was used long ago does not count
+    assert loop.turns.may_begin(heavy)
+
+
+def test_a_job_that_fails_keeps_nobody_from_a_turn() -> None:
+    loop, served = Loop(), list[Share]()
+
+    def broken() -> bool:
+        raise RuntimeError("a bug")
+
+    broken_share, share = Share("10.0.0.1:1"), Share("10.0.0.2:1")
+    loop.work(share, SLICE_SECONDS)
+    loop.turns.wait(broken_share, broken)
+    loop.turns.wait(share, flood(loop, share, SLICE_SECONDS, served))
+    for _ in range(3):
+        try:
+            loop.turn()
+        except RuntimeError:
+            continue
+    assert served
+
+
+def test_the_busiest_of_the_last_minute_are_named_with_their_seconds() -> None:
+    loop = Loop()
+    shares = [Share(f"10.0.0.1:{number}") for number in range(5)]
+    for number, share in enumerate(shares):
+        loop.turns.opened(share)
+        loop.work(share, number / 10)
+    assert [(each.address, round(seconds, 3)) for each, seconds in loop.turns.busiest(3)] == [
+        ("10.0.0.1:4", 0.4),
+        ("10.0.0.1:3", 0.3),
+        ("10.0.0.1:2", 0.2),
+    ]
+    loop.now += 30
+    loop.work(shares[0], 0.25)
+    loop.now += 35
+    assert [each.address for each, _ in loop.turns.busiest(3)] == ["10.0.0.1:0"]
+    loop.turns.closed(shares[0])
+    assert loop.turns.busiest(3) == []
+
+
+def test_clients_are_found_by_their_connection_or_by_their_host() -> None:
+    loop = Loop()
+    shares = [Share("10.0.0.1:1"), Share("10.0.0.1:2"), Share("::1:3")]
+    for share in shares:
+        loop.turns.opened(share)
+    assert loop.turns.clients("10.0.0.1:2") == [shares[1]]
+    assert loop.turns.clients("10.0.0.1") == shares[:2]
+    assert loop.turns.clients("::1") == [shares[2]]
+    assert loop.turns.clients("10.0.0.2") == []

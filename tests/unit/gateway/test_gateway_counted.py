@@ -1,0 +1,145 @@
+"""An HTTP connection is handed on in pieces, and reads no more while some of what came waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp.base_protocol import BaseProtocol
+
+from replicator.gateway.counted import PIECE_BYTES, CountedConnection
+from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, Share, Turns
+from replicator.security.client_limits import ClientLimits
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.calls: list[Callable[[], None]] = []
+        self.turns = Turns(lambda: self.now, self.calls.append)
+
+    def turn(self) -> None:
+        calls = self.calls[:]
+        del self.calls[:]
+        for call in calls:
+            call()
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.reads = True
+        self.aborted = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.1", 1234) if name == "peername" else None
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Http(asyncio.Protocol):
+    """Takes as long as a test says for each byte."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.seconds_per_byte = 0.0
+        self.came: list[bytes] = []
+        self.lost = False
+        self._reading_paused = False
+
+    def data_received(self, data: bytes) -> None:
+        assert not self.lost
+        self.loop.now += len(data) * self.seconds_per_byte
+        self.came.append(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+
+
+def made() -> tuple[Loop, Http, CountedConnection, Transport]:
+    loop, transport = Loop(), Transport()
+    http = Http(loop)
+    connection = CountedConnection(http, ClientLimits(), loop.turns)
+    connection.connection_made(cast(asyncio.Transport, transport))
+    return loop, http, connection, transport
+
+
+def test_what_is_small_is_handed_on_at_once() -> None:
+    loop, http, connection, transport = made()
+    connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    assert http.came == [b"GET / HTTP/1.1\r\n\r\n"]
+    assert transport.reads
+    assert loop.calls == []
+
+
+def test_a_flood_is_handed_on_in_slices_and_in_order() -> None:
+    loop, http, connection, transport = made()
+    http.seconds_per_byte = SLICE_SECONDS / PIECE_BYTES
+    flood = bytes(range(256)) * 1024
+    connection.data_received(flood)
+    assert len(b"".join(http.came)) <= 2 * PIECE_BYTES
+    assert not transport.reads
+    connection.data_received(b"more")
+    while not transport.reads:
+        before = loop.now
+        loop.turn()
+        assert loop.now - before <= TURN_SECONDS + SLICE_SECONDS
+    assert b"".join(http.came) == flood + b"more"
+
+
+def test_reading_goes_on_only_if_http_wants_more() -> None:
+    """It does not stop the reading once more if it has stopped it already."""
+    loop, http, connection, transport = made()
+    http.seconds_per_byte = SLICE_SECONDS / PIECE_BYTES
+    connection.data_received(bytes(4 * PIECE_BYTES))
+    http._reading_paused = True
+    for _ in range(5):
+        loop.turn()
+    assert len(b"".join(http.came)) == 4 * PIECE_BYTES
+    assert not transport.reads
+    assert {"_reading_paused", "_buffer_paused"} <= set(BaseProtocol.__slots__), "aiohttp calls it otherwise now"
+
+
+def test_what_came_before_the_client_left_is_handed_on_before_that_is_told() -> None:
+    loop, http, connection, _ = made()
+    http.seconds_per_byte = SLICE_SECONDS / PIECE_BYTES
+    connection.data_received(bytes(4 * PIECE_BYTES))
+    connection.connection_lost(None)
+    assert len(b"".join(http.came)) == 4 * PIECE_BYTES
+    assert http.lost
+    for _ in range(5):
+        loop.turn()
+    assert loop.turns.client("10.0.0.1:1234") is None
+
+
+def test_a_client_that_used_much_waits_while_others_do() -> None:
+    loop, http, connection, transport = made()
+    share = loop.turns.client("10.0.0.1:1234")
+    assert share is not None
+    loop.turns.spend(share, 1.0, loop.now)
+    loop.turn()
+    loop.turns.wait(Share("10.0.0.2:1"), lambda: False)
+    connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    assert http.came == []
+    assert not transport.reads
+    loop.turn()
+    assert len(http.came) == 1
+    assert transport.reads
+
+
+def test_an_operator_ends_it() -> None:
+    loop, _, _, transport = made()
+    for share in loop.turns.clients("10.0.0.1"):
+        assert share.end is not None
+        share.end()
+    assert transport.aborted
