@@ -25,6 +25,7 @@ from replicator.api import rest_produce
 from replicator.api.app import make_app
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.topic import Topic
 from replicator.gateway.connection import Addresses
@@ -40,7 +41,7 @@ async def test_messages_of_large_requests_are_read_made_and_published_in_slices(
     async with administered(tmp_path / "data") as admin:
         admin.engine.turns.clock = Ticking(STEP_SECONDS)
         made, published = (Counted(asyncio.get_running_loop()) for _ in range(2))
-        encode_entry, publish = rest_produce.encode_entry, EngineProducer.publish
+        publish = EngineProducer.publish
 
         def counted(*arguments: Any) -> bytes:
             made.add()

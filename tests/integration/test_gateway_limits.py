@@ -197,6 +197,7 @@ def test_requests_that_run_at_once_are_bounded(
         many = b"".join(encode(producing(topic, number, number)) for number in range(CALLS_MAX + 200))
         monkeypatch.setattr(Engine, "topic", slow)
         client.socket.sendall(many)
+        gateway.until(lambda: len(connection._calls) >= CALLS_MAX, "so many run")
         gateway.until(lambda: not connection._reading, "it stops reading")
         assert CALLS_MAX <= gateway.ask(lambda: len(connection._calls)) <= CALLS_MAX + 200  # a read has several
         with BareClient(gateway.port) as other:
