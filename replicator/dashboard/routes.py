@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from replicator.api.errors import report_errors
 from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
@@ -51,7 +52,7 @@ def add_dashboard(
     feeds: Feeds[Parts] = Feeds(Views(asking, switches, drilling).compute, period_seconds=_period)
     pages = Pages(doors, feeds, asking)
     app[SHOWN_BY_BROWSER] = doors.shown_by_browser
-    app.middlewares.insert(1, doors.as_pages())  # behind the one that makes JSON of errors
+    app.middlewares.insert(app.middlewares.index(report_errors) + 1, doors.as_pages())  # before errors become JSON
 
     async def close(app: web.Application) -> None:
         pages.close()
