@@ -146,9 +146,6 @@ def test_a_flood_of_small_commands_takes_its_share_of_each_turn(
         with counting(gateway, monkeypatch, Connection, "carry_out", lambda *_: 1, STEP_SECONDS) as counted:
             client.socket.sendall(flood)
             honest.ping()
-            before = counted.total
-            honest.ping()
-            assert counted.total - before < 10 * IN_A_TURN_MAX
             client.ping()
             assert counted.total >= 3_000
             assert counted.most <= IN_A_TURN_MAX
