@@ -324,16 +324,11 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     return troubles if more <= 0 else [*troubles[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
-def _role(role: str) -> str:
-    return f" (role {role})" if role else ""
-
-
 def _remarks(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield remarks about a worker that are no faults: messages came back and no backup was restored, the store of
-    another cluster is a new one, or clients take much of the event loop's time."""
-    busiest = (answer.get("clients") or {}).get("busiest", ())  # older workers do not report it
-    if busy := [each for each in busiest if each["seconds"] >= BUSY_SECONDS]:
-        named = [f"{each['address']}{_role(each['role'])} {each['seconds']:.1f} s" for each in busy]
+    """Yield remarks about a worker that are no faults: messages that came back, new stores, clients that use much."""
+    clients = answer.get("clients") or {}
+    if busy := [each for each in clients.get("busiest", ()) if each["seconds"] >= BUSY_SECONDS]:  # not of older workers
+        named = [f"{each['address']} ({each['role'] or 'no role'}) {each['seconds']:.1f} s" for each in busy]
         yield escape(f"clients that used most of the event loop's time in the last minute: {', '.join(named)}")
     mark = answer.get("restored")
     if mark and not mark["backup"] and not mark["lost"] and mark["reclaimed_messages"]:

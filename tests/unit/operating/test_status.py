@@ -162,3 +162,18 @@ def test_settings_that_were_taken_back_are_shown_as_long_as_somebody_has_to_look
     assert "ap keeps newer policies and permissions than those here" in shown(silent=[], newer=newer)
     assert "ap keeps policies and permissions that those here never knew" in shown(silent=[], passed_over=newer)
     assert "nobody kept policies and permissions of: shop/a" in shown(silent=[], missing=["shop/a"])
+
+
+def test_clients_that_use_much_of_the_event_loop_are_named_with_their_role() -> None:
+    """Those that use less than a hundredth are not. A role is a text of somebody else's, whatever it looks like."""
+    answer = answer_with()
+    answer["clients"] = {
+        "busiest": [
+            {"address": "10.0.0.7:4711", "role": "[red]reports", "seconds": 31.42},
+            {"address": "10.0.0.8:4712", "role": "", "seconds": 2.0},
+            {"address": "10.0.0.9:4713", "role": "billing", "seconds": 0.2},
+        ]
+    }
+    shown = text_of({"us-east": answer}, 250)
+    assert "in the last minute: 10.0.0.7:4711 ([red]reports) 31.4 s, 10.0.0.8:4712 (no role) 2.0 s" in shown
+    assert "10.0.0.9" not in shown
