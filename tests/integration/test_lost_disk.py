@@ -47,9 +47,9 @@ async def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_d
         await a.partitioned.delete(parted, force=True)
         await a.catalog.grants.change("public", lambda of: of.with_role("clerk", ["produce"]), lambda: None)
         deleted = set(a.origin_stores.deletions)
-        for peer in (mesh.engine("B"), mesh.engine("C")):
-            await mesh.until(lambda p=peer: deleted <= set(p.origin_stores.deletions), "the deletions are told")
-            await mesh.until(lambda p=peer: keeps_all(p, a), "the settings are kept")
+        peers = mesh.engine("B"), mesh.engine("C")
+        await mesh.until(lambda: all(deleted <= set(each.origin_stores.deletions) for each in peers), "deletions")
+        await mesh.until(lambda: all(keeps_all(each, a) for each in peers), "the settings are kept")
         left = await mesh.unconsumed("B")
 
         await mesh.lose("A")
@@ -167,9 +167,8 @@ async def test_a_running_older_store_ends_as_soon_as_a_silent_peer_tells(tmp_pat
         await mesh.stop("A")
         old = mesh.set_aside("A", "old")
         await mesh.start("A")
-        for peer in "BC":
-            seen = mesh.engine(peer).origin_stores.newest_stores
-            await mesh.until(lambda seen=seen: len(seen()["A"]["earlier"]) == 1, "it knows the newer store")
+        seen = [mesh.engine(peer).origin_stores.newest_stores for peer in "BC"]
+        await mesh.until(lambda: all(len(each()["A"]["earlier"]) == 1 for each in seen), "they know the newer store")
         await mesh.stop("A", "B", "C")
         mesh.set_aside("A", "new")
         old.rename(mesh.data("A"))

@@ -173,7 +173,7 @@ def moments(name: str) -> Iterator[tuple[str, random.Random]]:
 
 @contextmanager
 def mesh_of(path: Path, server: str, more: dict[str, Any], token: str = "") -> Iterator[Losing]:
-    kind = type("With", (Losing,), {"more": more, "token": token})
+    kind: type[Losing] = type("With", (Losing,), {"more": more, "token": token})
     with (
         databases_of("ABC", server, "moments") as databases,
         deployment(path, *databases, links=MESH, databases=databases, kind=kind) as deployed,
