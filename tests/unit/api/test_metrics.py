@@ -35,7 +35,7 @@ STATUS: dict[str, Any] = {
         "segments": {"live_bytes": 1, "free_bytes": 2, "dead_bytes": 3}, "disk": {"free_bytes": 9, "full": "it is"},
     },
     "run": {"id": "r1", "twins": [{"id": "r2"}, {"id": "r2"}]},
-    "start": {"how": "reclaimed", "nobody_asked": False, "first_at_ms": int(time.time() * 1000), "unasked": {"b": ""}},
+    "start": {"how": "reclaimed", "lost": [], "nobody_asked": False, "first_at_ms": int(time.time() * 1000), "unasked": {"b": ""}},
     "stores": {"b": {"store": "2", "since_ms": int(time.time() * 1000), "earlier": ["1"]}},
     "states": {"clusters": {"b": "", "c": ""}},
     "deduplication": {"shared_names": 1, "other_content": 2, "hidden_differing": 3},
