@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +44,9 @@ TOLD_SECONDS = 1.0
 QUIET_MILLIS = 1_000
 KEPT_EVERY = 5
 """Every so many-th message is left unacknowledged."""
+
+
+_numbers = count()
 
 
 class Losing(Mesh):
@@ -154,7 +158,8 @@ def check(mesh: Losing, traffic: Traffic, killed_at: float, had: set[bytes]) -> 
     mesh.until(lambda: mesh.messages("A", topic) >= len(had), "all that others had")
     again = asyncio.run(drained(mesh, "A", topic, "sub"))
     late = [each for each in again if traffic.acknowledged.get(each, killed_at) < killed_at - TOLD_SECONDS]
-    assert late == [], "acknowledged more than a second before"
+    ages = {each: round(killed_at - traffic.acknowledged[each], 2) for each in late}
+    assert late == [], f"acknowledged more than a second before: {ages}, of {len(again)} that came again"
     assert had - traffic.acknowledged.keys() <= set(again), "what nobody acknowledged is delivered"
     kept = asyncio.run(drained(mesh, "A", topic, "keep"))
     assert len(set(kept)) == len(kept), "nothing is there twice"
@@ -175,7 +180,7 @@ def moments(name: str) -> Iterator[tuple[str, random.Random]]:
 def mesh_of(path: Path, server: str, more: dict[str, Any], token: str = "") -> Iterator[Losing]:
     kind: type[Losing] = type("With", (Losing,), {"more": more, "token": token})
     with (
-        databases_of("ABC", server, "moments") as databases,
+        databases_of("ABC", server, f"moments_{next(_numbers)}") as databases,
         deployment(path, *databases, links=MESH, databases=databases, kind=kind) as deployed,
     ):
         yield deployed
