@@ -53,7 +53,7 @@ pictures:  ## docs/assets/dashboard-*.png, which the browser tests take
 
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_drill_topics.py tests/e2e/test_soak.py tests/integration/test_verify_large.py \
-		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py
+		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py tests/integration/test_lost_disk_moments.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from replicator.api.runs import AUDIT, check_run
 from replicator.api.slices import in_slices, json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
-from replicator.engine.lineage import StoreLine
+from replicator.engine.lineage import Deletion, StoreLine
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER, agreed_version
 from replicator.engine.log.store_tables import HighWater
@@ -38,6 +39,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.peering.asking_back import AskingBack
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import OriginMarks
+from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.running.timeouts import timeout
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
@@ -52,8 +54,6 @@ PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
 WHOSE_CHARS_MAX: Final = 100
-PARTITIONED_AT_ONCE_MAX: Final = 1_000
-"""In one request, so that it is answered in bounded time."""
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -74,7 +74,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/replication/v1/blocks", read_blocks),
         web.get("/replication/v1/subscriptions", list_subscriptions),
         web.get("/replication/v1/high-water", high_water),
-        web.post("/replication/v1/partitions", take_partitions),
+        web.post(PARTITIONS_ROUTE, take_partitions),
         web.post("/replication/v1/schemas", take_schemas),
         web.post("/replication/v1/delete-copy", delete_copy),
         web.post("/replication/v1/keep-both", keep_both),
@@ -234,27 +234,35 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
 
 
 async def take_partitions(request: web.Request) -> web.Response:
-    """A link says how many partitions topics have at its source: have as many here. Answers with the numbers here."""
+    """Make or grow partitioned topics to the numbers of partitions that a link's source has. Answer with the numbers
+    here."""
     source = await _served_source(request)
     try:
-        announced = (await request.json())["topics"]
-        if not isinstance(announced, dict) or not all(type(number) is int for number in announced.values()):
-            raise BadRequest("the body's topics must be numbers of partitions by name")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        told = PartitionsTold.of_json(await request.json())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
-    if len(announced) > PARTITIONED_AT_ONCE_MAX:
-        raise BadRequest(f"{len(announced)} topics were told at once, the limit is {PARTITIONED_AT_ONCE_MAX}")
     engine = request.app[ENGINE]
+    stores = engine.origin_stores
     partitions: dict[str, int] = {}
-    refused: dict[str, dict[str, str]] = {}
-    for name, number in announced.items():
+    refused: dict[str, tuple[str, str]] = {}
+    deleted: dict[str, int] = {}
+    for name, number in told.topics.items():
         try:
             check_may_replicate(request, name)
-            partitions[name] = await engine.partitioned.adopt(name, number)
+            after = told.deletion_after(name, engine.cluster, stores.partitioned_deleted(name).get(engine.cluster, 0))
+            known = told.known.get(name, {}) if told.idle else None
+            partitions[name] = await engine.partitioned.adopt(name, number, unless_deleted=after > 0, known=known)
+            if after and not partitions[name]:
+                deleted[name] = after
+            await engine.partitioned.is_back_at(name, source, told.deleted.get(name, {}).get(source, 0))
         except EngineError as error:
             log.warning("partitions refused", source=source, topic=name, reason=str(error))
-            refused[name] = {"code": error.code, "message": str(error)}
-    return web.json_response({"topics": partitions, "refused": refused})
+            refused[name] = error.code, str(error)
+    at_ms = engine.writer.wall_clock_ms()
+    own = [Deletion(name, engine.cluster, each, BEFORE_ALL, at_ms) for name, each in deleted.items()]
+    with suppress(EngineError):  # a new store does not remember them; the source tells them again
+        await stores.learn_own(own)
+    return web.json_response(PartitionsReply(partitions, refused, deleted).as_json())
 
 
 async def take_schemas(request: web.Request) -> web.Response:

@@ -59,6 +59,16 @@ class ReclaimedTopic(TypedDict):
     between: Annotated[bool, "whether it is of the life that goes on, and lies between what the store had"]
 
 
+class SettingsTakenBack(TypedDict):
+    """Policies and permissions that a reclaim took back."""
+
+    peer: Annotated[str, "the cluster that kept them; empty if nobody did"]
+    version: Annotated[int, "their version; 0 if nobody kept any"]
+    silent: Annotated[list[str], "clusters that did not say what they keep"]
+    missing: Annotated[list[str], "namespaces with messages of which nobody kept any"]
+    refused: Annotated[list[str], "rows that this version cannot read"]
+
+
 class ReclaimAnswer(TypedDict):
     """What a cluster took back from the others."""
 
@@ -68,6 +78,9 @@ class ReclaimAnswer(TypedDict):
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
     deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
     begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]
+    settings: Annotated[
+        SettingsTakenBack | None, "policies and permissions that came back; null: the store has the newest"
+    ]
 
 
 class PlannedTopic(TypedDict):

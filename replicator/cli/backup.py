@@ -41,10 +41,10 @@ PROGRESS_SECONDS: Final = 5.0
 
 GONE: Final = (
     "Gone are, as far as they are newer: messages that no other cluster has; acknowledgements that no other "
-    "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces; "
-    "sequence ids of producers and Spark writers, so that what they send again may be stored twice. The audit log "
-    "and drill reports are in Postgres, not in the backup. Topics and subscriptions that were deleted since are "
-    "back. See docs/backup.md."
+    "cluster was told, so that these messages are delivered again; policies, permissions, tenants and namespaces that "
+    "no other cluster was told; sequence ids of producers and Spark writers, so that what they send again may be "
+    "stored twice. The audit log and drill reports are in Postgres, not in the backup. Topics and subscriptions that "
+    "were deleted since are back. See docs/backup.md."
 )
 
 TAKES_PLACE: Final = (
@@ -241,9 +241,9 @@ def restore(
         if each.cluster in (without or ())
     ]
     if file is not None and not no_reclaim:
-        done = _reclaimed(file, cluster, without)
-        lines += reclaimed_lines(cluster, done)
-        value["reclaimed"] = reclaimed_json(done)
+        done, settings = _reclaimed(file, cluster, without)
+        lines += reclaimed_lines(cluster, done, settings)
+        value["reclaimed"] = reclaimed_json(done, settings)
     else:
         lines.append(
             f"Before its worker starts: replicator backup reclaim -f FILE --cluster {cluster}  (takes back what other "
@@ -279,7 +279,8 @@ def reclaim(
         typer.Option("--from-directory", metavar="DIR", help="Read this directory of another copy of the store, too."),
     ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
-    """Take back lost messages of a cluster from other clusters that have copies. `restore` also does this.
+    """Take back lost messages of a cluster from other clusters that have copies, and newer policies and permissions
+    that they keep for it. `restore` also does this.
 
     The worker of the cluster must not run, and the other workers must. With --from-directory, also take back what only
     another copy of the store has; the worker of that copy must not run either.
@@ -295,8 +296,9 @@ def reclaim(
         )
         plan = asyncio.run(planned)
         return Shown(plan_json(plan), "\n".join(plan_lines(cluster, plan)))
-    done = _reclaimed(file, cluster, without, bytes_per_second, from_directory)
-    return Shown(reclaimed_json(done), "\n".join(reclaimed_lines(cluster, done)), status=_status(done))
+    done, settings = _reclaimed(file, cluster, without, bytes_per_second, from_directory)
+    lines = reclaimed_lines(cluster, done, settings)
+    return Shown(reclaimed_json(done, settings), "\n".join(lines), status=_status(done))
 
 
 def _status(done: Reclaimed | None) -> int:
@@ -326,12 +328,14 @@ def _reclaimed(
     without: list[str] | None,
     bytes_per_second: int | None = None,
     from_directory: Path | None = None,
-) -> Reclaimed:
+) -> tuple[Reclaimed, dict[str, Any] | None]:
+    """Take back messages, and then policies and permissions. Return what came back of both."""
     from replicator.backup.reclaim_reading import Pace
     from replicator.backup.reclaiming import reclaim as take_back
     from replicator.backup.restore_order import told_the_order
+    from replicator.worker.taking_settings import take_settings_of
 
-    async def run() -> Reclaimed:
+    async def run() -> tuple[Reclaimed, dict[str, Any] | None]:
         pace, loop = Pace(bytes_per_second), asyncio.get_running_loop()
 
         def interrupted() -> None:
@@ -341,7 +345,7 @@ def _reclaimed(
 
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread, or not on this platform
             loop.add_signal_handler(signal.SIGINT, interrupted)
-        return await take_back(
+        done = await take_back(
             topology,
             cluster,
             without=frozenset(without or ()),
@@ -349,6 +353,7 @@ def _reclaimed(
             pace=pace,
             on_progress=_reclaim_progress(),
         )
+        return done, await take_settings_of(topology, cluster, without or ())
 
     topology = opened_topology(file)
     with told_the_order(topology.cluster(cluster).data, cluster):

@@ -17,7 +17,27 @@ NAMED_MAX: Final = 10
 """Most damaged blocks, lives or ranges that a text names; the JSON and the manifest have all."""
 
 
-def reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
+def settings_lines(note: dict[str, Any] | None) -> list[str]:
+    """Return what came back of the policies and permissions of a cluster, in words."""
+    if note is None:
+        return []
+    lines = [f"took back policies and permissions of version {note['version']} from {note['peer']}"] * bool(
+        note["peer"]
+    )
+    if note["silent"]:
+        silent = ", ".join(note["silent"])
+        lines.append(f"not asked for policies and permissions: {silent}. The worker asks when it runs")
+    if note["missing"]:
+        missing = ", ".join(note["missing"][:NAMED_MAX])
+        lines.append(
+            f"no cluster kept policies and permissions of {missing}: grant them again, else nobody has any there"
+        )
+    return lines + [
+        f"cannot be read by this version, and not taken back: {each}" for each in note["refused"][:NAMED_MAX]
+    ]
+
+
+def reclaimed_lines(cluster: str, done: Reclaimed, settings: dict[str, Any] | None = None) -> list[str]:
     lines: list[str] = []
     with_messages = {topic.name for topic in done.topics if topic.messages}
     for topic in done.topics:
@@ -45,6 +65,7 @@ def reclaimed_lines(cluster: str, done: Reclaimed) -> list[str]:
     lines += _not_taken(done.deleted)
     lines += done.begun
     lines += [f"lost: {lost}" for lost in done.lost]
+    lines += settings_lines(settings)
     lines.append(
         "The worker can be started. By their links the others bring what they published, and what was acknowledged. "
         f"Consumers that connect to {cluster} before that may be given again what they had acknowledged. "
@@ -110,7 +131,7 @@ def _not_taken(deleted: Sequence[str]) -> list[str]:
     return lines
 
 
-def reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
+def reclaimed_json(done: Reclaimed, settings: dict[str, Any] | None) -> ReclaimAnswer:
     topics: Any = [{**asdict(topic), "after": str(topic.after), "upto": str(topic.upto)} for topic in done.topics]
     return {
         "topics": topics,
@@ -119,6 +140,15 @@ def reclaimed_json(done: Reclaimed) -> ReclaimAnswer:
         "lost": done.lost,
         "deleted": done.deleted,
         "begun": done.begun,
+        "settings": None
+        if settings is None
+        else {
+            "peer": settings["peer"],
+            "version": settings["version"],
+            "silent": settings["silent"],
+            "missing": settings["missing"],
+            "refused": settings["refused"],
+        },
     }
 
 

@@ -7,16 +7,24 @@ words (:data:`GOOD` …), which pages show as a word and as a colour, never as a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from replicator.dashboard.asking import Answer
+from replicator.dashboard.rendering import moment
 from replicator.topology import Topology
 
 GOOD: Final = "good"
 WARN: Final = "warn"
 BAD: Final = "bad"
 UNKNOWN: Final = "unknown"
+LOST_SHOWN_MAX: Final = 3
+"""Losses that a card names; the status has all."""
+_STARTS: Final = {
+    "asking": "starting: asks the other clusters",
+    "waiting": "starting: waits for another cluster",
+    "reclaiming": "starting: takes back messages",
+}
 _TONES: Final = {
     "idle": GOOD,
     "copying": GOOD,
@@ -42,6 +50,8 @@ class ClusterRow:
     version: str = ""
     connections: int | None = None
     failing: tuple[str, ...] = ()
+    store: str = ""
+    """State of its store if it is new: since when, as other clusters know it, what was lost, and who was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,10 @@ class Observer:
 
     def overview(self, topology: Topology, answers: Mapping[str, Answer], now: float) -> Overview:
         """From ``GET /replication/v1/status?topics=false`` of each cluster, at ``now`` in seconds."""
-        clusters = tuple(cluster_row(name, answers[name]) for name in topology.names)
+        told = {name: answer.value for name, answer in answers.items() if answer.good}
+        clusters = tuple(
+            replace(cluster_row(name, answers[name]), store=store_state(name, told)) for name in topology.names
+        )
         links: list[LinkRow] = []
         for name in topology.names:
             answer = answers[name]
@@ -128,7 +141,51 @@ class Observer:
         )
 
 
+def store_state(name: str, told: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return in words that the store of cluster ``name`` is a new one; "" if it is not.
+
+    ``told`` has what each worker that answers says of itself.
+    """
+    said: list[str] = []
+    seen = {peer: (status.get("stores") or {}).get(name) for peer, status in told.items() if peer != name}
+    since = {peer: row["since_ms"] for peer, row in seen.items() if row and row["earlier"] and row["since_ms"]}
+    if since:
+        said.append(f"a new store since {moment(min(since.values()))}, as {', '.join(sorted(since))} can tell")
+    start = (told.get(name) or {}).get("start")
+    if start is not None and start["how"] != "usual":
+        said += [] if since else ["its store is new"] if start["how"] != "first" or start["lost"] else []
+        if start["unasked"]:
+            said.append(f"not asked what they have of it: {', '.join(sorted(start['unasked']))}")
+        if start["database"] == "away":
+            said.append("Postgres did not answer, and was not asked what an earlier store had")
+    lost = [] if start is None else [*start["lost"], *((told[name].get("restored") or {}).get("lost") or ())]
+    said += [f"lost: {each}" for each in lost[:LOST_SHOWN_MAX]]
+    if len(lost) > LOST_SHOWN_MAX:
+        said.append(f"{len(lost) - LOST_SHOWN_MAX} more losses, in its status")
+    states = (told.get(name) or {}).get("states")
+    if states is not None and states["clusters"]:
+        said.append(f"states of subscriptions are awaited from {', '.join(sorted(states['clusters']))}")
+    return "; ".join(said)
+
+
+def _starting(name: str, answer: Answer) -> ClusterRow | None:
+    """Return the row of a worker that is starting, and says how far it is; None if it says nothing of the kind."""
+    start = answer.value.get("start") if answer.status == 503 and isinstance(answer.value, dict) else None
+    if not isinstance(start, dict):
+        return None
+    state, progress = _STARTS.get(str(start.get("state")), "is starting"), start.get("progress") or {}
+    detail = str(answer.value.get("message") or "")
+    if progress:
+        detail += (
+            f": topic {progress.get('number')} of {progress.get('topics')}, {progress.get('messages', 0):,} messages, "
+            f"{progress.get('read_bytes', 0) / 1e6:,.0f} MB read"
+        )
+    return ClusterRow(name, BAD if start.get("state") == "waiting" else WARN, state, detail)
+
+
 def cluster_row(name: str, answer: Answer) -> ClusterRow:
+    if not answer.good and (starting := _starting(name, answer)) is not None:
+        return starting
     if not answer.good:
         state = "does not answer" if answer.status in (0, 502, 503, 504) else "refuses"
         return ClusterRow(name, BAD, state, answer.error)

@@ -97,6 +97,7 @@ class LostDisk(TypedDict):
     named_losses: Annotated[
         list[str], "messages that other clusters had and it could not take back, as its status names"
     ]
+    nobody_had: NotRequired[Annotated[list[str], "what its status names as lost because no other cluster has it"]]
     reclaimed_messages: Annotated[int, "that it took back", "messages"]
 
 

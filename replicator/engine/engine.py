@@ -130,7 +130,7 @@ class Engine:
         self.kept_settings = KeptSettings(store, self.writer)
         self.making = TopicMaking(self.catalog, changes, self.loaded, self.writer)
         self.partitioned = PartitionedTopics(
-            store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting
+            store, self.writer, self.catalog, changes, self.loaded, self.making, self.deleting, self.origin_stores
         )
         self.by_use = TopicsByUse(
             store, self.catalog, self.loaded, self.making, self.partitioned, namespaces=settings.namespaces_by_use

@@ -31,7 +31,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Self
 
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 SHOWN_CHARS: Final = 8
 """Characters of a store's id in a text: enough to tell the stores of one cluster apart."""
@@ -135,7 +135,11 @@ class CopyWriter:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Record that ``origin`` deleted one life of a topic on purpose, with all messages up to ``position``."""
+    """Record that ``origin`` deleted one life of a topic on purpose, with all messages up to ``position``.
+
+    The record of a partitioned topic has its name without a partition's index, an id of its own as incarnation, and a
+    position before all. It stands beside the records of the partitions.
+    """
 
     topic: str
     origin: str
@@ -146,6 +150,11 @@ class Deletion:
     @property
     def key(self) -> tuple[str, str, int]:
         return self.topic, self.origin, self.incarnation
+
+    @property
+    def is_of_partitioned(self) -> bool:
+        """Whether this is the record of a partitioned topic, which has no log of its own."""
+        return self.position == BEFORE_ALL
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any]) -> Self:

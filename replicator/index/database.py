@@ -4,9 +4,10 @@
 only. It survives a killed worker, and the next worker takes it over. Any other setting is a URL.
 
 Which error is whose (docs/adr/0003): what the user wrote wrong is a :class:`DatabaseConfigError` always. A
-server that does not answer is :class:`DatabaseUnavailable` if this data directory reached that database before: the
-worker goes on without it (invariant 9). Else nobody can tell a mistake from a server that starts later:
-:class:`DatabaseNeverReached`, with which the worker does not start, and may be started again.
+server that does not answer is :class:`DatabaseUnavailable` if this data directory reached that database before, or
+never reached any: the worker goes on without it (invariant 9). If it reached another one before, the setting was
+changed, and nobody can tell a mistake from a server that starts later: :class:`DatabaseNeverReached`, with which the
+worker does not start, and may be started again.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ class DatabaseInUse(DatabaseError):
 
 
 class DatabaseNeverReached(DatabaseError):
-    """The database does not answer, and never did: the setting is wrong, or it is not there yet."""
+    """The database does not answer, and another one did before: the setting is wrong, or it is not there yet."""
 
 
 class DatabaseUnavailable(DatabaseError):
-    """The database does not answer, and it did before."""
+    """The database does not answer, and it did before, or the store never reached one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,12 @@ class Examined:
 
 
 class Database:
-    """One cluster's database. ``known_good``: this data directory has reached it before."""
+    """One cluster's database. ``known_good`` says that this data directory has reached it before; ``none_reached`` that
+    it has never reached any."""
 
-    def __init__(self, setting: str, data: Path, *, cluster: str, known_good: bool) -> None:
+    def __init__(self, setting: str, data: Path, *, cluster: str, known_good: bool, none_reached: bool = False) -> None:
         self._setting = setting
+        self._none_reached = none_reached
         self._cluster = cluster
         self._known_good = known_good
         self._embedded = EmbeddedPostgres(data) if setting == EMBEDDED else None
@@ -303,9 +306,14 @@ class Database:
         where = f"clusters.{self._cluster}.database: {self._shown}"
         if self._known_good:
             return DatabaseUnavailable(f"{where} is away: {reason}")
+        if self._none_reached:
+            return DatabaseUnavailable(
+                f"{where} was never reached: {reason}; correct the setting, or start the server; until then the worker "
+                "goes on without it"
+            )
         return DatabaseNeverReached(
             f"{where} cannot be reached: {reason}; correct the setting, or start the server and then the worker again "
-            "(a worker must reach its database once; later it can start without)"
+            "(a worker whose setting changed must reach the new database once; later it can start without)"
         )
 
     async def _takes_connections(self) -> bool:

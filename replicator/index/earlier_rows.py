@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,21 +10,22 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.index.database import Database, DatabaseUnavailable
 from replicator.running.timeouts import timeout
 
 LOOK_SECONDS_MAX: Final = 5.0
 NAMED_MAX: Final = 10
-"""Most topics whose names are returned."""
+"""Most topics that a text names."""
+TOPICS_MAX: Final = 20_000
+"""Most topics whose names are read: some 4 MB. The rest is only counted."""
 _TOPICS: Final = (
-    "select topic from subscription_states where cluster = :cluster and not tombstone "
-    "union select topic from extent_segments where cluster = :cluster"
+    "from (select topic from subscription_states where cluster = :cluster and not tombstone "
+    "union select topic from extent_segments where cluster = :cluster "
+    "union select topic from link_states where cluster = :cluster) as topics where topic <> :internal"
 )
-_COUNT: Final = (
-    "select count(*) from (select topic from subscription_states where cluster = :cluster and not tombstone "
-    "union select topic from extent_segments where cluster = :cluster) as topics"
-)
-_NAMES: Final = _TOPICS + " order by topic limit :most"
+_COUNT: Final = "select count(*) " + _TOPICS
+_NAMES: Final = "select topic " + _TOPICS + " order by topic limit :most"
 _SUBSCRIPTIONS: Final = "select count(*) from subscription_states where cluster = :cluster and not tombstone"
 
 
@@ -31,7 +33,7 @@ _SUBSCRIPTIONS: Final = "select count(*) from subscription_states where cluster 
 class EarlierRows:
     """Numbers of topics and subscriptions in the rows that an earlier store of this cluster left in Postgres.
 
-    ``names`` has the names of the first :data:`NAMED_MAX` topics, in alphabetical order.
+    ``names`` has the names of the first :data:`TOPICS_MAX` topics, in alphabetical order.
     """
 
     topics: int
@@ -41,12 +43,18 @@ class EarlierRows:
     def in_words(self) -> str:
         if not self.topics:
             return "Postgres has rows of an earlier store, which name no topic"
-        more = self.topics - len(self.names)
         return (
             f"Postgres has {self.topics} {'topic' if self.topics == 1 else 'topics'} and {self.subscriptions} "
             f"{'subscription' if self.subscriptions == 1 else 'subscriptions'} of an earlier store: "
-            f"{', '.join(self.names)}{f' and {more} more' if more > 0 else ''}"
+            f"{named(self.names, self.topics)}"
         )
+
+
+def named(names: Sequence[str], count: int | None = None) -> str:
+    """Return the first :data:`NAMED_MAX` of ``names``, and how many more of the ``count`` there are."""
+    shown = names[:NAMED_MAX]
+    more = (len(names) if count is None else count) - len(shown)
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 async def earlier_rows(database: Database, cluster: str) -> EarlierRows | None:
@@ -65,9 +73,10 @@ async def earlier_rows(database: Database, cluster: str) -> EarlierRows | None:
 
 async def _read(connection: AsyncConnection, of: dict[str, Any]) -> EarlierRows | None:
     heads = await connection.scalar(text("select count(*) from index_heads where cluster = :cluster"), of)
-    topics = await connection.scalar(text(_COUNT), of)
+    about = {**of, "internal": EPOCHS_TOPIC}
+    topics = await connection.scalar(text(_COUNT), about)
     if not heads and not topics:
         return None
     subscriptions = await connection.scalar(text(_SUBSCRIPTIONS), of)
-    names = await connection.scalars(text(_NAMES), {**of, "most": NAMED_MAX})
+    names = await connection.scalars(text(_NAMES), {**about, "most": TOPICS_MAX})
     return EarlierRows(topics or 0, subscriptions or 0, tuple(names))

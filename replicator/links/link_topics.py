@@ -186,9 +186,10 @@ class LinkTopics:
 
     def _brings_markers_alone(self, topic: Topic) -> bool:
         """Return whether the destination deleted the topic, and the link has no message to bring to it."""
-        mark = topic.origins.high_water(self.destination)
-        if mark is None or not self._route.origins.isdisjoint(topic.origins.message_vector()):
+        if not self._route.origins.isdisjoint(topic.origins.message_vector()):
             return False
+        if (mark := topic.origins.high_water(self.destination)) is None:
+            return self._engine.partitioned.is_of_deleted(topic.name, self.destination)
         return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
 
     def _drop(self, name: str) -> None:
@@ -212,8 +213,7 @@ class LinkTopics:
         """Start all topics at the marks that the destination has. ``there`` has its marks by topic and origin."""
         self.unsettled.clear()
         for name in list(self.copier.topics):
-            found = self._engine.find(name)
-            if found is not None:
+            if (found := self._engine.find(name)) is not None:
                 self._leave_alone(found, there.get(name, {}))
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}

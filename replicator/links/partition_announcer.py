@@ -1,19 +1,24 @@
 """Keeps the number of partitions of a topic the same at both ends of a link.
 
 Invariants: the number never falls; the larger number wins at both ends; the destination knows of partitions before it
-gets blocks of them, so that they never pass for topics of their own there.
+gets blocks of them, so that they never pass for topics of their own there; a partitioned topic that the destination
+deleted on purpose does not come back without a message.
 
-1. Connected: every partitioned topic that the link carries is announced to the destination, some in each request.
-2. The destination makes what it does not have, grows what has fewer, and answers with the numbers that it has then.
+1. Connected: every partitioned topic that the link carries is announced to the destination, some in each request. The
+   announcement is *idle*: it says that no message follows (:mod:`replicator.peering.partitions`).
+2. The destination makes what it does not have, grows what has fewer, and answers with the numbers that it has then. It
+   does not make again what it deleted on purpose, and answers so.
 3. Where it has more, the source grows. Where it refuses (the name is a plain topic there) the reason is kept for the
    link's status until the next connection; the partitions' blocks are refused too, and halt one by one.
-4. A topic that becomes partitioned or grows later is announced before the next frame of blocks. So is, once more, a
-   topic of which a frame has a partition's first block: the destination may have deleted it since, with its number.
+4. A topic that becomes partitioned or grows later is announced before the next frame of blocks. That is idle only if
+   the destination is known to have deleted the topic since it was made here.
+5. Before a frame with a partition's first block, its topic is announced once more, and never idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import IntEnum
 from itertools import islice
 from typing import Final, Protocol
 
@@ -21,7 +26,10 @@ import structlog
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.links.transport import PartitionsReply
+from replicator.engine.lineage import Deletion
+from replicator.engine.topic_name import parse_topic
+from replicator.peering.partitions import PartitionsReply, PartitionsTold
+from snapshots.position import BEFORE_ALL
 
 TOPICS_AT_ONCE: Final = 500
 """Announced in one request: with the longest names 200 kB, below what an HTTP server takes."""
@@ -30,9 +38,17 @@ log = structlog.get_logger(__name__)
 
 
 class Transport(Protocol):
-    """What it needs of the connection."""
+    """Interface of the connection, as :class:`PartitionAnnouncer` uses it."""
 
-    async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply: ...
+    async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply: ...
+
+
+class _Why(IntEnum):
+    """Reasons to announce a topic; a greater one replaces a lesser one."""
+
+    CONNECTED = 0
+    CHANGED = 1
+    MESSAGES = 2
 
 
 class PartitionAnnouncer:
@@ -42,18 +58,29 @@ class PartitionAnnouncer:
         self._engine = engine
         self._to = to
         self._carries = carries
-        self._unannounced: dict[str, None] = {}
+        self._unannounced: dict[str, _Why] = {}
         self.refused: dict[str, str] = {}
         """By topic, why the two ends do not have the same partitions."""
 
     def on_connected(self) -> None:
-        """What the destination has is not known: announce everything."""
+        """Announce everything: nobody knows what the destination has."""
         self.refused.clear()
-        self._unannounced = {each.name: None for each in self._engine.catalog.index.all_partitioned()}
+        self._unannounced = {each.name: _Why.CONNECTED for each in self._engine.catalog.index.all_partitioned()}
 
     def changed(self, name: str) -> None:
-        """A topic was partitioned or grew, or may be carried from now on."""
-        self._unannounced[name] = None
+        """Announce a topic that was partitioned or grew."""
+        self._add(name, _Why.CHANGED)
+
+    def may_be_carried(self, name: str) -> None:
+        """Announce a topic that the link may carry from now on."""
+        self._add(name, _Why.CONNECTED)
+
+    def messages_follow(self, name: str) -> None:
+        """Announce a topic again, because the next frame has the first block of a partition."""
+        self._add(name, _Why.MESSAGES)
+
+    def _add(self, name: str, why: _Why) -> None:
+        self._unannounced[name] = max(why, self._unannounced.get(name, why))
 
     def forget(self, name: str) -> None:
         """The topic was deleted."""
@@ -63,20 +90,51 @@ class PartitionAnnouncer:
     async def announce(self, transport: Transport) -> None:
         """Announce what was not announced. Raises what the transport does; the next connection announces all."""
         while self._unannounced:
-            numbers: dict[str, int] = {}
+            idle: dict[str, int] = {}
+            others: dict[str, int] = {}
             for name in list(islice(self._unannounced, TOPICS_AT_ONCE)):
-                del self._unannounced[name]
+                why = self._unannounced.pop(name)
                 if self._carries(name) and (partitions := self._engine.partitioned.count(name)):
-                    numbers[name] = partitions
-            if not numbers:
-                continue
-            reply = await transport.announce_partitions(numbers)
-            for name, partitions in reply.partitions.items():
-                if name in numbers:
-                    await self._answered(name, partitions)
-            for name, (code, message) in reply.refused.items():
-                if name in numbers:
-                    self._note_refused(name, f"{code}: {message}")
+                    (idle if self._is_idle(name, why) else others)[name] = partitions
+            for told in (self._told(idle, idle=True), self._told(others)):
+                if told.topics:
+                    await self._take(told, await transport.announce_partitions(told))
+
+    def _is_idle(self, name: str, why: _Why) -> bool:
+        deleted_there = self._to in self._engine.partitioned.deletions_since(name)
+        return why is _Why.CONNECTED or (why is _Why.CHANGED and deleted_there)
+
+    def _told(self, topics: Mapping[str, int], *, idle: bool = False) -> PartitionsTold:
+        index, stores = self._engine.catalog.index, self._engine.origin_stores
+        known = {name: whole.known for name in topics if (whole := index.partitioned(parse_topic(name))) is not None}
+        deleted = {name: dict(stores.partitioned_deleted(name)) for name in topics}
+        return PartitionsTold(topics, idle, known, deleted)
+
+    async def _take(self, told: PartitionsTold, reply: PartitionsReply) -> None:
+        for name, partitions in reply.partitions.items():
+            if name in told.topics:
+                await self._answered(name, partitions)
+        for name, (code, message) in reply.refused.items():
+            if name in told.topics:
+                self._note_refused(name, f"{code}: {message}")
+        try:
+            await self._learn(told, reply)
+        except EngineError as error:  # the next connection tells it again
+            log.warning("deletions not noted", cluster=self._engine.cluster, of=self._to, reason=str(error))
+
+    async def _learn(self, told: PartitionsTold, reply: PartitionsReply) -> None:
+        """Record deletions by the destination that this cluster did not know, and topics that are there again."""
+        at_ms = self._engine.writer.wall_clock_ms()
+        deleted = [
+            Deletion(name, self._to, each, BEFORE_ALL, at_ms)
+            for name, each in reply.deleted.items()
+            if name in told.topics
+        ]
+        if deleted:
+            await self._engine.origin_stores.take(self._to, {}, [], deleted)
+        for name, deletions in told.deleted.items():
+            if reply.partitions.get(name, 0) > 0:
+                await self._engine.partitioned.is_back_at(name, self._to, deletions.get(self._to, 0))
 
     async def _answered(self, name: str, partitions: int) -> None:
         self.refused.pop(name, None)

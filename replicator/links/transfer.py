@@ -141,5 +141,5 @@ class Transfer:
         """
         for topic in topics:
             if parse_topic(topic).partition >= 0:
-                self.partitions.changed(base_name(topic))
+                self.partitions.messages_follow(base_name(topic))
         await self.announce(transport)

@@ -39,6 +39,7 @@ from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, NO_SUCH_ROUTE, OriginMarks
+from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.peering.runs import Run, RunAnswer, RunTold
 from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
@@ -50,6 +51,7 @@ SILENCE_SECONDS_MAX: Final = 30.0
 READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
 LINEAGE_PATH: Final = LINEAGE_ROUTE.rpartition("/")[2]
+PARTITIONS_PATH: Final = PARTITIONS_ROUTE.rpartition("/")[2]
 
 NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "NotAllowedError"})
 """Error codes of a destination that takes no announcements of runs. Its version is earlier, or the address is wrong:
@@ -65,14 +67,6 @@ class Reply:
     """The destination's answer to one frame. ``refused`` gives code and message by topic."""
 
     extents: int
-    refused: dict[str, tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsReply:
-    """Numbers of partitions that the destination has, by topic; ``refused`` is as in :class:`Reply`."""
-
-    partitions: dict[str, int]
     refused: dict[str, tuple[str, str]]
 
 
@@ -205,11 +199,10 @@ class HttpTransport:
         assert self._frames is not None
         return await self._frames.question()
 
-    async def announce_partitions(self, topics: dict[str, int]) -> PartitionsReply:
-        """Tell the destination how many partitions topics have here; returns how many they have there then."""
-        answer = await self._ask("POST", "partitions", [("from", self._source)], {"topics": topics})
-        refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
-        return PartitionsReply(answer["topics"], refused)
+    async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply:
+        """Tell the destination how many partitions topics have here. Return how many they have there then."""
+        answer = await self._ask("POST", PARTITIONS_PATH, [("from", self._source)], told.as_json())
+        return PartitionsReply.of_json(answer)
 
     async def announce_schemas(self, topics: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
         """Tell the destination which schemas topics have here; returns code and message where it refuses."""

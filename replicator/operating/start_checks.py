@@ -49,8 +49,8 @@ class Setup:
     """Addresses at which other hosts connect without authentication, because the cluster sets ``insecure: true``."""
     database: Examined | None = field(default=None, init=False)
     database_away: str | None = field(default=None, init=False)
-    """Why the database does not answer, if the worker starts without it; it may, because it has reached the database
-    before."""
+    """Why the database does not answer, if the worker starts without it; it may if it has reached the database before,
+    or never reached any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,10 @@ def never_served(meta: Callable[[str], object], mark: RestoredMark | None) -> bo
 
 async def _database(setup: Setup) -> None:
     setting, data = database_of(setup.cluster), setup.cluster.data
-    known = is_in_use(data) or _reached(data) == Database.fingerprint_of(setting)
+    reached = _reached(data)
+    known = is_in_use(data) or reached == Database.fingerprint_of(setting)
     async with AsyncExitStack() as stack:
-        database = Database(setting, data, cluster=setup.cluster.name, known_good=known)
+        database = Database(setting, data, cluster=setup.cluster.name, known_good=known, none_reached=reached is None)
         stack.push_async_callback(database.stop)
         try:
             setup.database = await database.examine()
@@ -194,7 +195,8 @@ START_CHECKS: Final = (
     StartCheck(
         "database",
         "the database is `embedded`: the worker starts it",
-        "correct user, password, host and name in the topology, or start Postgres: a new worker must reach it once",
+        "correct user, password, host and name in the topology, or start Postgres: after a change of the setting, a "
+        "worker must reach it once",
         _database,
     ),
 )

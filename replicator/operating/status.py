@@ -347,12 +347,15 @@ def _troubles_of_start(start: Mapping[str, Any]) -> Iterator[Text]:
         yield Text("another store took the place of its store: the worker ends", style="red")
     for each in start["lost"]:
         yield Text(f"its store is new; lost: {each}", style="yellow")
+    if start["database"] == "away" and start["how"] != "usual":
+        yield Text(
+            "its store is new, and Postgres did not answer: nobody knows what an earlier store had", style="yellow"
+        )
     unasked = "; ".join(f"{name} ({why})" for name, why in start["unasked"].items())
     if start["how"] == "usual" or not unasked:
         return
-    away = ", and Postgres did not answer" if start["database"] == "away" else ""
     if start["nobody_asked"]:
-        yield Text(f"its store is new, and no other cluster was asked what it has: {unasked}{away}", style="yellow")
+        yield Text(f"its store is new, and no other cluster was asked what it has: {unasked}", style="yellow")
     else:
         yield Text(f"its store is new, and some clusters were not asked what they have: {unasked}", style="yellow")
 

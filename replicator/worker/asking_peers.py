@@ -135,6 +135,37 @@ async def _get(session: aiohttp.ClientSession, address: str, path: str, query: M
             return response.status, {}
 
 
+async def topics_there(peers: Mapping[str, str], *, seconds: float) -> tuple[set[str], dict[str, str]]:
+    """Ask all ``peers`` at once for the names of their topics; wait for those that are starting, too.
+
+    Return all names, and for each peer without an answer the reason.
+    """
+    names: set[str] = set()
+    silent: dict[str, str] = {}
+    until = asyncio.get_running_loop().time() + seconds
+
+    async def ask_one(session: aiohttp.ClientSession, name: str) -> None:
+        status = HTTPStatus.SERVICE_UNAVAILABLE.value
+        try:
+            async with timeout_at(until):
+                while status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    status, body = await _get(session, peers[name], "/replication/v1/topics", {})
+                    if status == HTTPStatus.OK:
+                        names.update([str(row["name"]) for row in body["topics"]])
+                        silent.pop(name, None)
+                        return
+                    silent[name] = f"status {status}: {_message(body)}"
+                    await asyncio.sleep(RETRY_SECONDS)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            silent.setdefault(name, why_no_answer(error))
+        except UNREADABLE as error:
+            silent[name] = f"its answer cannot be read: {error!r:.100}"
+
+    async with worker_session() as session:
+        await asyncio.gather(*(ask_one(session, name) for name in peers))
+    return names, silent
+
+
 def _message(body: Any) -> str:
     return str(body.get("message") or "it gives no reason") if isinstance(body, dict) else "it gives no reason"
 

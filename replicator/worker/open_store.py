@@ -1,7 +1,7 @@
 """Opening of a worker's database and store, in the order that lets a start fail without having changed anything.
 
 1. A store that exists is opened first: it says whether the database was reached before.
-2. The database is started or found.
+2. The database is started or found. Unless the store reached another one before, the start goes on without it.
 3. Other clusters are asked (:mod:`replicator.worker.store_start`). Only after that a new store is made.
 """
 
@@ -52,12 +52,18 @@ async def open_database_and_store(
     async def open_engine() -> Engine:
         return await _open_engine(cluster, topology, supervisor, traces)
 
-    store, known_good = OpenStore(open_engine, opened), False
+    store, reached = OpenStore(open_engine, opened), None
     opening.has_store = is_there(cluster.data / LOG)
     if opening.has_store:
         engine = await store.open()
-        known_good = engine.store.meta(DATABASE_REACHED) == Database.fingerprint_of(setting)
-    database = Database(setting, cluster.data, cluster=cluster.name, known_good=known_good)
+        reached = engine.store.meta(DATABASE_REACHED)
+    database = Database(
+        setting,
+        cluster.data,
+        cluster=cluster.name,
+        known_good=reached == Database.fingerprint_of(setting),
+        none_reached=reached is None,
+    )
     stack.push_async_callback(database.stop)
     stack.push_async_callback(store.close)
     try:

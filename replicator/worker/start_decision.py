@@ -18,7 +18,8 @@ For a new store; the first rule that applies decides:
 4. A peer that answered has something of this cluster: *take back* from all that have, or *refuse*, as the operator
    said. An earlier start that was cut off in the middle also goes on. A peer that has nothing is not asked for
    messages: its worker may be waiting for others, too.
-5. A peer answered, and none has anything: *serve*. The others are noted as unasked.
+5. A peer answered, and none has anything: *serve*. The others are noted as unasked. What rows in Postgres prove to be
+   lost is named (:mod:`replicator.worker.store_start`).
 6. The topology has no other cluster: *serve*.
 7. Nobody answered, and Postgres has rows of an earlier store of this cluster: *wait*. Otherwise: *serve*, and say that
    nobody was asked. A Postgres that does not answer counts as one without rows.

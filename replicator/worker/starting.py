@@ -3,8 +3,8 @@
 A start first makes the checks of :mod:`replicator.operating.start_checks`, before anything is changed; ``replicator
 doctor`` makes the same checks. Then it binds the address, where it answers a few questions from then on
 (:mod:`replicator.worker.early`). It opens the store, migrates the database, and asks other clusters what they know of
-the store (:mod:`replicator.worker.store_start`); it may have to take back messages before it serves. After a first
-successful start, the worker also starts while its database does not answer (invariant 9).
+the store (:mod:`replicator.worker.store_start`); it may have to take back messages before it serves. The worker also
+starts while its database does not answer (invariant 9), unless its store reached another database before.
 
 Each part puts its end on a stack when it has started. A worker that stops, and a start that fails half-way, end the
 parts in the same order: reloads, the pipeline's driver, traffic, staging, failover, sync, links, index, store,

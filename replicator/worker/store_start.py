@@ -25,8 +25,6 @@ from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_mark import settle
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, Reclaimed, reclaim_opened
-from replicator.engine.cluster_settings.putting_back import put_back
-from replicator.engine.cluster_settings.state import taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import StoreLine
@@ -34,15 +32,14 @@ from replicator.engine.restored import restored_mark
 from replicator.failover.epochs import from_json
 from replicator.failover.service import learn_newest
 from replicator.index.database import DatabaseUnavailable
-from replicator.index.earlier_rows import EarlierRows
+from replicator.index.earlier_rows import EarlierRows, named
 from replicator.operating.start_checks import never_served
 from replicator.peering.known_stores import StoreOf
 from replicator.running.short_tasks import awaited
 from replicator.topology import Topology
 from replicator.topology.fields import START as START_EMPTY
-from replicator.worker.asking_peers import ask_all
+from replicator.worker.asking_peers import ask_all, topics_there
 from replicator.worker.early import Opening
-from replicator.worker.settings_teller import ask_settings
 from replicator.worker.start_decision import (
     How,
     IndexRows,
@@ -53,6 +50,7 @@ from replicator.worker.start_decision import (
     Wait,
     decide,
 )
+from replicator.worker.taking_settings import came_back_alone, take_settings
 
 START: Final = "start"
 """Name of a row in the table ``meta``: what the first start on this store did, and whom it could not ask."""
@@ -158,11 +156,11 @@ class StoreStart:
         row = {} if engine is None else engine.store.meta(START) or {}
         had = set(row.get("sources", ())) & self._peers.keys() if new else set()
         begun = new and mark is not None
-        reclaimed = not (new or engine is None or mark is None or mark.backup) and never_served(engine.store.meta, None)
+        reclaimed = not new and engine is not None and came_back_alone(engine)
         done: Reclaimed | None = None
         while True:
             answers, silent = await self._ask(new=new, begun=begun)
-            index = IndexRows.NONE if answers or not new or self._setting == START_EMPTY else await self._look()
+            index = IndexRows.NONE if not new or self._setting == START_EMPTY else await self._look()
             now = self._situation(answers, silent, new=new, begun=begun, had=frozenset(had), index=index)
             decision = decide(now)
             match decision:
@@ -227,7 +225,7 @@ class StoreStart:
         return answers, silent
 
     async def _look(self) -> IndexRows:
-        """Look into Postgres, once, for rows of an earlier store."""
+        """Look into Postgres for rows of an earlier store, until it answers once."""
         if self._index is None or self._index is IndexRows.AWAY:
             try:
                 self._rows = await self._earlier()
@@ -310,8 +308,8 @@ class StoreStart:
         engine = await self._store.open()
         await _learn_epoch(engine, answers)
         lost: tuple[str, ...] = ()
-        if new and not self._peers and self._rows is not None:
-            lost = (f"{self._rows.in_words()}; the topology has no other cluster that could have its messages",)
+        if new and self._setting != START_EMPTY:
+            lost = await self._missing(engine, answers)
         if settles:  # an operator said so
             lost = (*lost, "an operator ended a reclaim before its end: what it had not taken back")
             mark = restored_mark(engine.store)
@@ -331,15 +329,29 @@ class StoreStart:
 
     async def _take_settings(self, engine: Engine, answers: Mapping[str, StoreOf], *, reclaimed: bool) -> None:
         """Put back policies and permissions that the clusters that answer keep of an earlier store of this cluster."""
-        kept = await ask_settings({name: self._peers[name] for name in answers}, self._name, self._seconds())
-        taken = taken_back(self._name, {**dict.fromkeys(self._peers), **kept})
-        await engine.cluster_settings.settle()
-        own = engine.cluster_settings.head()  # a restored store has settings
-        if taken.state is not None and own is not None and own.rank[0] > taken.state.head.rank[0]:
-            taken = replace(taken, state=None, peer="")
-        namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set()
-        if taken.state is not None or namespaces or taken.silent:
-            await put_back(engine, taken, namespaces)
+        await take_settings(engine, self._peers, answers.keys(), seconds=self._seconds(), reclaimed=reclaimed)
+
+    async def _missing(self, engine: Engine, answers: Mapping[str, StoreOf]) -> tuple[str, ...]:
+        """Return in words what rows in Postgres prove to be lost: no topic of that name is here, or at a cluster that
+        answers."""
+        rows = self._rows
+        if rows is None:
+            return ()
+        if not self._peers:
+            return (f"{rows.in_words()}; the topology has no other cluster that could have its messages",)
+        there, silent = await topics_there({name: self._peers[name] for name in answers}, seconds=self._seconds())
+        missing = [name for name in rows.names if name not in there and engine.find(name) is None]
+        if not missing:
+            return ()
+        unasked = sorted(self._peers.keys() - answers.keys() | silent.keys())
+        topics = "1 topic" if len(missing) == 1 else f"{len(missing)} topics"
+        return (
+            f"Postgres has {topics} of an earlier store that no cluster that was asked has: {named(missing)}"
+            + (f"; {', '.join(unasked)} {'was' if len(unasked) == 1 else 'were'} not asked" if unasked else "")
+            + (
+                f"; the rows of {more} more topics were not compared" if (more := rows.topics - len(rows.names)) else ""
+            ),
+        )
 
     def _seconds(self) -> float:
         return self._topology.store.ask_peers_seconds or WAITING_ASK_SECONDS

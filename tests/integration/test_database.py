@@ -181,6 +181,18 @@ def test_a_server_that_does_not_answer_keeps_a_worker_from_starting_only_if_it_n
     assert "127.0.0.1:1/x" in str(away)
 
 
+def test_a_server_that_does_not_answer_is_away_for_a_store_that_reached_none(data_dir: Path) -> None:
+    async def main() -> None:
+        nobody = "postgresql://user:secret@127.0.0.1:1/x"
+        database = Database(nobody, data_dir, cluster="us-east", known_good=False, none_reached=True)
+        with pytest.raises(DatabaseUnavailable, match="was never reached") as away:
+            await database.start()
+        await database.stop()
+        assert "secret" not in str(away.value)
+
+    asyncio.run(main())
+
+
 def test_a_database_or_a_user_that_the_server_does_not_have_is_the_users_to_correct(
     postgres_server: str, data_dir: Path
 ) -> None:

@@ -1,316 +1,305 @@
 """A worker whose disk was lost heals itself at its start, and an older store never serves.
 
-Invariants (DESIGN §3): 2, 3, 5, 10, 12 and 13. Real workers as processes, started as a user starts them.
+Invariants (DESIGN §3): 2, 3, 5, 10, 12 and 13. Whole workers in this process, with clients and commands of users.
+``test_lost_disk_moments.py`` has workers as processes that are killed under traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import random
 import shutil
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import forked_commands
 import pytest
-from backup_support import MESH, ORDERS, Mesh, numbered, publish, take
-from failover_support import deployment
+from asynchronous import asynchronous
+from backup_support import ORDERS, numbered, take
+from engine_support import eventually
+from lost_disk_support import Workers, until_true, workers
 from postgres_support import databases_of
 
+from replicator.engine.engine import Engine
+from replicator.worker import asking_peers, store_start
+from replicator.worker.store_start import EmptyStoreRefused, StoppedEarly, StoreReplaced
 
-class Losing(Mesh):
-    """Clusters A, B and C, whose disks are lost."""
-
-    def readiness(self, name: str) -> tuple[int, Any]:
-        """Return status and answer of ``/readyz``; 0 while nobody answers."""
-        try:
-            with urllib.request.urlopen(self.url(name, "/readyz"), timeout=5) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError:
-            return 0, {}
-
-    def ended(self, name: str) -> tuple[int, str]:
-        """Return exit status and log of a worker that ends by itself."""
-        status = self._processes.pop(name).wait(timeout=60)
-        return status, (self.path / f"{name}.log").read_text()
-
-    def started(self, name: str) -> Any:
-        return self.status(name)["start"]
-
-    def set_aside(self, name: str, to: str) -> Path:
-        """Move the data directory of a worker that does not run."""
-        place = self.path / to
-        self.data(name).rename(place)
-        return place
+COUNT = 50
+TWO = "[{between: [A, B]}]"
 
 
-SOAK = pytest.mark.skipif("SOAK" not in os.environ, reason="takes a minute; test_store_start.py has it in one process")
-COUNT = 100
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_start, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(asking_peers, "RETRY_SECONDS", 0.05)
 
 
-@pytest.fixture
-def mesh(tmp_path: Path, postgres_server: str) -> Iterator[Losing]:
-    with (
-        databases_of("ABC", postgres_server, "lost") as databases,
-        deployment(tmp_path, *databases, links=MESH, databases=databases, kind=Losing) as deployed,
-    ):
-        yield deployed
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Losing]:
-    """Yield a mesh that several tests share. Each test uses its own topic, and must leave all workers running."""
-    with (
-        databases_of("ABC", postgres_server, "shared") as databases,
-        deployment(
-            tmp_path_factory.mktemp("shared"), *databases, links=MESH, databases=databases, kind=Losing
-        ) as deployed,
-    ):
-        yield deployed
-
-
-def filled(mesh: Mesh, count: int = COUNT, topic: str = ORDERS) -> None:
-    """Let each cluster publish, and half of what A published be consumed."""
-
-    async def publish_everywhere() -> None:
-        await asyncio.gather(
-            *(publish(mesh.client_url(name), numbered(name.lower(), 0, count), topic) for name in "ABC")
-        )
-
-    asyncio.run(publish_everywhere())
-    mesh.until(lambda: everywhere(mesh, topic) == {3 * count}, "copies everywhere")
-    asyncio.run(take(mesh.client_url("A"), count, topic=topic))
-    mesh.until(lambda: mesh.agree("sub", topic), "the same state everywhere")
-
-
-def everywhere(mesh: Mesh, topic: str = ORDERS) -> set[int]:
-    return {mesh.messages(name, topic) for name in "ABC"}
-
-
-def delete(mesh: Mesh, topic: str) -> None:
-    """Delete a topic at A on purpose, and wait until the others know it."""
-    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}?force=true"
-    urllib.request.urlopen(urllib.request.Request(mesh.url("A", path), method="DELETE"), timeout=20).close()
-
-    def is_told(name: str) -> bool:
-        row = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"].get(topic)
-        return row is None or bool(row["lineage"].get("A", {}).get("deleted"))
-
-    mesh.until(lambda: is_told("B") and is_told("C"), "the deletion is told")
-
-
-def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_deleted_topic_comes_back(
-    shared: Losing,
+@asynchronous
+async def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_deleted_topic_comes_back(
+    tmp_path: Path,
 ) -> None:
-    mesh, gone = shared, f"{ORDERS}-gone"
-    asyncio.run(publish(mesh.client_url("A"), numbered("g", 0, 20), gone))
-    filled(mesh)
-    mesh.until(lambda: everywhere(mesh, gone) == {20}, "copies everywhere")
-    delete(mesh, gone)
-    left = mesh.unconsumed("B", "sub")
-    mesh.lose("A")
-    mesh.start("A")
-    assert mesh.started("A")["how"] == "reclaimed"
-    mesh.until(lambda: mesh.messages("A") == 3 * COUNT, "everything at A")
-    mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
-    assert mesh.unconsumed("A", "sub") == left, "nothing that was acknowledged is repeated"
-    assert mesh.status("A")["restored"]["reclaimed_messages"] == COUNT
-    assert mesh.status("A")["restored"]["lost"] == []
-    assert mesh.messages("A", gone) == 0
-    asyncio.run(publish(mesh.client_url("A"), numbered("a", COUNT, COUNT + 10)))
-    mesh.until(lambda: everywhere(mesh) == {3 * COUNT + 10}, "what is published since")
-    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
-    stores = mesh.status("B")["stores"]["A"]
-    assert len(stores["earlier"]) == 1
-    assert stores["since_ms"] is not None
-    assert "A's store is a new one since" in " ".join(mesh.command("status").stdout.split())
+    gone, parted = f"{ORDERS}-gone", f"{ORDERS}-parted"
+    async with workers(tmp_path) as mesh:
+        a = mesh.engine("A")
+        await a.partitioned.create(parted, 3)
+        await mesh.publish("A", numbered("g", 0, 20), gone)
+        await mesh.publish("A", numbered("p", 0, 20), parted)
+        await mesh.fill(COUNT)
+        await mesh.until(lambda: mesh.everywhere(gone) == {20}, "copies everywhere")
+        await mesh.until(lambda: partitions_of(mesh.engine("C"), parted) == partitions_of(a, parted), "its partitions")
+        await a.deleting.delete(gone, force=True)
+        await a.partitioned.delete(parted, force=True)
+        await a.catalog.grants.change("public", lambda of: of.with_role("clerk", ["produce"]), lambda: None)
+        deleted = set(a.origin_stores.deletions)
+        peers = mesh.engine("B"), mesh.engine("C")
+        await mesh.until(lambda: all(deleted <= set(each.origin_stores.deletions) for each in peers), "deletions")
+        await mesh.until(lambda: all(keeps_all(each, a) for each in peers), "the settings are kept")
+        left = await mesh.unconsumed("B")
+
+        await mesh.lose("A")
+        await mesh.start("A")
+        assert mesh.started("A")["how"] == "reclaimed"
+        await mesh.until(lambda: mesh.messages("A") == 3 * COUNT, "everything at A")
+        await mesh.until_agreed()
+        assert await mesh.unconsumed("A") == left, "nothing that was acknowledged is repeated"
+        _, status = await mesh.get("A", "/replication/v1/status")
+        assert (status["restored"]["reclaimed_messages"], status["restored"]["lost"]) == (COUNT, [])
+        assert status["start"]["database"] == "away", "a worker serves without Postgres, and says so"
+        assert list(mesh.engine("A").catalog.grants.of("public").roles) == ["clerk"]
+
+        await mesh.publish("A", numbered("a", COUNT, COUNT + 10))
+        await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 10}, "what is published since")
+        assert mesh.messages("A", gone) == 0
+        assert mesh.engine("A").partitioned.count(parted) == 0
+        assert mesh.engine("B").partitioned.count(parted) == 3
+        assert mesh.gaps() == {}
+        said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
+        assert "A's store is a new one since" in said
+        assert "Postgres did not answer" in said
+        card = (await mesh.get("B", "/"))[1]
+        assert "a new store since" in card
 
 
-def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(shared: Losing) -> None:
+def partitions_of(engine: Engine, name: str) -> list[int]:
+    """Return the number of messages of each partition; -1 for one that is not there."""
+    found = [engine.find(f"{name}-partition-{index}") for index in range(3)]
+    return [-1 if each is None else each.log.messages for each in found]
+
+
+def keeps_all(peer: Engine, of: Engine) -> bool:
+    """Whether ``peer`` keeps the newest settings of ``of``."""
+    rows = of.cluster_settings.all_rows()
+    return any(each.rows == rows for each in peer.kept_settings.states(of.cluster))
+
+
+@asynchronous
+async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tmp_path: Path) -> None:
     """Go back with the newer store's directory, and then with that store gone. Nothing is lost."""
-    mesh, topic = shared, f"{ORDERS}-back"
-    filled(mesh, 50, topic)
-    a = mesh.client_url("A")
-    mesh.kill("A")
-    old = mesh.set_aside("A", "old")
-    mesh.start("A")  # the volume was not mounted
-    asyncio.run(publish(a, numbered("a", 50, 70), topic))
-    mesh.until(lambda: everywhere(mesh, topic) == {170}, "what is published since")
-    mesh.kill("A")
-    new = mesh.set_aside("A", "new")
-    old.rename(mesh.data("A"))
+    async with workers(tmp_path) as mesh:
+        await mesh.fill(COUNT)
+        await mesh.stop("A")
+        old = mesh.set_aside("A", "old")
+        await mesh.start("A")  # the volume was not mounted
+        await mesh.publish("A", numbered("a", COUNT, COUNT + 20))
+        await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 20}, "what is published since")
+        await mesh.stop("A")
+        new = mesh.set_aside("A", "new")
+        old.rename(mesh.data("A"))
 
-    refused = mesh.start_refused("A")
-    assert "has an older store of A" in refused
-    assert f"--from-directory {mesh.data('A')}" in refused
-    assert "took back 20 messages" in mesh.reclaim("A", "--from-directory", str(new))
-    mesh.start("A")
-    mesh.until(lambda: mesh.messages("A", topic) == 170, "everything at A")
-    asyncio.run(publish(a, numbered("a", 70, 80), topic))
-    mesh.until(lambda: everywhere(mesh, topic) == {180}, "what is published after that")
-    mesh.kill("A")
+        with pytest.raises(StoreReplaced, match="has an older store of A") as refused:
+            await mesh.start("A")
+        assert f"--from-directory {mesh.data('A')}" in str(refused.value)
+        assert "took back 20 messages" in await mesh.reclaim("A", "--from-directory", str(new))
+        await mesh.start("A")
+        await mesh.until(lambda: mesh.messages("A") == 3 * COUNT + 20, "everything at A")
+        await mesh.publish("A", numbered("a", COUNT + 20, COUNT + 30))
+        await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 30}, "what is published after that")
+        await mesh.stop("A")
 
-    shutil.rmtree(mesh.data("A"))  # the store that A went back to
-    new.rename(mesh.data("A"))  # the one before is an older one now
-    assert "has an older store of A" in mesh.start_refused("A")
-    assert "took back 10 messages" in mesh.reclaim("A"), "what peers hold of the newer one"
-    mesh.start("A")
-    asyncio.run(publish(a, numbered("a", 80, 85), topic))
-    mesh.until(lambda: everywhere(mesh, topic) == {185}, "everything everywhere")
-    assert [mesh.halted(name) for name in "ABC"] == [{}, {}, {}]
-    mesh.report("verify", "--settle", "0", "--topic", topic)  # ends with 0
-
-
-@SOAK
-def test_a_whole_mesh_starts_at_once_on_new_stores_and_with_one_that_has_everything(mesh: Losing) -> None:
-    topic = f"{ORDERS}-all"
-    filled(mesh, 50, topic)
-    for name in "ABC":
-        mesh.kill(name)
-    for name in "AB":
-        shutil.rmtree(mesh.data(name))
-    mesh.start("A", "B", "C")
-    mesh.until(lambda: everywhere(mesh, topic) == {150}, "everything everywhere")
-    assert {name: mesh.started(name)["how"] for name in "ABC"} == {"A": "reclaimed", "B": "reclaimed", "C": "usual"}
-    mesh.until(lambda: mesh.agree("sub", topic), "the same state everywhere")
-    for name in "ABC":
-        mesh.kill(name)
-        shutil.rmtree(mesh.data(name))
-    mesh.start("A", "B", "C")
-    assert {mesh.started(name)["how"] for name in "ABC"} == {"first"}
-    assert not any(mesh.started(name)["unasked"] for name in "ABC")
+        shutil.rmtree(mesh.data("A"))  # the store that A went back to
+        new.rename(mesh.data("A"))  # the one before is an older one now
+        with pytest.raises(StoreReplaced, match="has an older store of A"):
+            await mesh.start("A")
+        assert "took back 10 messages" in await mesh.reclaim("A"), "what peers hold of the newer one"
+        await mesh.start("A")
+        await mesh.publish("A", numbered("a", COUNT + 30, COUNT + 35))
+        await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 35}, "everything everywhere")
+        assert mesh.gaps() == {}
+        verified = await mesh.command("verify", "-f", "topology.yaml", "--settle", "0")
+        assert verified.returncode == 0, verified.stdout
 
 
-@SOAK
-def test_an_operator_can_keep_the_newer_store_and_take_over_what_only_the_older_one_has(mesh: Losing) -> None:
-    filled(mesh, 50)
-    a = mesh.client_url("A")
-    for peer in "BC":
-        mesh.pause("A", peer)
-    asyncio.run(publish(a, numbered("o", 0, 20)))  # nobody else has these
-    mesh.kill("A")
-    old = mesh.set_aside("A", "old")
-    mesh.start("A")
-    asyncio.run(publish(a, numbered("a", 50, 60)))
-    mesh.until(lambda: {mesh.messages(name) for name in "ABC"} == {160}, "what is published since")
-    mesh.kill("A")
-    assert "20 messages" in mesh.reclaim("A", "--from-directory", str(old))
-    mesh.start("A")
-    assert mesh.messages("A") == 180
+@asynchronous
+async def test_a_whole_mesh_starts_at_once_on_new_stores_and_with_one_that_has_everything(tmp_path: Path) -> None:
+    async with workers(tmp_path) as mesh:
+        await mesh.fill(20)
+        await mesh.lose("A", "B")
+        await mesh.stop("C")
+        await mesh.start("A", "B", "C")
+        await mesh.until(lambda: mesh.everywhere() == {60}, "everything everywhere")
+        how = {name: mesh.started(name)["how"] for name in "ABC"}
+        assert how == {"A": "reclaimed", "B": "reclaimed", "C": "usual"}
+        await mesh.until_agreed()
+        await mesh.lose("A", "B", "C")
+        await mesh.start("A", "B", "C")
+        assert {mesh.started(name)["how"] for name in "ABC"} == {"first"}
+        assert not any(mesh.started(name)["unasked"] for name in "ABC")
 
 
-@SOAK
-def test_a_running_older_store_ends_as_soon_as_a_silent_peer_tells(mesh: Losing) -> None:
-    filled(mesh, 20)
-    mesh.kill("A")
-    old = mesh.set_aside("A", "old")
-    mesh.start("A")
-    mesh.until(lambda: len(mesh.status("B")["stores"]["A"]["earlier"]) == 1, "B knows the newer one")
-    mesh.until(lambda: len(mesh.status("C")["stores"]["A"]["earlier"]) == 1, "C knows the newer one")
-    for name in "ABC":
-        mesh.kill(name)
-    mesh.set_aside("A", "new")
-    old.rename(mesh.data("A"))
-    mesh.start("A")  # nobody is there to tell
-    assert mesh.started("A")["how"] == "usual"
-    assert mesh.started("A")["nobody_asked"]
-    mesh.start("B")
-    status, log = mesh.ended("A")
-    assert status == 2
-    assert "has an older store of A" in log
-    assert len(mesh.status("B")["stores"]["A"]["earlier"]) == 1, "its link did not make it the newest again"
+@asynchronous
+async def test_an_operator_can_keep_the_newer_store_and_take_over_what_only_the_older_one_has(tmp_path: Path) -> None:
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.fill(20)
+        for link in mesh.running["A"].parts.links:
+            await link.pause()
+        await mesh.publish("A", numbered("o", 0, 20))  # nobody else has these
+        await mesh.stop("A")
+        old = mesh.set_aside("A", "old")
+        await mesh.start("A")
+        await mesh.publish("A", numbered("a", 20, 30))
+        await mesh.until(lambda: mesh.everywhere() == {50}, "what is published since")
+        await mesh.stop("A")
+        assert "20 messages" in await mesh.reclaim("A", "--from-directory", str(old))
+        await mesh.start("A")
+        assert mesh.messages("A") == 70
 
 
-@SOAK
-def test_a_start_that_is_killed_in_the_middle_goes_on_with_one_peer_down(mesh: Losing) -> None:
-    for number in range(8):
-        topic = f"{ORDERS}-{number}"
-        asyncio.run(publish(mesh.client_url("A"), numbered("a", 0, 50), topic))
-    mesh.until(lambda: all(mesh.messages("B", f"{ORDERS}-{n}") == 50 for n in range(8)), "copies at B")
-    mesh.lose("A")
-    mesh.kill("C")
-    for _ in range(10):
-        mesh.launch("A")
-        mesh.until(lambda: mesh.readiness("A")[1].get("start", {}).get("state") in ("reclaiming", None), "it begins")
-        time.sleep(random.uniform(0, 0.5))  # a moment of the reclaim, or after it
-        mesh.kill("A")
-    mesh.start("A")
-    assert all(mesh.messages("A", f"{ORDERS}-{n}") == 50 for n in range(8))
-    assert mesh.status("A")["restored"]["lost"] == ["C was not asked: what only it has of A's messages"]
-    mesh.start("C")
-    mesh.until(lambda: mesh.started("A")["unasked"] == {}, "C is asked later")
-    assert mesh.halted("A") == {}
+@asynchronous
+async def test_a_running_older_store_ends_as_soon_as_a_silent_peer_tells(tmp_path: Path) -> None:
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.fill(20)
+        await mesh.stop("A")
+        old = mesh.set_aside("A", "old")
+        await mesh.start("A")
+        seen = mesh.engine("B").origin_stores.newest_stores
+        await mesh.until(lambda: len(seen()["A"]["earlier"]) == 1, "it knows the newer store")
+        await mesh.stop("A", "B")
+        mesh.set_aside("A", "new")
+        old.rename(mesh.data("A"))
+        await mesh.start("A")  # nobody is there to tell
+        assert (mesh.started("A")["how"], mesh.started("A")["nobody_asked"]) == ("usual", True)
+        await mesh.start("B")
+        watch = mesh.running["A"].parts.stores
+        await watch.look()
+        assert watch.replaced.is_set()
+        assert "has an older store of A" in watch.reason
+        earlier = mesh.engine("B").origin_stores.newest_stores()["A"]["earlier"]
+        assert len(earlier) == 1, "its link did not make it the newest again"
 
 
-@SOAK
-def test_a_worker_waits_for_a_peer_if_postgres_has_rows_of_an_earlier_store(mesh: Losing) -> None:
-    filled(mesh, 20)
-    for name in "ABC":
-        mesh.kill(name)
-    shutil.rmtree(mesh.data("A"))
-    mesh.launch("A")
-    mesh.until(lambda: mesh.readiness("A")[1].get("start", {}).get("state") == "waiting", "it waits")
-    status, answer = mesh.readiness("A")
-    assert status == 503
-    assert set(answer["start"]["peers"]) == {"B", "C"}
-    assert "--on-empty-store start" in answer["reason"]
-    assert not (mesh.data("A") / "log").exists(), "nothing was changed"
-    assert urllib.request.urlopen(mesh.url("A", "/healthz"), timeout=5).status == 200
-    assert "The worker waits for B, C" in mesh.report("status", status=3)["A"]["error"]
-    mesh.start("B")
-    mesh.wait_ready("A")
-    assert mesh.started("A")["how"] == "reclaimed"
-    mesh.until(lambda: mesh.messages("A") == 40, "what A and B published")
-
-    mesh.kill("B")
-    mesh.lose("A")
-    mesh.launch("A")
-    mesh.until(lambda: mesh.readiness("A")[1].get("start", {}).get("state") == "waiting", "it waits")
-    mesh.stop()  # SIGTERM ends the wait
-    mesh.start_empty("A")
-    assert mesh.started("A")["how"] == "empty"
-
-
-@SOAK
-def test_a_worker_that_is_to_refuse_names_the_command_and_changes_nothing(mesh: Losing) -> None:
-    asyncio.run(publish(mesh.client_url("A"), numbered("a", 0, 20)))
-    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 20, "copies")
-    mesh.lose("A")
-    done = forked_commands.run(
-        "worker", "--cluster", "A", "-f", "topology.yaml", "--on-empty-store", "refuse", cwd=mesh.path
-    )
-    assert done.returncode == 2
-    assert "replicator backup reclaim -f FILE --cluster A" in done.stderr
-    assert not (mesh.data("A") / "log").exists()
-    mesh.reclaim("A")
-    mesh.start("A", options=("--on-empty-store", "refuse"))
-    assert mesh.messages("A") == 20
-
-
-@SOAK
-def test_a_first_start_whose_peers_do_not_run_serves_and_says_that_nobody_was_asked(
+@asynchronous
+async def test_rows_in_postgres_make_a_worker_wait_for_a_peer_and_name_what_no_peer_has(
     tmp_path: Path, postgres_server: str
 ) -> None:
-    with databases_of("AB", postgres_server, "first") as databases:
-        deployed = Losing(tmp_path, "AB", "[{between: [A, B]}]", databases)
-        try:
-            deployed.launch("A")
-            deployed.wait_ready("A")
-            start = deployed.started("A")
-            assert start["how"] == "first"
-            assert start["nobody_asked"]
-            assert "B" in start["unasked"]
-            assert "no other cluster was asked" in " ".join(deployed.command("status").stdout.split())
-            deployed.start("B")
-            deployed.until(lambda: deployed.started("A")["unasked"] == {}, "B is asked later")
-            assert not deployed.started("A")["nobody_asked"]
-        finally:
-            deployed.stop()
+    with databases_of("A", postgres_server, "lost") as databases:
+        async with workers(tmp_path, databases=databases) as mesh:
+            await mesh.fill(20)
+            for link in mesh.running["A"].parts.links:
+                await link.pause()
+            await mesh.publish("A", numbered("o", 0, 20), f"{ORDERS}-only-here")
+            await take(mesh.client_url("A"), 5, topic=f"{ORDERS}-only-here")
+            await mesh.lose("A")
+            await mesh.stop("B", "C")
+
+            stopping = asyncio.Event()
+            starting = mesh.starting("A", stopping)
+            await until_true(lambda: waits(mesh))
+            status, ready = await mesh.get("A", "/readyz")
+            assert status == 503
+            assert set(ready["start"]["peers"]) == {"B", "C"}
+            assert "--on-empty-store start" in ready["reason"]
+            assert not (mesh.data("A") / "log").exists(), "nothing was changed"
+            assert (await mesh.get("A", "/healthz"))[0] == 200
+            told = await mesh.command("status", "-f", "topology.yaml", "--output", "json")
+            assert "The worker waits for B, C" in told.stdout
+            await mesh.start("B")
+            mesh.running["A"] = await starting
+            started = mesh.started("A")
+            assert (started["how"], started["database"]) == ("reclaimed", "earlier")
+            (lost,) = started["lost"]
+            assert f"1 topic of an earlier store that no cluster that was asked has: {ORDERS}-only-here" in lost
+            assert lost.endswith("C was not asked")
+            await mesh.until(lambda: mesh.messages("A") == 40, "what A and B published")
+            said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
+            assert "only-here" in said
+
+            await mesh.lose("A")
+            await mesh.stop("B")
+            starting = mesh.starting("A", stopping)
+            await until_true(lambda: waits(mesh))
+            stopping.set()  # as SIGTERM does
+            with pytest.raises(StoppedEarly):
+                await starting
+            await mesh.start("A", setting="start")
+            assert mesh.started("A")["how"] == "empty"
+
+
+async def waits(mesh: Workers) -> bool:
+    """Return whether A's worker says that it waits."""
+    try:
+        _, answer = await mesh.get("A", "/readyz")
+    except OSError:
+        return False
+    return bool(answer.get("start", {}).get("state") == "waiting")
+
+
+@asynchronous
+async def test_a_worker_that_is_to_refuse_names_the_command_and_changes_nothing(tmp_path: Path) -> None:
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.publish("A", numbered("a", 0, 20))
+        await mesh.until(lambda: mesh.everywhere() == {20}, "copies")
+        await mesh.lose("A")
+        with pytest.raises(EmptyStoreRefused, match="replicator backup reclaim -f FILE --cluster A"):
+            await mesh.start("A", setting="refuse")
+        assert not (mesh.data("A") / "log").exists()
+        await mesh.reclaim("A")
+        await mesh.start("A", setting="refuse")
+        assert mesh.messages("A") == 20
+
+
+@asynchronous
+async def test_a_reclaim_by_command_takes_newer_policies_and_permissions_back_and_a_restore_does(
+    tmp_path: Path,
+) -> None:
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        a, peer = mesh.engine("A"), mesh.engine("B")
+
+        async def grant(role: str) -> None:
+            engine = mesh.engine("A")
+            await engine.catalog.grants.change("public", lambda of: of.with_role(role, ["produce"]), lambda: None)
+            await eventually(lambda: keeps_all(peer, engine), "the settings are kept")
+
+        def roles() -> list[str]:
+            return sorted(mesh.engine("A").catalog.grants.of("public").roles)
+
+        await mesh.publish("A", numbered("a", 0, 20))
+        await grant("first")
+        made = await mesh.command("backup", "create", "-f", "topology.yaml", "-c", "A", "--at", "backups")
+        assert made.returncode == 0, made.stderr
+        await grant("later")
+        await mesh.until(lambda: mesh.everywhere() == {20}, "copies")
+        version = a.cluster_settings.version
+
+        await mesh.lose("A")
+        assert f"took back policies and permissions of version {version} from B" in await mesh.reclaim("A")
+        assert "policies and permissions" not in await mesh.reclaim("A"), "it has them"
+        await mesh.start("A")
+        assert roles() == ["first", "later"]
+
+        await grant("last")
+        await mesh.lose("A")
+        restored = await mesh.command("backup", "restore", "-f", "topology.yaml", "-c", "A", "--at", "backups")
+        assert restored.returncode == 0, restored.stderr
+        assert "took back policies and permissions" in restored.stdout
+        await mesh.start("A")
+        assert roles() == ["first", "last", "later"]
+
+
+@asynchronous
+async def test_a_first_start_whose_peers_do_not_run_serves_and_says_that_nobody_was_asked(tmp_path: Path) -> None:
+    async with workers(tmp_path, "AB", TWO, started="A") as mesh:
+        start = mesh.started("A")
+        assert (start["how"], start["nobody_asked"], set(start["unasked"])) == ("first", True, {"B"})
+        said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
+        assert "no other cluster was asked" in said
+        await mesh.start("B")
+        await mesh.running["A"].parts.stores.look()
+        assert mesh.started("A")["unasked"] == {}
+        assert not mesh.started("A")["nobody_asked"]

@@ -199,7 +199,9 @@ async def the_url_names_no_database(broken: Broken) -> None:
 
 
 @case("database", "cannot be reached")
-async def the_database_was_never_reached(broken: Broken) -> None:
+async def the_database_is_another_one_than_before_and_was_never_reached(broken: Broken) -> None:
+    await broken.store()
+    broken.put_meta(start_checks.DATABASE_REACHED, "another")
     broken.cluster["database"] = f"postgresql://127.0.0.1:{free_ports(1)[0]}/none"
 
 
@@ -298,6 +300,35 @@ def test_a_database_that_is_away_and_was_there_is_a_warning_and_the_worker_start
         found = await examining.examine(topology, ("solo",), lambda: "Java")
         assert [each.level for each in found if each.check == "database"] == [Level.WARNING]
         await (await start_worker(topology, "solo")).stop()
+
+    with set_up(tmp_path, monkeypatch, postgres_url) as broken:
+        asyncio.run(main(broken))
+
+
+def test_a_database_that_was_never_reached_is_a_warning_and_the_worker_starts_twice_and_writes_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    async def main(broken: Broken) -> None:
+        broken.cluster["database"] = f"postgresql://127.0.0.1:{free_ports(1)[0]}/none"
+        topology = broken.topology()
+        found = await examining.examine(topology, ("solo",), lambda: "Java")
+        (said,) = [each for each in found if each.check == "database"]
+        assert said.level == Level.WARNING
+        assert "was never reached" in said.text
+        for how in ("first", "usual"):
+            worker = await start_worker(topology, "solo")
+            try:
+                start = worker.parts.stores.status()
+                assert (start["how"], start["database"]) == (how, "away" if how == "first" else "none")
+                assert worker.parts.database.state == "down"
+            finally:
+                await worker.stop()
+        broken.cluster["database"] = postgres_url
+        worker = await start_worker(broken.topology(), "solo")
+        try:
+            assert worker.parts.database.state == "up"
+        finally:
+            await worker.stop()
 
     with set_up(tmp_path, monkeypatch, postgres_url) as broken:
         asyncio.run(main(broken))

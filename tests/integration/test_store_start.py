@@ -39,7 +39,7 @@ from replicator.operating.start_checks import RUNS
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import Topology, load_topology
-from replicator.worker import asking_peers, store_start
+from replicator.worker import asking_peers, store_start, taking_settings
 from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.early import EarlyListener, Opening, make_early_app
 from replicator.worker.settings_teller import SettingsTeller
@@ -226,7 +226,7 @@ async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_s
         rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
         await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
         with monkeypatch.context() as killed:
-            killed.setattr(store_start, "ask_settings", cut_off)
+            killed.setattr(taking_settings, "ask_settings", cut_off)
             with pytest.raises(StoppedEarly):
                 await found.start()
         started, engine = await found.start()
@@ -302,6 +302,36 @@ async def test_a_new_store_serves_if_nobody_answers_and_postgres_proves_nothing(
         started, engine = await found.start(rows=rows)
         assert (started.how, started.nobody_asked, started.index) == (How.FIRST, True, index)
         assert engine.store.meta(START)["database"] == index.value
+
+
+@pytest.mark.parametrize("messages", [0, 1], ids=["a peer has nothing", "a peer has messages"])
+@asynchronous
+async def test_rows_in_postgres_that_nobody_who_answers_has_are_named_as_a_loss(tmp_path: Path, messages: int) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.engine.topic("there")
+        await b.has_copy(*([b"1"] * messages), topic="here")
+        names = tuple(f"persistent://public/default/{each}" for each in ("gone", "here", "there"))
+        if not messages:
+            names = (names[0], names[2])
+        started, engine = await found.start(rows=EarlierRows(len(names), 1, names))
+        assert started.how is (How.RECLAIMED if messages else How.FIRST)
+        assert started.index is IndexRows.EARLIER
+        (lost,) = started.lost
+        assert lost == (
+            f"Postgres has 1 topic of an earlier store that no cluster that was asked has: {names[0]}; C was not asked"
+        )
+        assert engine.store.meta(START)["lost"] == [lost]
+
+
+@asynchronous
+async def test_rows_in_postgres_of_topics_that_peers_have_are_no_loss(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        for name in "BC":
+            await found.peer(name)
+        await found.peers["C"].engine.topic("there")
+        started, _ = await found.start(rows=EarlierRows(1, 1, ("persistent://public/default/there",)))
+        assert (started.how, started.lost, started.index) == (How.FIRST, (), IndexRows.EARLIER)
 
 
 @asynchronous

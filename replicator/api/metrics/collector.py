@@ -120,7 +120,8 @@ class StatusCollector(Collector):
         """Collect what says that this cluster, or another one, has a new store."""
         if (start := self._status.get("start")) is None:
             return
-        replaces = start["how"] in ("reclaimed", "empty") or (start["how"] == "first" and start["nobody_asked"])
+        proved = start["nobody_asked"] or bool(start["lost"])
+        replaces = start["how"] in ("reclaimed", "empty") or (start["how"] == "first" and proved)
         self._add(names.STORE_NEW, replaces and _is_recent(start["first_at_ms"]))
         for peer, store in self._status.get("stores", {}).items():
             self._add(names.PEER_STORE_NEW, bool(store["earlier"]) and _is_recent(store["since_ms"]), peer)

@@ -246,6 +246,7 @@ def _store_of(status: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "state": (status.get("start") or {}).get("state", "serving"),
         "named_losses": list(restored.get("lost", ())),
+        "nobody_had": list((status.get("start") or {}).get("lost", ())),
         "reclaimed_messages": restored.get("reclaimed_messages", 0),
     }
 

@@ -66,7 +66,8 @@ class Findings:
     snapshot_mappings: int | None = None
     subscription_updates: int | None = None
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each cluster, fields about the start of its worker: ``state``, ``named_losses``, ``reclaimed_messages``."""
+    """For each cluster, fields about the start of its worker: ``state``, ``named_losses``, ``nobody_had`` and
+    ``reclaimed_messages``."""
     configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """For each part, its version and the settings that differ from the defaults."""
     more: Mapping[str, Any] = field(default_factory=dict)

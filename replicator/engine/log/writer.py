@@ -352,8 +352,8 @@ class Writer:
         before.
 
         If ``noted``, the same transaction records the deletion of each topic that has blocks of this cluster. It also
-        records the deletion of the ``earlier`` lives: by topic id, the last position of each incarnation. Return these
-        records.
+        records the deletion of the ``earlier`` lives: by topic id, the last position of each incarnation; and that of
+        the partitioned topic. Return these records.
         """
         noted_ms = self.wall_clock_ms() if noted else None
         found: list[Deletion] = await self._submit(

@@ -120,6 +120,8 @@ class OriginStores:
         """Rows about copies, by topic id and origin."""
         self._own_deleted: dict[str, dict[int, Position]] = {}
         """For each topic, the lives that this cluster itself deleted."""
+        self._partitioned_deleted: dict[str, dict[str, int]] = {}
+        """For each partitioned topic, by cluster, the id of its newest deletion."""
         self._forgotten: _Writes = []
         """Rows that the store still has, to be deleted by :meth:`save`."""
         self._writing = asyncio.Lock()
@@ -171,6 +173,10 @@ class OriginStores:
             return True
         known = self.deletions.get((topic.name, origin, incarnation))
         return known is not None and position <= known.position
+
+    def partitioned_deleted(self, name: str) -> Mapping[str, int]:
+        """Return, by cluster, the id of its newest deletion of the partitioned topic ``name``."""
+        return self._partitioned_deleted.get(name, {})
 
     def as_json(self, topic: Topic) -> dict[str, Any]:
         """Return the records about ``topic`` by origin: which store wrote each life, and which lives the origin
@@ -353,6 +359,8 @@ class OriginStores:
             del self.deletions[each.key]
             if each.origin == self._cluster:
                 del self._own_deleted[each.topic][each.incarnation]
+            if self.partitioned_deleted(each.topic).get(each.origin) == each.incarnation and each.is_of_partitioned:
+                del self._partitioned_deleted[each.topic][each.origin]
         self._forgotten += [("deletions", each.row_key(), None) for each in too_many]
         if new:
             for listener in list(self.listeners):
@@ -363,6 +371,9 @@ class OriginStores:
         self.deletions[deletion.key] = deletion
         if deletion.origin == self._cluster:
             self._own_deleted.setdefault(deletion.topic, {})[deletion.incarnation] = deletion.position
+        if deletion.is_of_partitioned:
+            newest = self._partitioned_deleted.setdefault(deletion.topic, {})
+            newest[deletion.origin] = max(deletion.incarnation, newest.get(deletion.origin, 0))
 
 
 def _has(topic: Topic, cluster: str) -> Callable[[Position], bool]:

@@ -3,11 +3,15 @@
 1. The number of partitions is stored first, and from then on nobody makes a plain topic of that name.
 2. Then the partitions are made. Whoever finds the number after a crash makes the rest.
 3. With the first change that names it, a namespace is made in the same transaction.
+4. A partitioned topic that this cluster deleted on purpose is not made again only because another cluster has it. It is
+   made again with the first message, or if the other cluster's topic was made after that deletion.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from replicator.engine.errors import EngineError, InvalidPartitions, NotAllowedError, TopicNotFound
@@ -18,7 +22,8 @@ from replicator.engine.topics.catalog import Catalog
 from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import Change
 from replicator.engine.topics.loaded_topics import LoadedTopics
-from replicator.engine.topics.partitions import TABLE, PartitionedTopic, check_new, check_plain
+from replicator.engine.topics.origin_stores import OriginStores
+from replicator.engine.topics.partitions import TABLE, PartitionedTopic, base_name, check_new, check_plain
 from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
 
@@ -29,7 +34,7 @@ PARTITIONS_AT_ONCE: Final = 1_000
 class PartitionedTopics:
     """The partitioned topics of one engine."""
 
-    __slots__ = ("_catalog", "_changes", "_cluster", "_deleting", "_loaded", "_making", "_writer")
+    __slots__ = ("_catalog", "_changes", "_cluster", "_deleting", "_loaded", "_making", "_stores", "_writer")
 
     def __init__(
         self,
@@ -40,7 +45,9 @@ class PartitionedTopics:
         loaded: LoadedTopics,
         making: TopicMaking,
         deleting: TopicDeleting,
+        stores: OriginStores,
     ) -> None:
+        self._stores = stores
         self._cluster = store.cluster
         self._writer = writer
         self._catalog = catalog
@@ -53,6 +60,31 @@ class PartitionedTopics:
         """How many partitions the topic has; 0 if it is not partitioned, or does not exist."""
         found = self._catalog.index.partitioned(parse_topic(name))
         return 0 if found is None else found.partitions
+
+    def deletions_since(self, name: str) -> Mapping[str, int]:
+        """Return the clusters that deleted the partitioned topic ``name`` since it was made here, each with the id of
+        its deletion."""
+        whole = self._catalog.index.partitioned(parse_topic(name))
+        known = {} if whole is None else whole.known
+        deleted = self._stores.partitioned_deleted(name)
+        return {cluster: each for cluster, each in deleted.items() if each > known.get(cluster, 0)}
+
+    def is_of_deleted(self, partition: str, cluster: str) -> bool:
+        """Return whether the topic ``partition`` is a partition of a topic that ``cluster`` deleted since."""
+        return parse_topic(partition).partition >= 0 and cluster in self.deletions_since(base_name(partition))
+
+    async def is_back_at(self, name: str, cluster: str, deletion: int) -> None:
+        """Note that ``cluster`` has the partitioned topic ``name`` again, after its deletion ``deletion``."""
+
+        async def note() -> None:
+            whole = self._catalog.index.partitioned(parse_topic(name))
+            if whole is not None and deletion > whole.known.get(cluster, 0):
+                changed = replace(whole, known={**whole.known, cluster: deletion})
+                await self._writer.put_many([(TABLE, whole.name.encode(), changed.encode())])
+                self._catalog.index.set_partitioned(changed)
+
+        if cluster in self.deletions_since(name):
+            await self._changes.alone(note)
 
     async def create(self, name: str, partitions: int) -> None:
         """Make a partitioned topic and its partitions; with the same number again, those that are missing.
@@ -89,17 +121,24 @@ class PartitionedTopics:
 
         await self._changes.alone(grow)
 
-    async def adopt(self, name: str, partitions: int) -> int:
-        """Another cluster has that many partitions of a topic: have as many here, or more. Returns how many there are.
+    async def adopt(
+        self, name: str, partitions: int, *, unless_deleted: bool = False, known: Mapping[str, int] | None = None
+    ) -> int:
+        """Make or grow a topic so that it has as many partitions as in another cluster, or more. Return their number.
 
-        Raises as :meth:`create` does.
+        With ``unless_deleted``, a topic that is not here is not made. ``known`` are the deletions that the other
+        cluster knew when its topic was made; None stands for all that are known here.
+
+        Raises the errors of :meth:`create`.
         """
         wanted = check_new(name, partitions)
 
         async def adopt() -> int:
             existing = self._catalog.index.partitioned(parse_topic(wanted.name))
+            if existing is None and unless_deleted:
+                return 0
             if existing is None or existing.partitions < partitions:
-                await self._make(wanted, existing)
+                await self._make(wanted, existing, known)
             return self.count(name)
 
         return await self._changes.alone(adopt)
@@ -122,8 +161,15 @@ class PartitionedTopics:
             if len(self._catalog.index.partitions_here(partitioned.name)) < partitioned.partitions:
                 await self._make(partitioned, partitioned)
 
-    async def _make(self, wanted: PartitionedTopic, existing: PartitionedTopic | None) -> None:
+    async def _make(
+        self, wanted: PartitionedTopic, existing: PartitionedTopic | None, known: Mapping[str, int] | None = None
+    ) -> None:
         """Store the number, then make the partitions: whoever finds the number after a crash makes the rest."""
+        if existing is not None:
+            known = existing.known
+        elif known is None:
+            known = self._stores.partitioned_deleted(wanted.name)
+        wanted = replace(wanted, known=dict(known))
         changes: list[Change] = []
         if existing != wanted:
             namespace = parse_topic(wanted.name).full_namespace

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from replicator.engine.errors import InvalidPartitions, NotAllowedError
@@ -30,6 +30,9 @@ class PartitionedTopic:
 
     name: str
     partitions: int
+    known: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Earlier deletions of the name that were known when this topic was made: by cluster, the id of the newest one. A
+    deletion with a higher id is one of this topic, or of a later one."""
 
     def partition(self, index: int) -> str:
         """The full name of one partition."""
@@ -37,11 +40,14 @@ class PartitionedTopic:
         return f"{self.name}{_SUFFIX}{index}"
 
     def encode(self) -> bytes:
-        return json.dumps({"partitions": self.partitions}).encode()
+        return json.dumps(
+            {"partitions": self.partitions} | ({"known": dict(self.known)} if self.known else {})
+        ).encode()
 
     @classmethod
     def decode(cls, name: str, stored: bytes) -> PartitionedTopic:
-        return cls(name, json.loads(stored)["partitions"])
+        row = json.loads(stored)
+        return cls(name, row["partitions"], row.get("known", {}))
 
 
 def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:

@@ -121,6 +121,55 @@ def test_a_cluster_with_a_second_live_copy_of_its_store_stands_badly_and_says_wh
     assert "replicator links stays" in row.detail
 
 
+def starts(state: str, progress: dict[str, Any] | None = None) -> Answer:
+    """Return the answer of a worker that is starting."""
+    value = {"message": "it takes back messages", "start": {"state": state, "peers": {}, "progress": progress or {}}}
+    return Answer(value, "us-east refuses: it takes back messages", 503)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tone", "state", "detail"),
+    [
+        (starts("opening"), WARN, "is starting", "it takes back messages"),
+        (starts("waiting"), BAD, "starting: waits for another cluster", "it takes back messages"),
+        (
+            starts("reclaiming", {"number": 2, "topics": 7, "messages": 12_345, "read_bytes": 3_000_000}),
+            WARN,
+            "starting: takes back messages",
+            "it takes back messages: topic 2 of 7, 12,345 messages, 3 MB read",
+        ),
+        (Answer({"start": 7}, "us-east refuses: no", 503), BAD, "does not answer", "us-east refuses: no"),
+    ],
+)
+def test_a_worker_that_is_starting_says_how_far_it_is(answer: Answer, tone: str, state: str, detail: str) -> None:
+    row = cluster_row("us-east", answer)
+    assert (row.tone, row.state, row.detail) == (tone, state, detail)
+
+
+def test_a_new_store_is_said_with_since_when_what_was_lost_and_who_was_not_asked(topology: Topology) -> None:
+    east, west = status(), status()
+    assert [each.store for each in overviewed(topology, east, west)] == ["", ""]
+    start = {"how": "reclaimed", "database": "none", "lost": ["1", "2"], "unasked": {}, "nobody_asked": False}
+    east.value.update({"start": start, "restored": {"lost": ["3", "4", "5"]}})
+    west.value["stores"] = {"us-east": {"store": "new", "since_ms": 1_700_000_000_000, "earlier": ["old"]}}
+    said = overviewed(topology, east, west)[0].store
+    assert said.startswith(
+        "a new store since 2023-11-14 22:13:20 UTC, as eu-west can tell; lost: 1; lost: 2; lost: 3; "
+    )
+    assert said.endswith("2 more losses, in its status")
+    assert overviewed(topology, SILENT, west)[0].store.startswith("a new store since 2023"), "peers know it meanwhile"
+    east.value["start"] = start | {"lost": [], "unasked": {"eu-west": "refused"}, "database": "away"}
+    east.value.update({"restored": None, "states": {"clusters": {"eu-west": "refused"}}})
+    assert overviewed(topology, east, SILENT)[0].store == (
+        "its store is new; not asked what they have of it: eu-west; Postgres did not answer, and was not asked what an "
+        "earlier store had; states of subscriptions are awaited from eu-west"
+    )
+
+
+def overviewed(topology: Topology, east: Answer, west: Answer) -> Any:
+    return Observer().overview(topology, {"us-east": east, "eu-west": west}, 1.0).clusters
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 def test_clusters_stand_apart_and_on_the_map(topology: Topology, count: int) -> None:
     names = [f"c{number}" for number in range(count)]

@@ -18,6 +18,7 @@ from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.requests import BeginLifeRequest, DeleteTopicsRequest, Tail
 from replicator.engine.log.store_tables import HighWater, TopicRecord
 from replicator.engine.topic_name import parse_topic
+from snapshots.position import BEFORE_ALL
 
 TOPIC_ID_MAX: Final = 2**32 - 2
 """Keys have four bytes for it, and the id after the last one must fit, too: it ends a range."""
@@ -74,7 +75,8 @@ def delete_topics(
 ) -> list[Deletion]:
     """Move the records of topics from the catalog to the table ``deleted``. Their rows are swept later.
 
-    If ``request`` asks for it, store a :class:`Deletion` for each life of this cluster, and return these.
+    If ``request`` asks for it, store a :class:`Deletion` for each life of this cluster, and one for the partitioned
+    topic, and return these.
     """
     noted: list[Deletion] = []
     for tail in request.tails:
@@ -92,6 +94,10 @@ def delete_topics(
                 noted.append(deletion)
     if request.partitioned is not None:
         txn.delete(request.partitioned.encode(), db=dbs["partitioned"])
+        if request.noted_ms is not None:
+            deletion = Deletion(request.partitioned, cluster, appender.new_id(), BEFORE_ALL, request.noted_ms)
+            txn.put(*deletion.row(), db=dbs["deletions"])
+            noted.append(deletion)
     return noted
 
 

@@ -1,0 +1,68 @@
+"""Taking back the policies and permissions of a cluster that other clusters keep for it.
+
+A start on a new store, ``replicator backup reclaim`` and ``replicator backup restore`` do so, once messages are back.
+
+Invariant (DESIGN §3): 13, settings are replaced only by newer ones, as a whole, and what is missing is named.
+:mod:`replicator.engine.cluster_settings.state` has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from replicator.backup.reclaiming import opened
+from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.putting_back import put_back
+from replicator.engine.cluster_settings.state import taken_back
+from replicator.engine.engine import Engine
+from replicator.engine.restored import restored_mark
+from replicator.operating.start_checks import never_served
+from replicator.topology import Topology
+from replicator.worker.settings_teller import ask_settings
+
+ASK_SECONDS: Final = 5.0
+"""Time for an answer to a command. Settings of 100,000 rows take less on a usual network."""
+
+
+async def take_settings(
+    engine: Engine, peers: Mapping[str, str], asked: Collection[str], *, seconds: float, reclaimed: bool
+) -> dict[str, Any] | None:
+    """Put back settings that the clusters ``asked`` keep, if they are newer than those of the store.
+
+    ``peers`` are the addresses of all other clusters; those that are not asked count as silent. ``reclaimed`` says that
+    the store is new, and messages came back: namespaces without any kept settings are named. Return the note for the
+    status; None if nothing was put back or is to be named.
+    """
+    kept = await ask_settings({name: peers[name] for name in asked}, engine.cluster, seconds)
+    taken = taken_back(engine.cluster, {**dict.fromkeys(peers), **kept})
+    own = engine.cluster_settings
+    await own.settle()
+    head = own.head()
+    if taken.state is not None and head is not None and head.rank >= taken.state.head.rank:
+        taken = replace(taken, state=None, peer="")
+        note = engine.store.meta(TAKEN)
+        if note is not None and (note.get("set_at"), note.get("set_in")) == (own.set_at, own.set_in):
+            await engine.remember(TAKEN, {**note, "silent": list(taken.silent)})  # an earlier call took them back
+            return None
+    namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set[str]()
+    if taken.state is not None or namespaces or taken.silent:
+        return await put_back(engine, taken, namespaces)
+    return None
+
+
+def came_back_alone(engine: Engine) -> bool:
+    """Return whether the store is new, and a reclaim brought its messages back: settings were not in it."""
+    mark = restored_mark(engine.store)
+    return mark is not None and not mark.backup and never_served(engine.store.meta, None)
+
+
+async def take_settings_of(topology: Topology, name: str, without: Collection[str]) -> dict[str, Any] | None:
+    """Do the work of :func:`take_settings` in the store of cluster ``name``, whose worker does not run. The clusters in
+    ``without`` are not asked."""
+    peers = {each.name: each.address for each in topology.clusters if each.name != name}
+    async with opened(topology, name) as engine:
+        return await take_settings(
+            engine, peers, peers.keys() - set(without), seconds=ASK_SECONDS, reclaimed=came_back_alone(engine)
+        )
