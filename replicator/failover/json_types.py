@@ -120,4 +120,4 @@ class FailoverStatus(TypedDict):
     clusters: Annotated[dict[str, ClusterServing | UnansweredCluster], "by cluster, its worker's own word"]
     switch: Annotated[EpochRecord | None, "the newest switch; null: there was none"]
     stranded: Annotated[list[StrandedMessages] | None, "null: there was no switch, or one of the two does not answer"]
-    stranded_unknown: Annotated[str, "why not; empty otherwise"]
+    stranded_unknown: Annotated[str, "why that is not known, or not all of it; empty otherwise"]

@@ -54,6 +54,8 @@ class SwitchReport:
     source_answers: bool = True
     unknown_since_ms: int | None = None
     """Without the source: the wall clock when the target heard of it last; None if it never did since it started."""
+    source_unknown: str = ""
+    """What the source's worker does not know of its own cluster; empty if it knows everything."""
     topics: list[TopicReport] = field(default_factory=list)
     announced: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -64,9 +66,10 @@ class SwitchReport:
 
     @property
     def not_received(self) -> int | None:
-        """Messages of the source that the target does not have (RPO); None where the source does not answer."""
+        """Messages of the source that the target does not have (RPO); None where the source does not answer, or does
+        not know all that its clients published."""
         carried = [topic.missing_messages for topic in self.topics if topic.carried]
-        if not self.source_answers or any(missing is None for missing in carried):
+        if not self.source_answers or self.source_unknown or any(missing is None for missing in carried):
             return None
         return sum(missing for missing in carried if missing is not None)
 
@@ -125,6 +128,7 @@ class StatusReport:
     stranded: Sequence[Stranded] | None = None
     """None where that is not known: there was no switch, or one of the two does not answer."""
     unknown: str = ""
+    """Why it is not known, or not all of it."""
 
     @property
     def agreed(self) -> bool:

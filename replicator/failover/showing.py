@@ -93,6 +93,8 @@ def _lacks(report: SwitchReport) -> str:
     if not report.source_answers:
         since = "" if report.unknown_since_ms is None else f" since {_moment(report.unknown_since_ms)}"
         return f"What it lacks of {report.source} is unknown{since}."
+    if report.source_unknown:
+        return f"What it lacks of {report.source} is unknown: {report.source_unknown}."
     if not report.topics:
         return "No topic was compared."
     received, repeated = report.not_received, report.may_be_repeated
@@ -238,6 +240,8 @@ def _clusters_table(report: StatusReport) -> Table:
 def _stranded_line(report: StatusReport, source: str, target: str) -> str:
     if report.stranded is None:
         return f"What {target} had not received then is unknown: {report.unknown}."
+    if not report.stranded and report.unknown:
+        return f"What {target} had not received then is unknown: {report.unknown}."
     if not report.stranded:
         return f"{target} had received every message of {source} then."
     total = sum(each.messages for each in report.stranded)
@@ -246,7 +250,8 @@ def _stranded_line(report: StatusReport, source: str, target: str) -> str:
     if waiting:
         state = "1 topic still waits for its own" if waiting == 1 else f"{waiting:,} topics still wait for theirs"
     there = _topics(len(report.stranded))
-    return f"{target} had not received {_messages(total)} of {source} in {there}: {state}."
+    more = f" There may be more: {report.unknown}." if report.unknown else ""
+    return f"{target} had not received {_messages(total)} of {source} in {there}: {state}.{more}"
 
 
 def _of_stranded(each: Stranded, source: str, target: str) -> str:

@@ -107,6 +107,8 @@ class Switch:
                     for cluster in (base.source, base.target):
                         survey.need(cluster)
                     report.stranded = await self._evidence.stranded(base)
+                    if unknown := survey.states[base.source].get("clients_unknown"):
+                        report.unknown = f"{base.source}: {unknown}"
                 else:
                     report.stranded = []
             except FailoverError as error:
@@ -143,6 +145,8 @@ class Switch:
         report.source_answers = source in survey.states
         if not report.source_answers:
             report.unknown_since_ms = survey.states[target]["heard_ms"].get(source)
+        if dry_run or not planned:  # a planned switch waits until its source knows everything, or is refused
+            report.source_unknown = survey.states.get(source, {}).get("clients_unknown", "")
         for cluster in (source, target):
             if unknown := survey.states.get(cluster, {}).get("clients_unknown"):
                 report.notes.append(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import re2
 from pydantic import AfterValidator, BeforeValidator
 
+from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.engine.topics.topic_patterns import PATTERN_CHARACTERS_MAX, PATTERN_MEMORY_BYTES_MAX
@@ -24,11 +25,14 @@ PATTERNS_MAX: Final = 100
 
 
 def selects(topics: tuple[str, ...], exclude: tuple[str, ...], topic: str) -> bool:
-    """Whether patterns let the topic of that full name through: it matches one of ``topics``, if there are any, and
-    none of ``exclude``."""
+    """Return whether patterns let the topic of that full name through: it matches one of ``topics``, if there are any,
+    and none of ``exclude``.
+
+    Raises nothing: brokers have topics with names that no topic may have here.
+    """
     if not topics and not exclude:
         return True
-    whole = base_name(topic) if parse_topic(topic).partition >= 0 else topic
+    whole = _whole(topic)
     texts = (whole, whole.removeprefix(SCHEME), whole.removeprefix(SCHEME).rpartition("/")[0])
     if topics and not any_matches(topics, texts):
         return False
@@ -44,10 +48,18 @@ def is_named(patterns: tuple[str, ...], topic: str) -> bool:
     if not patterns:
         return True
     texts = {topic.removeprefix(SCHEME).rpartition("/")[0]}
-    for name in (topic, base_name(topic)) if parse_topic(topic).partition >= 0 else (topic,):
+    for name in {topic, _whole(topic)}:
         short = name.removeprefix(SCHEME)
         texts |= {name, short, short.removeprefix(DEFAULT_NAMESPACE)}
     return any_matches(patterns, tuple(texts))
+
+
+def _whole(topic: str) -> str:
+    """Return the partitioned topic's name for a partition, and every other name as it is."""
+    try:
+        return base_name(topic) if parse_topic(topic).partition >= 0 else topic
+    except EngineError:  # a name that no topic may have here
+        return topic
 
 
 def any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:

@@ -50,6 +50,13 @@ def lines(shown: RenderableType, width: int = 120) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+def test_what_the_source_itself_does_not_know_is_not_said_to_be_there() -> None:
+    unknown = "the brokers do not answer: refused"
+    shown = lines(shown_switch(report(topic(), outcome="dry run", source_unknown=unknown)))
+    assert "is unknown: the brokers do not answer: refused." in " ".join(" ".join(shown).split())
+    assert report(topic(), source_unknown=unknown).not_received is None
+
+
 def test_there_is_one_sentence_for_each_cluster_and_one_for_each_topic_that_needs_attention() -> None:
     billing = SubscriptionReport("billing", False, "acknowledgements of us-east differ", 1_234, 7)
     topics = [topic(f"t{number}") for number in range(497)]
