@@ -120,6 +120,21 @@ def test_invariant_2_what_a_broker_passes_over_while_it_is_read_is_read_all_the_
     assert stands(pair, topic) == f"{last.ledger_id()}:{last.entry_id() + 1}"
 
 
+def test_invariant_2_the_last_messages_that_an_operator_passes_over_are_read_though_none_follows(pair: Beside) -> None:
+    topic = next(_topics)
+    publish(pair, "A", topic, bodies("m", range(5)))
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+    with pair.paused("A"), official(pair.brokers["A"]) as client:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(LARGE):
+            last = producer.send(b"%d " % number + bytes(LARGE_BYTES))
+        pair.brokers["A"].admin("POST", f"{topic.replace('://', '/')}/subscription/replicator.bridge.A/skip_all")
+        until(lambda: stands(pair, topic) == f"{last.ledger_id()}:{last.entry_id()}", lambda: stands(pair, topic))
+    found = numbers(pair, topic, LARGE + 5)[5:]
+    assert found == list(range(LARGE)), (found, bridged(pair, topic), pair.log("A"))
+    assert bridged(pair, topic)[0]["put_back"] >= 1
+
+
 def test_invariant_2_what_a_backlog_quota_takes_from_a_worker_that_is_away_is_read_all_the_same(pair: Beside) -> None:
     for broker in pair.brokers.values():
         broker.admin("PUT", "namespaces/public/quota", {"replication_clusters": [broker.cluster]})

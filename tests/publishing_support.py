@@ -4,7 +4,7 @@ admin API."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,13 +14,19 @@ from engine_support import opened
 from gateway_support import serving_clients
 
 from replicator.apache.confirmed import Confirmed
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.publish_room import publish_room
 from replicator.apache.published import load_map
-from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.shown import TopicInternals
+from replicator.apache.stamps import Identity, marks_of
+from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.log.block import BlockView
+from replicator.engine.log.store import Store
 from replicator.engine.topic import Topic
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 TOPIC: Final = "persistent://public/default/t"
 NOTHING_STORED: Final = {
@@ -34,18 +40,43 @@ NOTHING_STORED: Final = {
 """The internal statistics of a new topic."""
 
 
+class ReadBack(Confirmed):
+    """Takes what the brokers confirm for read at once."""
+
+    def __init__(self, entries: EntryMap) -> None:
+        super().__init__()
+        self._entries = entries
+
+    def confirm(self, position: Position, identity: Identity, messages: int) -> None:
+        super().confirm(position, identity, messages)
+        if position > BEFORE_ALL:
+            self._entries.seen_at_broker(identity, position)
+
+
 class Publishing(NamedTuple):
     outgoing: Outgoing
+    entries: EntryMap
     topic: Topic
     """In the engine of cluster ``a``."""
     at_brokers: Topic
     """The same at the brokers, which are cluster ``b``."""
     connector: BrokerConnector
+    store: Store
 
 
 @asynccontextmanager
-async def publishing(path: Path, answer: Answering, *, fences: bool = False, **how: Any) -> AsyncIterator[Publishing]:
-    """It runs; ``how`` is how :class:`Outgoing` is told of what goes on."""
+async def publishing(
+    path: Path,
+    answer: Answering,
+    *,
+    fences: bool = False,
+    brokers_by: Callable[[BrokerConnector], Any] = lambda connector: connector,
+    **how: Any,
+) -> AsyncIterator[Publishing]:
+    """It runs, and begins anew after what it raises; ``how`` is how :class:`Outgoing` is told of what goes on.
+
+    ``brokers_by`` is put between it and the brokers.
+    """
     async with (
         answering(answer) as url,
         opened(path / "brokers", "b") as brokers,
@@ -55,13 +86,37 @@ async def publishing(path: Path, answer: Answering, *, fences: bool = False, **h
     ):
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
         topic = await engine.topic(TOPIC, by_link=True)
-        entries = load_map(engine.store, topic.topic_id, "a.pulsar")
-        how["has_read"] = ReadingCursor(admin, "a", topic, entries, read_through=lambda: BEFORE_ALL).has_read
-        outgoing = Outgoing(connector, admin, "a", topic, entries, engine.schemas, Confirmed(), publish_room(), **how)
+        entries = load_map(engine.store, topic, "a.pulsar")
+        at_brokers = await brokers.topic(TOPIC)
+
+        async def has_read(upto: Position, internals: TopicInternals) -> bool:
+            """All that stands there is read in this moment."""
+            for stored in at_brokers.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
+                view, first = BlockView(stored.block, stored.header), stored.header.origin_first
+                for index in range(stored.header.entries):
+                    identity = marks_of(view.entry(index)).identity
+                    if identity is not None:
+                        entries.seen_at_broker(identity, Position(first.ledger, first.entry + index))
+            return True
+
+        how["has_read"] = has_read
+        reached = brokers_by(connector)
+        outgoing = Outgoing(
+            reached, admin, "a", topic, entries, engine.schemas, ReadBack(entries), publish_room(), **how
+        )
         outgoing.fence(fences)
-        running = asyncio.create_task(outgoing.publish())
+
+        async def keep() -> None:
+            while True:
+                try:
+                    await outgoing.publish()
+                except (BridgeError, PulsarException) as error:
+                    how["fails"](error)
+                await asyncio.sleep(0.02)
+
+        running = asyncio.create_task(keep())
         try:
-            yield Publishing(outgoing, topic, await brokers.topic(TOPIC), connector)
+            yield Publishing(outgoing, entries, topic, at_brokers, connector, engine.store)
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):

@@ -12,7 +12,6 @@ import base64
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -20,17 +19,18 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import aiohttp
 
-from replicator.apache.broker_cursor import parse_position
 from replicator.apache.credentials import BASIC, TOKEN, TlsOfFiles, showing_of
+from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.errors import AdminFailed, AdminLimited
 from replicator.apache.names import RESERVED
 from replicator.apache.request_turns import REQUESTS_AT_ONCE_MAX, RequestTurns, retry_after, tells_to_wait
+from replicator.apache.shown import ConsumersShown, SeenEntry, SubscriptionShown, TopicInternals, internals_of
 from replicator.client.authentication import AuthenticationTLS
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import AuthenticationError
 from replicator.engine.topic_name import parse_topic
 from replicator.topology.apache import ApacheSettings
-from snapshots.position import BEFORE_ALL, Position
+from snapshots.position import Position
 
 REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -55,51 +55,6 @@ class _Broken(Exception):
 class _Answer(NamedTuple):
     headers: Mapping[str, str]
     said: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInternals:
-    """The internal statistics of one topic."""
-
-    last: Position
-    """Position of the last durable entry."""
-    pending: int
-    """Entries that are being stored."""
-    load: str
-    """Text that names this loading of the topic: it changes each time that a broker loads the topic."""
-    cursors: Mapping[str, Mapping[str, Any]]
-    last_entries: Mapping[int, int]
-    """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
-    ledgers: frozenset[int] = frozenset()
-    """Ids of the ledgers that the topic has."""
-    entries: int = 1
-    """Number of stored entries. It is 0 if all entries were deleted, even though ``last`` still has a position."""
-
-    @property
-    def gone(self) -> Position:
-        """Return the place before the oldest ledger's first entry; the brokers have deleted every earlier entry.
-
-        Return BEFORE_ALL if the topic has no ledger.
-        """
-        return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionShown:
-    """A subscription, in the statistics of its topic."""
-
-    type: str
-    """``Shared`` and so on, as its consumers have it or had it; empty if it had none since the topic was loaded."""
-    properties: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumersShown:
-    """The consumers of one subscription, in the statistics of its topic."""
-
-    unacknowledged: int
-    """Messages that they hold; brokers count them for Shared and Key_Shared alone."""
-    backlog: int
 
 
 class BrokerAdmin(ClosedAtExit):
@@ -140,12 +95,12 @@ class BrokerAdmin(ClosedAtExit):
 
     # What there is.
 
-    async def namespaces(self) -> list[str]:
-        """``tenant/namespace`` of all that the worker may see."""
-        found: list[str] = []
-        for tenant in await self._ask("GET", "tenants"):
-            found += await self._ask("GET", f"namespaces/{quote(tenant)}")
-        return found
+    async def tenants(self) -> list[str]:
+        return [str(tenant) for tenant in await self._ask("GET", "tenants")]
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """Return the namespaces of a tenant, each as ``tenant/namespace``."""
+        return [str(namespace) for namespace in await self._ask("GET", f"namespaces/{quote(tenant, safe='')}")]
 
     async def topics(self, namespace: str) -> list[str]:
         """The persistent topics with a log in a namespace: partitions, and topics that have none."""
@@ -192,18 +147,26 @@ class BrokerAdmin(ClosedAtExit):
 
     async def internals(self, topic: str) -> TopicInternals:
         answer = await self._ask("GET", f"{_path(topic)}/internalStats")
+        return internals_of(topic, answer)
+
+    async def limits(self, topic: str) -> EntryLimits:
+        """Return the limits that policies set to one entry of ``topic``, as far as the brokers show them."""
+        size, delayed = await asyncio.gather(
+            self._policy(f"{_path(topic)}/maxMessageSize"), self._policy(f"{_path(topic)}/delayedDelivery?applied=true")
+        )
+        shown = delayed if isinstance(delayed, dict) and delayed.get("active") else {}
+        delay_ms = shown.get("maxDeliveryDelayInMillis")
+        return EntryLimits(size if isinstance(size, int) else 0, delay_ms if isinstance(delay_ms, int) else 0)
+
+    async def _policy(self, path: str) -> Any:
+        """Return a policy; None where there is none, or the brokers do not know or show it."""
         try:
-            last = parse_position(answer["lastConfirmedEntry"])
-            ledgers = answer["ledgers"]
-            last_entries = {int(each["ledgerId"]): int(each["entries"]) - 1 for each in ledgers}
-            last_entries[last.ledger] = max(last.entry, last_entries.get(last.ledger, -1))
-            # A topic that is loaded opens a ledger of its own: so its creation tells one loading from another.
-            load = f"{answer['lastLedgerCreatedTimestamp']}"
-            pending, entries = int(answer["pendingAddEntriesCount"]), int(answer["numberOfEntries"])
-            there = frozenset(int(each["ledgerId"]) for each in ledgers)
-            return TopicInternals(last, pending, load, answer["cursors"], last_entries, there, entries)
-        except (KeyError, TypeError, ValueError) as error:
-            raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
+            return await self._ask("GET", path)
+        except AdminFailed as error:
+            refused = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if isinstance(error, AdminLimited) or not refused:
+                raise
+            return None
 
     async def all_hidden(self, topic: str, after: Position, upto: Position) -> bool:
         """Whether the brokers show none of the entries between two positions of one ledger to any consumer. They are
@@ -218,6 +181,18 @@ class BrokerAdmin(ClosedAtExit):
             if not all(await asyncio.gather(*map(hidden, entries[at : at + HIDDEN_AT_ONCE]))):
                 return False
         return True
+
+    async def seen_entry(self, topic: str, at: Position) -> SeenEntry | None:
+        """Return what the brokers show of an entry; None if they show nobody like the worker any."""
+        try:
+            headers = await self._headers_of(f"{_path(topic)}/ledger/{at.ledger}/entry/{at.entry}")
+        except AdminFailed as error:
+            if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED):
+                return None
+            raise
+        return SeenEntry(
+            bool(headers), headers.get("X-Pulsar-publish-time", ""), headers.get("X-Pulsar-sequence-id", "")
+        )
 
     async def subscription(self, topic: str, name: str) -> SubscriptionShown | None:
         """Return the type and properties of a subscription, as the brokers show them; None if there is no such
@@ -270,30 +245,34 @@ class BrokerAdmin(ClosedAtExit):
         again. Returns when the broker has let go."""
         await self._ask("PUT", f"{_path(topic)}/unload")
 
-    async def create_subscription(self, topic: str, subscription: str, first: Position | None) -> bool:
+    async def create_subscription(
+        self, topic: str, subscription: str, first: Position | None, properties: Mapping[str, str] | None = None
+    ) -> bool:
         """Create a subscription whose first message is the entry at ``first``; with None, the first entry of the topic.
 
         Return whether it was created. A subscription of that name that exists stays unchanged.
         """
         body = _place(Position(-1, -1) if first is None else first)
-        return await self._make(f"{_path(topic)}/subscription/{quote(subscription, safe='')}", body)
+        if properties:
+            body["properties"] = dict(properties)
+        return await self._make(f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}", body)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         try:
-            await self._ask("DELETE", f"{_path(topic)}/subscription/{quote(subscription, safe='')}")
+            await self._ask("DELETE", f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}")
         except AdminFailed as error:
             if error.status != 404:
                 raise
 
     async def reset_subscription(self, topic: str, subscription: str, first: Position) -> None:
         """Move the cursor of a subscription so that the entry at ``first`` comes next."""
-        path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
+        path = f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}/resetcursor"
         await self._ask("POST", path, _place(first))
 
     async def expire_through(self, topic: str, subscription: str, last: Position) -> bool:
         """Have a subscription count all up to ``last`` as acknowledged, soon after; whether the broker takes it up. It
         needs no consumer, and moves nothing back."""
-        path = f"{_path(topic)}/subscription/{quote(subscription, safe='')}/expireMessages"
+        path = f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}/expireMessages"
         try:
             await self._ask("POST", path, _place(last) | {"partitionIndex": _partition_index(topic)})
         except AdminFailed as error:
@@ -427,6 +406,11 @@ class BrokerAdmin(ClosedAtExit):
 
     def _named(self, what: str) -> str:
         return f"{what}: {self._shown.source or 'nothing, as `apache.auth` is not set'}"
+
+
+def _subscription_in_path(name: str) -> str:
+    """Return the name of a subscription as brokers read it in a path: decoded as a path, and then as a form."""
+    return quote(name.replace("%", "%25").replace("+", "%2B"), safe="")
 
 
 def _place(first: Position) -> dict[str, Any]:

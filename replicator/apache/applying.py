@@ -17,10 +17,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from replicator.apache.acknowledging import ACKS_MAX, acknowledge_at_broker
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import BrokerCursor, parse_cursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.errors import BridgeError
+from replicator.apache.shown import TopicInternals
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from snapshots.position import Position

@@ -28,7 +28,7 @@ class Arrivals:
         self._bytes = 0
         self._news = asyncio.Event()
         self._woken = False
-        self._lost: PulsarException | None = None
+        self._lost: Exception | None = None
 
     async def take(self) -> list[Delivery]:
         """All that came, nothing only after :meth:`wake`; raises why the channel is over."""
@@ -77,6 +77,6 @@ class Arrivals:
     def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
         self.on_lost(error)
 
-    def on_lost(self, error: PulsarException) -> None:
+    def on_lost(self, error: Exception) -> None:
         self._lost = self._lost or error
         self._news.set()

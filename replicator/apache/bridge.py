@@ -9,7 +9,9 @@ brokers, in a namespace that is there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -17,7 +19,7 @@ import structlog
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
-from replicator.apache.errors import BridgeError
+from replicator.apache.errors import AdminFailed, AdminLimited, BridgeError
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
 from replicator.apache.topic_bridge import TopicBridge
@@ -30,6 +32,7 @@ from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
+from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import SupervisedTask
 from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
@@ -69,11 +72,17 @@ class ApacheBridge(TopicListener[Topic]):
             lambda: self._topics,
             self._find_once,
             error=lambda: self._error,
+            unfound=self._unfound,
             limited=lambda: self._admin.limited(),
         )
         self._error = ""
+        self._failure = LastingFailure()
+        self._found_all = False
+        """Whether all topics of the brokers were looked for once."""
         self._refused: dict[str, str] = {}
-        """Topics that cannot be bridged, and why."""
+        """Topics at the brokers that cannot be bridged, and why."""
+        self._too_many: dict[str, str] = {}
+        """Topics of the engine that are not bridged, as too many are."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
         self._connector = BrokerConnector(
@@ -117,7 +126,7 @@ class ApacheBridge(TopicListener[Topic]):
             "limited": self._admin.limited(),
             "requests_refused": self._admin.refusals,
             "watched": self._watches.count,
-            "refused": dict(self._refused),
+            "refused": self._too_many | self._refused,
             "topics": [each.status() for each in self._topics.values()],
         }
 
@@ -165,6 +174,7 @@ class ApacheBridge(TopicListener[Topic]):
         self._tell(topic, subscription)
 
     def on_log_deleted(self, topic: Topic) -> None:
+        self._too_many.pop(topic.name, None)
         gone = self._topics.pop(topic.name, None)
         if gone is not None:
             self._engine.supervisor.task(
@@ -201,8 +211,9 @@ class ApacheBridge(TopicListener[Topic]):
         if topic.name in self._topics or topic.deleted is not None:
             return
         if len(self._topics) >= TOPICS_MAX:
-            self._refused[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
+            self._too_many[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
             return
+        self._too_many.pop(topic.name, None)
         bridged = self._topics[topic.name] = TopicBridge(
             self._settings,
             self._connector,
@@ -226,14 +237,12 @@ class ApacheBridge(TopicListener[Topic]):
                 if began >= due:
                     due = began + DISCOVER_SECONDS
                     await self._find_once()
+                    self._well()
                 else:
                     for namespace in changed:
                         await self._find_in(namespace)
-                self._error = ""
-            except (BridgeError, PulsarException) as error:
-                if not self._error:
-                    log.warning("the Apache Pulsar brokers do not answer", reason=str(error))
-                self._error = str(error)
+            except (BridgeError, PulsarException, EngineError) as error:
+                self._fails(error)
             took = loop.time() - began
             await asyncio.sleep(min(max(LOOK_PAUSE_SECONDS, LOOK_SHARE * took), DISCOVER_SECONDS))
             try:
@@ -242,24 +251,64 @@ class ApacheBridge(TopicListener[Topic]):
             except TimeoutError:
                 pass
 
+    def _fails(self, error: Exception) -> None:
+        self._error = str(error)
+        if self._failure.failed():
+            log.warning("the Apache Pulsar brokers do not answer", reason=self._error)
+
+    def _well(self) -> None:
+        self._error = ""
+        seconds = self._failure.ended()
+        if seconds is not None:
+            log.info("the Apache Pulsar brokers answer again", failed_seconds=seconds)
+            for each in self._topics.values():
+                each.hurry()
+
     async def _hear(self) -> None:
         """Apart from looking: the binary protocol may hang while the admin API answers."""
         while True:
             await self._watches.keep([name for name, size in self._sizes.items() if size <= WATCHED_TOPICS_MAX])
             await asyncio.sleep(DISCOVER_SECONDS)
 
+    def _unfound(self) -> str:
+        """Return which topics of the brokers are not known here; empty if all are."""
+        if not self._found_all:
+            return "the topics of the brokers were not found yet"
+        refused = self._too_many | self._refused
+        if not refused:
+            return ""
+        name, reason = next(iter(refused.items()))
+        return (
+            f"{len(refused)} topics of the brokers are not bridged, {name} among them ({reason}); `apache.exclude` in "
+            "the topology leaves topics out on purpose"
+        )
+
     async def _find_once(self) -> None:
-        """Look everywhere."""
-        namespaces = await self._admin.namespaces()
+        """Look everywhere. What the brokers refuse to show hides nothing else; the first refusal is raised at the
+        end."""
+        refusals: list[AdminFailed] = []
+        namespaces: list[str] = []
+        for tenant in await self._admin.tenants():
+            with _answered(refusals):
+                namespaces += await self._admin.namespaces(tenant)
         for namespace in namespaces:
-            await self._find_in(namespace)
+            with _answered(refusals):
+                await self._find_in(namespace)
+        if refusals:
+            raise refusals[0]
+        self._found_all = True
         for gone in self._sizes.keys() - set(namespaces):
             del self._sizes[gone]
+        for name in [name for name in self._refused if _namespace_of(name) not in self._sizes]:
+            del self._refused[name]
 
     async def _find_in(self, namespace: str) -> None:
         found = await self._admin.topics(namespace)  # first: then of each partition here its topic is known
+        partitioned = await self._admin.partitioned_topics(namespace)
         self._sizes[namespace] = len(found)
-        for name in await self._admin.partitioned_topics(namespace):
+        for gone in {name for name in self._refused if _namespace_of(name) == namespace} - {*found, *partitioned}:
+            del self._refused[gone]
+        for name in partitioned:
             if self._settings.bridges(name):
                 await self._adopt(name)
         for name in found:
@@ -268,18 +317,44 @@ class ApacheBridge(TopicListener[Topic]):
 
     async def _adopt(self, name: str) -> None:
         """A partitioned topic is partitioned in the engine as well, so that links say so to other clusters."""
-        partitions = await self._admin.partitions(name)
-        if partitions > self._engine.partitioned.count(name):
-            try:
+        try:
+            partitions = await self._admin.partitions(name)
+            if partitions > self._engine.partitioned.count(name):
                 await self._engine.partitioned.adopt(name, partitions)
-            except EngineError as error:
-                self._refused[name] = str(error)
+        except EngineError as error:
+            self._refused[name] = str(error)
+            return
+        except AdminFailed as error:
+            if isinstance(error, AdminLimited) or not error.status:
+                raise
+            self._refused[name] = str(error)
+            return
+        self._refused.pop(name, None)
 
     async def _take(self, name: str) -> None:
         try:
             topic = await self._engine.topic(name, by_link=True)
-        except EngineError as error:
+            self._bridge(topic)
+        except (BridgeError, EngineError) as error:
             self._refused[name] = str(error)
             return
         self._refused.pop(name, None)
-        self._bridge(topic)
+
+
+@contextmanager
+def _answered(refusals: list[AdminFailed]) -> Iterator[None]:
+    """Collect what the brokers refuse. Without an answer nothing else is asked for: the error is raised."""
+    try:
+        yield
+    except AdminLimited:
+        raise
+    except AdminFailed as error:
+        if not error.status:
+            raise
+        if error.status != HTTPStatus.NOT_FOUND:  # it was deleted meanwhile
+            refusals.append(error)
+
+
+def _namespace_of(topic: str) -> str:
+    """Return ``tenant/namespace`` in a full name, whatever else is in it."""
+    return "/".join(topic.partition("://")[2].split("/")[:2])

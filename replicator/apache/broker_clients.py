@@ -34,7 +34,7 @@ FIND_AGAIN_SECONDS: Final = 1.0
 
 class BrokerClients:
     """Of the topics that ``topics`` gives; ``find`` looks for those that were made lately. ``error`` says why the
-    brokers do not answer, ``limited`` that they limit requests."""
+    brokers do not answer, ``unfound`` which topics of theirs are not known, ``limited`` that they limit requests."""
 
     def __init__(
         self,
@@ -44,12 +44,14 @@ class BrokerClients:
         find: Callable[[], Awaitable[None]],
         *,
         error: Callable[[], str],
+        unfound: Callable[[], str],
         limited: Callable[[], str],
     ) -> None:
         self._engine = engine
         self._topics = topics
         self._find = find
         self._error = error
+        self._unfound = unfound
         self._limited = limited
         self.origin = origin
         self._fence = Fence()
@@ -83,10 +85,11 @@ class BrokerClients:
                     await asyncio.gather(*(each.without_consumers() for each in waits))
                     await asyncio.gather(*(each.without_producers() for each in waits))
                     await asyncio.gather(*(each.compared() for each in waits))
+                await self._all_known()
                 await self._engine.remember("failover_barrier", operation)
         except TimeoutError:
             named = [text for each in waits if (text := each.in_the_way(consumers=not keep_consumers))]
-            why = "; ".join(named[:NAMED_MAX]) or self._error() or self._limited() or "the brokers are slow"
+            why = "; ".join(named[:NAMED_MAX]) or self.unknown() or self._limited() or "the brokers are slow"
             raise ClientsRemain(
                 f"the clients of {self._engine.cluster}'s brokers could not be kept out within "
                 f"{SETTLE_SECONDS_MAX:g} s: {why}"
@@ -123,10 +126,19 @@ class BrokerClients:
     def unknown(self) -> str:
         if error := self._error():
             return f"the brokers do not answer: {error}"
-        behind = [each.topic.name for each in self._topics().values() if each.reading_fails()]
-        if not behind:
-            return ""
-        return f"{len(behind)} topics are not read, {behind[0]} among them"
+        reasons = [unfound] if (unfound := self._unfound()) else []
+        behind = {each.topic.name: why for each in self._topics().values() if (why := each.is_not_read())}
+        if behind:
+            name, why = next(iter(behind.items()))
+            reasons.append(f"{len(behind)} topics are not read, {name} among them ({why})")
+        return "; ".join(reasons)
+
+    async def _all_known(self) -> None:
+        """Return when nothing is :meth:`unknown`."""
+        while True:
+            if not self.unknown():
+                return
+            await asyncio.sleep(GRACE_STEP_SECONDS)
 
     async def _let_consumers_finish(self, topics: Collection[TopicBridge]) -> int:
         """Returns when they hold nothing that is not acknowledged, or had their time; how much they hold, of those

@@ -8,14 +8,22 @@ table on each side.
 2. Entries that links brought, and the bridge published, have another origin. The extents have their positions in the
    engine's log, and ``published`` has their positions at the brokers.
 3. An entry that both tables know is translated one to one, in both directions.
+4. A message that the log has, and that the brokers lack though they have earlier and later ones of its origin, is
+   missing there. Brokers refused it, and took others that were under way behind it. It is known from the tables alone,
+   so that a crash forgets nothing. What lies before the first one there is not missing: their retention deleted it,
+   and the first of an origin is published alone. Once a missing message is published it stands behind the later ones
+   (:mod:`replicator.apache.published_runs`).
+5. A cluster whose brokers were built anew counts its positions from the beginning. Then entries of its earlier life may
+   have positions beyond those of the new one. The log has the new life; stamps of the earlier one say nothing about it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -36,15 +44,25 @@ class _Both(NamedTuple):
 class EntryMap:
     """Positions of one topic's entries at the brokers and in the engine's log.
 
-    ``broker_origin`` names the origin of messages that were published at the brokers.
+    ``broker_origin`` names the origin of messages that were published at the brokers. ``messages_of`` returns those of
+    some positions in the engine's log that have messages.
     """
 
-    def __init__(self, broker_origin: str) -> None:
+    def __init__(
+        self, broker_origin: str, messages_of: Callable[[PositionSet], PositionSet] = PositionSet.copy
+    ) -> None:
         self.broker_origin = broker_origin
+        self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
-        self._published: dict[str, ExtentTable] = {}
+        self._published: dict[str, PublishedRuns] = {}
         """By origin: origin position to position at the brokers."""
+        self._missing: dict[str, PositionSet] = {}
+        """By origin: origin positions of messages that the brokers lack, though they have earlier and later ones."""
+        self._newest: dict[str, tuple[int, Position]] = {}
+        """By origin: the newest incarnation in the engine's log, and its first position there."""
+        self._dropped: dict[str, PositionSet] = {}
+        """By origin: what a broker dropped as a duplicate."""
         self._lives: dict[str, list[tuple[Position, int]]] = {}
         """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
         incarnation."""
@@ -57,39 +75,79 @@ class EntryMap:
     # What happens.
 
     def copied(
-        self, origin: str, origin_first: Position, local_first: Position, entries: int, *, messages: bool = True
+        self,
+        origin: str,
+        origin_first: Position,
+        local_first: Position,
+        entries: int,
+        *,
+        messages: bool = True,
+        incarnation: int = 0,
     ) -> None:
         """Entries of an origin were appended to the engine's log; others than messages are never at the brokers."""
         self.changes += messages
+        if incarnation > self._newest.get(origin, (0, BEFORE_ALL))[0]:
+            self._newest[origin] = incarnation, origin_first
+            self._leave_earlier_life(origin)
         table = self._copied.setdefault(origin, ExtentTable())
         last = table.last
         if last is None or origin_first > last.origin_last:
             table.append(origin_first, local_first, entries)
+            if messages and origin_first <= (through := self.seen_through(origin)):
+                first = self._published[origin].main.first
+                assert first is not None
+                self._look_for_missing(origin, max(_before(origin_first), first.origin_last), through)
 
-    def published(self, identity: Identity, run: Extent) -> None:
-        """As it was stored: entries of an origin, from this one on, lie at the brokers from ``run.local_first`` on."""
-        self.changes += 1
-        self._note_life(identity)
-        self._published.setdefault(identity.origin, ExtentTable()).append(*run)
+    def published(self, identity: Identity, run: Extent) -> bool:
+        """Take a stored run: entries of an origin, from ``identity`` on, stand at the brokers from ``run.local_first``
+        on.
+
+        Runs of an origin are to come in the order of the brokers. Return False for one that does not, and is not taken.
+        """
+        if self._is_of_earlier_life(identity.origin, identity.incarnation, run.origin_last):
+            return True
+        runs = self._published.setdefault(identity.origin, PublishedRuns())
+        if runs.last_local is not None and run.local_first <= runs.last_local:
+            return False
+        self._add(identity, runs, run)
+        return True
+
+    def forget_published(self, origin: str) -> None:
+        """Forget which entries of ``origin`` stand at the brokers."""
+        for known in (self._published, self._missing, self._lives):
+            known.pop(origin, None)
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
-        """An entry with a stamp lies at the brokers. Returns the run that it belongs to now, as it is to be stored,
-        also where it is seen there again; None if it, or a later one of its origin, was at another place before, or
-        the run is forgotten."""
-        table = self._published.setdefault(identity.origin, ExtentTable())
-        last = table.last
-        if last is not None and identity.position <= last.origin_last:
-            if table.first is None or position < table.first.local_first:
-                return None  # it was trimmed
-            if table.to_local(identity.position) != position:
+        """Note that an entry with a stamp stands at the brokers.
+
+        Return the run that it belongs to now, as it is to be stored, also where the entry is seen there again. Return
+        None if the entry was at another place before, its run is forgotten, or it is of an earlier life that counted
+        its positions otherwise.
+        """
+        if self._is_of_earlier_life(identity.origin, identity.incarnation, identity.position):
+            return None
+        runs = self._published.setdefault(identity.origin, PublishedRuns())
+        first, last = runs.main.first, runs.main.last
+        if first is not None and last is not None and identity.position <= last.origin_last:
+            place = runs.place_of(identity.position)
+            if place == position:
+                return runs.run_of(identity.position)
+            trimmed = identity.position < first.origin_first
+            if trimmed and position < first.local_first:
+                return None
+            if trimmed or place is not None:
                 self.doubled += 1
                 return None
-            runs = (table[index] for index in range(len(table) - 1, -1, -1))
-            return next(run for run in runs if run.origin_first <= identity.position)
-        self.changes += 1
-        self._note_life(identity)
-        table.append(identity.position, position, 1)
-        return table.last
+        if runs.last_local is not None and position <= runs.last_local:
+            self.doubled += 1  # it was one before, and did not become a run
+            return None
+        return self._add(identity, runs, Extent(identity.position, position, 1))
+
+    def dropped(self, identity: Identity) -> None:
+        """Note that a broker dropped an entry as a duplicate: it is not missing there."""
+        self._dropped.setdefault(identity.origin, PositionSet()).add(identity.position)
+        if (missing := self._missing.get(identity.origin)) is not None:
+            missing.discard(identity.position)
 
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
         """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
@@ -101,35 +159,53 @@ class EntryMap:
         for origin, published in self._published.items():
             copied = self._copied.get(origin)
             first = None if copied is None else copied.first
-            runs = [published[index] for index in range(len(published) - 1)]
-            runs = [run for run in runs if first is None or run.origin_last < first.origin_first]
-            if runs:
-                gone += [(Identity(origin, self._life_of(origin, run), run.origin_first), run) for run in runs]
-                published.trim(runs[-1].local_last)
+            runs = published.trim(None if first is None else first.origin_first)
+            gone += [(Identity(origin, self._life_of(origin, run), run.origin_first), run) for run in runs]
+        for origin, missing in self._missing.items():
+            if missing:
+                copied = self._copied[origin]
+                self._missing[origin] = copied.to_origin_set(self._messages_of(copied.to_local_set(missing)))
         return gone
 
     # Questions.
 
     def published_through(self, origin: str) -> Position:
-        """All of an origin up to there is at the brokers, as far as it was to be."""
-        table = self._published.get(origin)
-        return BEFORE_ALL if table is None or table.last is None else table.last.origin_last
+        """All of an origin up to there is at the brokers, as far as it was to be. Later entries may be there, too."""
+        first = self.missing(origin).first()
+        return self.seen_through(origin) if first is None else _before(first)
+
+    def missing(self, origin: str) -> PositionSet:
+        """Return the origin positions of the messages of ``origin`` that the brokers lack, though they have earlier and
+        later ones."""
+        return self._missing.get(origin) or PositionSet()
+
+    def seen_through(self, origin: str) -> Position:
+        """Return the highest position of an origin that stands at the brokers. Others below may be missing there."""
+        runs = self._published.get(origin)
+        return BEFORE_ALL if runs is None or runs.main.last is None else runs.main.last.origin_last
+
+    def late(self) -> list[tuple[str, Extent]]:
+        """Return the origin and the run of each entry that stands at the brokers behind later ones of its origin."""
+        return [(origin, run) for origin, runs in self._published.items() for run in runs.late()]
 
     def last_published(self) -> Position:
         """The last position of the brokers at which an entry of the bridge's own was found."""
-        return max((table.last.local_last for table in self._published.values() if table.last), default=BEFORE_ALL)
+        return max((runs.last_local or BEFORE_ALL for runs in self._published.values()), default=BEFORE_ALL)
 
     def published_ends(self) -> dict[str, tuple[int, Extent, Extent]]:
         """By origin: its incarnation, and the first and the last run of it that is known to lie at the brokers."""
         return {
-            origin: (self._life_of(origin, table.last), table.first, table.last)
-            for origin, table in self._published.items()
-            if table.first is not None and table.last is not None
+            origin: (self._life_of(origin, runs.main.last), runs.main.first, runs.main.last)
+            for origin, runs in self._published.items()
+            if runs.main.first is not None and runs.main.last is not None
         }
 
     def publish_from(self, origin: str) -> Position:
         """A position in the engine's log up to which nothing of an origin is left to be published."""
-        return self.copied_to(origin, self.published_through(origin))
+        first = self.missing(origin).first()
+        if first is None:
+            return self.copied_to(origin, self.seen_through(origin))
+        return max(_before(self.copied_to(origin, first)), BEFORE_ALL)
 
     def copied_to(self, origin: str, position: Position) -> Position:
         """Return the position of an origin's entry in the engine's log, or BEFORE_ALL if the entry is not there."""
@@ -145,7 +221,7 @@ class EntryMap:
             if origin == self.broker_origin:
                 found.update(there)
             elif (published := self._published.get(origin)) is not None:
-                found.update(published.to_local_set(there))
+                found.update(published.places(there))
         return found
 
     def to_local(self, at_broker: PositionSet) -> PositionSet:
@@ -156,23 +232,24 @@ class EntryMap:
             if origin == self.broker_origin:
                 found.update(copied.to_local_set(at_broker))
             elif (published := self._published.get(origin)) is not None:
-                found.update(copied.to_local_set(published.to_origin_set(at_broker)))
+                found.update(copied.to_local_set(published.origins(at_broker)))
         return found
 
     def ends_at(self, position: Position) -> dict[str, Position]:
-        """Find each origin's last entry at or below the brokers' ``position``; return its origin position, by origin.
+        """Return, by origin, the position of the last entry up to which all stand at or below the brokers'
+        ``position``.
 
-        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself.
+        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself. What
+        is missing at the brokers, or stands behind later entries, comes after the end.
         """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)
         if own is not None and own.first is not None and own.first.origin_first <= position:
             ends[self.broker_origin] = position
-        for origin, table in self._published.items():
-            if table.first is not None and table.first.local_first <= position:
-                through = table.origin_through(position)
-                assert through is not None
-                ends[origin] = through
+        for origin, runs in self._published.items():
+            if (through := runs.through(position)) is not None:
+                first = self.missing(origin).first()
+                ends[origin] = through if first is None else min(through, _before(first))
         return ends
 
     def up_to(self, at_brokers: PositionSet, ends: Mapping[str, Position]) -> PositionSet:
@@ -183,12 +260,15 @@ class EntryMap:
         """
         found = PositionSet()
         own = at_brokers.copy() if self.broker_origin in ends else PositionSet()
-        for origin, table in self._published.items():
+        for origin, runs in self._published.items():
+            theirs = runs.origins(at_brokers)
+            if not theirs:
+                continue
             if own:
-                own.difference_update(table.of_origin(own))
-            if origin in ends and (theirs := table.to_origin_set(at_brokers)):
+                own.difference_update(runs.places(theirs))
+            if origin in ends:
                 theirs.discard_after(ends[origin])
-                found.update(table.to_local_set(theirs))
+                found.update(runs.places(theirs))
         if own:
             own.discard_after(ends[self.broker_origin])
             found.update(own)
@@ -213,24 +293,69 @@ class EntryMap:
             copied = self._copied.get(origin)
             if copied is None:
                 continue
-            theirs = PositionSet()
-            for index in range(len(published) - 1, -1, -1):
-                run = published[index]
-                if run.local_last <= mark_delete:
-                    break
-                theirs.add_range(run.local_first.ledger, run.local_first.entry, run.local_last.entry)
-            here = copied.to_local_set(published.to_origin_set(theirs))
-            found.update(published.to_local_set(copied.to_origin_set(here)))
+            here = copied.to_local_set(published.origins(published.after(mark_delete)))
+            found.update(published.places(copied.to_origin_set(here)))
         found.discard_through(mark_delete)
         return found
 
+    def _add(self, identity: Identity, runs: PublishedRuns, run: Extent) -> Extent:
+        self.changes += 1
+        self._note_life(identity)
+        before = self.seen_through(identity.origin)
+        added = runs.add(run)
+        if run.origin_first > before:
+            if BEFORE_ALL < before != (run.origin_first.ledger, run.origin_first.entry - 1):
+                self._look_for_missing(identity.origin, before, _before(run.origin_first))
+        elif (missing := self._missing.get(identity.origin)) is not None:
+            for entry in range(run.entries):
+                missing.discard(Position(run.origin_first.ledger, run.origin_first.entry + entry))
+        return added
+
+    def _is_of_earlier_life(self, origin: str, incarnation: int, position: Position) -> bool:
+        """Return whether a stamp is of an earlier life of the origin's topic that the log does not continue."""
+        newest, first = self._newest.get(origin, (0, BEFORE_ALL))
+        return incarnation < newest and position >= first
+
+    def _leave_earlier_life(self, origin: str) -> None:
+        """Forget what of an earlier life stands at the brokers, if the new one does not begin behind it."""
+        runs, lives = self._published.get(origin), self._lives.get(origin)
+        if runs is None or not lives or self.seen_through(origin) < self._newest[origin][1]:
+            return
+        if all(incarnation < self._newest[origin][0] for _, incarnation in lives):
+            self.forget_published(origin)
+
+    def _look_for_missing(self, origin: str, after: Position, through: Position) -> None:
+        """Note which messages of an origin the log has between two positions, and the brokers lack."""
+        copied, runs = self._copied.get(origin), self._published[origin]
+        if copied is None or origin == self.broker_origin:
+            return
+        here = copied.local_between(after, through, above=BEFORE_ALL)
+        if not here:
+            return
+        lacking = copied.to_origin_set(self._messages_of(here))
+        lacking.difference_update(runs.origins(runs.places(lacking)))
+        if (dropped := self._dropped.get(origin)) is not None:
+            lacking.difference_update(dropped)
+        if lacking:
+            self._missing.setdefault(origin, PositionSet()).update(lacking)
+
     def _note_life(self, identity: Identity) -> None:
         seen = self._lives.setdefault(identity.origin, [])
-        if not seen or seen[-1][1] != identity.incarnation:
-            seen.append((identity.position, identity.incarnation))
+        at = bisect_right(seen, identity.position, key=lambda life: life[0])
+        if at and seen[at - 1][1] == identity.incarnation:
+            return
+        if at < len(seen) and seen[at][1] == identity.incarnation:
+            seen[at] = (identity.position, identity.incarnation)
+        else:
+            seen.insert(at, (identity.position, identity.incarnation))
 
     def _life_of(self, origin: str, run: Extent) -> int:
         """Return the incarnation of the origin's topic that published the entries of ``run``."""
         lives = self._lives[origin]
         at = bisect_right(lives, run.origin_first, key=lambda life: life[0])
         return lives[max(at - 1, 0)][1]
+
+
+def _before(position: Position) -> Position:
+    """Return the place one entry before ``position`` in its ledger; its entry is -1 before the first one."""
+    return Position(position.ledger, position.entry - 1)

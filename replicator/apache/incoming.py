@@ -29,6 +29,7 @@ import structlog
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
@@ -52,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 NAMED_MAX: Final = 5
+BEGIN_SECONDS: Final = 1.0
+"""Reading has begun when something was stored, or when nothing went wrong for so long."""
 
 
 class _Found(NamedTuple):
@@ -62,8 +65,9 @@ class _Found(NamedTuple):
 
 
 class Incoming:
-    """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``stored`` is called when something new of
-    what the bridge published was found; ``check`` raises :class:`BridgeError` where messages were passed over."""
+    """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``begins`` is called when reading goes
+    well; ``stored`` when something new of what the bridge published was found. ``check`` raises :class:`BridgeError`
+    where messages were passed over."""
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class Incoming:
         *,
         incarnation: int,
         reached: Position,
+        begins: Callable[[], None],
         stored: Callable[[], None],
         check: Callable[[Sequence[Gap]], Awaitable[None]],
     ) -> None:
@@ -89,8 +94,10 @@ class Incoming:
         self._confirmed = confirmed
         self._room = room
         self._incarnation = incarnation
+        self._begins = begins
         self._stored = stored
         self._check = check
+        self._events: Arrivals | None = None
         self.reached = reached
         """All up to there is durable here, as a position of the brokers."""
         self.messages = 0
@@ -101,7 +108,7 @@ class Incoming:
 
     async def read(self) -> None:
         """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
-        events = Arrivals()
+        events = self._events = Arrivals()
         channel = await self._connector.open_consumer(
             ConsumerSettings(
                 topic=self._topic.name,
@@ -124,23 +131,35 @@ class Incoming:
             permits.close()
             await channel.close()
 
+    def fail(self, error: BridgeError) -> None:
+        """Have :meth:`read` raise ``error``, once it has stored what came."""
+        if self._events is not None:
+            self._events.on_lost(error)
+
     async def _read(self, channel: ConsumerChannel, events: Arrivals, permits: Permits) -> None:
         requests = count(1)
         acknowledged = BEFORE_ALL
-        held = others = False
+        held = others = begun = False
         while True:
             try:
-                async with timeout(self._confirmed.hold_seconds() if held else None):
+                async with timeout(self._confirmed.hold_seconds() if held else None if begun else BEGIN_SECONDS):
                     arrived = await events.take()
             except TimeoutError:
-                permits.grant()
-                held = False
+                if held:
+                    permits.grant()
+                    held = False
+                else:
+                    begun = True
+                    self._begins()
                 continue
             permits.used(arrived)
             if others and not self._confirmed.expected(False):
                 permits.grant()  # the broker reads on while this is stored
             found = await self._store(arrived)
             others = found.others
+            if arrived and not begun:
+                begun = True
+                self._begins()
             if self.reached > acknowledged:
                 acknowledged = self.reached
                 channel.acknowledge_cumulative(next(requests), acknowledged, None)
@@ -170,7 +189,7 @@ class Incoming:
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         stored = BEFORE_ALL if high_water is None else high_water.position
         blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored)
-        for delivery, (identity, version, clusters) in zip(arrived, marks, strict=True):
+        for delivery, (identity, version, clusters, _) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
             if identity is None and delivery.position > stored:

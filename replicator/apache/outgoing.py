@@ -10,9 +10,15 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
    former one, so that what the former one sent is stored or on its way to be.
 2. Ask for the last entry that is stored, once those that are under way are. Wait until the bridge has read up to there.
    What it did not find by then is not there, and never comes.
-3. Publish what follows the last that was found, of each origin. An answer makes room for more, and tells who reads
-   the topic where the entry lies (:mod:`replicator.apache.confirmed`).
+3. Publish what was not found, of each origin. An answer makes room for more, and tells who reads the topic where the
+   entry lies (:mod:`replicator.apache.confirmed`).
 4. Whatever goes wrong ends the producer, and it begins anew at 1.
+5. An entry that exceeds a limit of the brokers (:mod:`replicator.apache.entry_limits`) is not sent, and nothing behind
+   it: the topic halts, and goes on when the entry is let in. The limits are asked for at 3, and every
+   :data:`LIMITS_SECONDS`.
+6. A broker may refuse an entry all the same, and take those that are under way behind it. What is missing then is sent
+   first by the next producer, and nothing is sent behind it before it is confirmed. Nor is anything sent behind the
+   first entry of an origin: what brokers lack before the first that they have was deleted there, and is not missing.
 
 While another cluster serves the brokers' clients, the producer is their fence: it is opened with the access mode
 ExclusiveWithFencing, by which a broker lets go of all other producers and takes no new ones, and it is there also when
@@ -27,15 +33,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.awaited_names import AwaitedNames
-from replicator.apache.confirmed import Confirmed
+from replicator.apache.confirmed import LEDGERS_END, Confirmed
+from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.names import publishing_producer
 from replicator.apache.publish_room import UnderWay
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
+from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity, marks_of, stamped
 from replicator.client.errors import IncompatibleSchema, PulsarException
 from replicator.client.settings import ProducerSettings
@@ -46,7 +54,9 @@ from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode
-from snapshots.position import Position
+from replicator.running.timeouts import timeout
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 READ_BYTES: Final = 4 * 1024 * 1024
 BARRIER_POLL_SECONDS: Final = 0.05
@@ -56,6 +66,12 @@ SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
 """So long publishing waits for the brokers to have a subscription that links brought."""
 BARRIER_SECONDS_MAX: Final = 60.0
 """Past it the producer begins anew, and the status says why."""
+LIMITS_SECONDS: Final = 10.0
+"""So old may be what is known of the brokers' limits while something is published: two requests for each such topic."""
+LIMITS_WAIT_SECONDS: Final = 1.0
+"""So long publishing waits for them."""
+LIMITS_AGAIN_SECONDS: Final = 60.0
+"""So long it does not wait again after that."""
 
 
 class Outgoing:
@@ -96,6 +112,8 @@ class Outgoing:
         self._news = asyncio.Event()
         self._fencing = False
         self._renewals = 0
+        self._refused: Identity | None = None
+        """The entry that the brokers refused last, and have not taken since."""
         self.fenced = asyncio.Event()
         """Set while nobody else can publish, and all that others published was read."""
         self.messages = 0
@@ -154,14 +172,20 @@ class Outgoing:
         channel = await self._opened(settings)
         channel.own_numbers = True
         room = UnderWay(self._room)
-        flight = _Flight(self._news, self._confirmed, room, lambda: self._renewals != renewals)
+        flight = _Flight(
+            self._news, self._confirmed, room, lambda: self._renewals != renewals, self._begins, self._entries.dropped
+        )
         channel.start(flight)
         try:
             await self._read_back(flight, alone=fencing)
             if fencing:
                 self.fenced.set()
-            self._begins()
+            if not self.waiting():
+                self._begins()
             await self._publish(channel, flight)
+        except _Refused as refused:
+            self._refused = refused.entry.identity
+            raise self._halted(refused.entry, refused.reason) from None
         finally:
             self.fenced.clear()
             self._confirmed.over()
@@ -209,25 +233,42 @@ class Outgoing:
             await asyncio.sleep(BARRIER_POLL_SECONDS)
 
     async def _publish(self, channel: BrokerProducerChannel, flight: _Flight) -> None:
-        sent = {origin: self._entries.published_through(origin) for origin in self.origins()}
-        after = min((self._entries.publish_from(origin) for origin in sent), default=self._topic.log.last)
-        schemas = BrokerSchemas(self._connector, self._registry, self._topic.name)
-        number = channel.ready.last_sequence_id
+        loop = asyncio.get_running_loop()
+        sending = _Sending(
+            channel, flight, BrokerSchemas(self._connector, self._registry, self._topic.name), self._entries
+        )
+        after = min((self._entries.publish_from(origin) for origin in self.origins()), default=self._topic.log.last)
+        due = loop.time()
         while True:
             flight.check()
             self._news.clear()
             await self._subscriptions_made(flight)
             origins = self.origins()  # last: what comes of an origin that is not among them is passed over
-            for origin in origins:
-                sent.setdefault(origin, self._entries.published_through(origin))
-            before = after
+            before, number = after, sending.number
             blocks, after = self._topic.reading.blocks(before, bytes_max=READ_BYTES, origins=origins)
+            if blocks and loop.time() >= due:
+                due = loop.time() + await self._ask_limits(sending)
             for stored in blocks:
-                number = await self._send_block(channel, flight, stored, sent, schemas, number)
+                await self._send_block(sending, stored)
             if after == before:  # nothing is left, or the topic is being deleted
+                if not flight.waits:
+                    self._begins()
                 await self._news.wait()
-            elif not blocks:  # other tasks run between pages of which nothing is sent
+            elif number == sending.number:  # other tasks run between pages of which nothing is sent
                 await asyncio.sleep(0)
+
+    async def _ask_limits(self, sending: _Sending) -> float:
+        """Ask for the brokers' limits, and return in how many seconds to ask again.
+
+        Without an answer what is known stays, as messages are copied while the admin API is away. The broker refuses
+        what exceeds a limit all the same.
+        """
+        try:
+            async with timeout(LIMITS_WAIT_SECONDS):
+                sending.limits = await self._admin.limits(self._topic.name)
+        except (AdminFailed, TimeoutError):
+            return LIMITS_AGAIN_SECONDS
+        return LIMITS_SECONDS
 
     async def _subscriptions_made(self, flight: _Flight) -> None:
         """Returns when the brokers have the subscriptions that are here, or have not got them for too long: the status
@@ -237,40 +278,51 @@ class Outgoing:
             flight.check()
             await asyncio.sleep(BARRIER_POLL_SECONDS)
 
-    async def _send_block(
-        self,
-        channel: BrokerProducerChannel,
-        flight: _Flight,
-        stored: StoredBlock,
-        sent: dict[str, Position],
-        schemas: BrokerSchemas,
-        number: int,
-    ) -> int:
-        header = stored.header
-        if header.kind is not BlockKind.MESSAGES or header.origin_last <= sent[header.origin]:
-            return number
+    async def _send_block(self, sending: _Sending, stored: StoredBlock) -> None:
+        header, flight = stored.header, sending.flight
+        if header.kind is not BlockKind.MESSAGES or sending.is_past(header.origin, header.origin_last):
+            return
         view = BlockView(stored.block, header)
         first = header.origin_first
         for index in range(header.entries):
             at = Position(first.ledger, first.entry + index)
-            if at <= sent[header.origin]:
+            missing = sending.is_missing(header.origin, at)
+            if not missing and sending.is_sent(header.origin, at):
                 continue
             entry = view.entry(index)
-            version = await schemas.there(marks_of(entry).schema_version)
+            marks = marks_of(entry)
+            version = await sending.schemas.there(marks.schema_version)
             absent = view.absent.get(index)
             messages = int(view.batch_sizes[index])
             if absent is not None:
                 messages -= len(absent)
                 await asyncio.sleep(0)  # it is made anew, message by message: milliseconds for a thousand
-            await flight.room(len(entry))
-            number += 1
             identity = Identity(header.origin, header.incarnation, at)
             published = stamped(entry, identity, version, absent)
-            flight.sent(number, _Sent(len(entry), identity, messages))
-            channel.publish(number, published)
-            sent[header.origin] = at
+            sent = _Sent(len(published), identity, messages)
+            if reason := sending.limits.exceeded(published, marks.delay_ms, sending.channel.entry_bytes_max):
+                await flight.landed()  # a broker may refuse an entry before this one
+                raise _Refused(sent, reason)
+            alone = missing or identity == self._refused or sending.is_first(header.origin)
+            if alone:
+                await flight.landed()
+            await flight.room(len(published))
+            sending.number += 1
+            flight.sent(sending.number, sent)
+            sending.channel.publish(sending.number, published)
+            sending.note(header.origin, at)
             self.messages += messages
-        return number
+            if alone:
+                await flight.landed()
+                if identity == self._refused:
+                    self._refused = None
+
+    def _halted(self, entry: _Sent, reason: str) -> BridgeHalted:
+        origin, _, position = entry.identity
+        return BridgeHalted(
+            f"{self._topic.name}: the brokers refuse the entry {position} of {origin} ({entry.bytes} bytes): {reason}. "
+            "What follows it waits, and publishing goes on by itself once the entry is let in"
+        )
 
 
 class _Renewed(Exception):
@@ -285,18 +337,85 @@ class _Sent(NamedTuple):
     messages: int
 
 
+class _Refused(Exception):
+    """The brokers refuse an entry, or would: ``reason`` says why."""
+
+    def __init__(self, entry: _Sent, reason: str) -> None:
+        super().__init__(reason)
+        self.entry = entry
+        self.reason = reason
+
+
+class _Sending:
+    """How far one producer is."""
+
+    def __init__(
+        self, channel: BrokerProducerChannel, flight: _Flight, schemas: BrokerSchemas, entries: EntryMap
+    ) -> None:
+        self.channel = channel
+        self.flight = flight
+        self.schemas = schemas
+        self.limits = EntryLimits()
+        self.number = channel.ready.last_sequence_id
+        """The sequence id of the last send."""
+        self._entries = entries
+        self._through: dict[str, Position] = {}
+        """By origin, the last entry that was at the brokers or was sent."""
+        self._sent: dict[str, PositionSet] = {}
+        """By origin, what was missing below that, and was sent."""
+
+    def is_past(self, origin: str, last: Position) -> bool:
+        """Return whether nothing up to ``last`` is left to be sent."""
+        through = self._through.setdefault(origin, self._entries.seen_through(origin))
+        return last <= through and not self._entries.missing(origin)
+
+    def is_missing(self, origin: str, at: Position) -> bool:
+        """Return whether the brokers lack an entry, have later ones, and are to get it now."""
+        return at in self._entries.missing(origin) and at not in self._sent.get(origin, ())
+
+    def is_sent(self, origin: str, at: Position) -> bool:
+        return at <= self._through[origin]
+
+    def is_first(self, origin: str) -> bool:
+        """Return whether nothing of an origin was at the brokers or sent."""
+        return self._through[origin] == BEFORE_ALL
+
+    def note(self, origin: str, at: Position) -> None:
+        """The entry was sent."""
+        if at <= self._through[origin]:
+            self._sent.setdefault(origin, PositionSet()).add(at)
+        else:
+            self._through[origin] = at
+
+
 class _Flight:
     """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
-    whether it is to be another one."""
+    whether it is to be another one; ``begins`` is called when an answer confirms something, and ``dropped`` for what
+    the broker dropped as a duplicate."""
 
-    def __init__(self, news: asyncio.Event, confirmed: Confirmed, room: UnderWay, renewed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        news: asyncio.Event,
+        confirmed: Confirmed,
+        room: UnderWay,
+        renewed: Callable[[], bool],
+        begins: Callable[[], None],
+        dropped: Callable[[Identity], None],
+    ) -> None:
         self._news = news
         self._confirmed = confirmed
         self._room = room
         self._renewed = renewed
+        self._begins = begins
+        self._dropped = dropped
         self._sent: dict[int, _Sent] = {}
-        self._error: PulsarException | None = None
+        self._error: Exception | None = None
         self._answered = asyncio.Event()
+
+    @property
+    def waits(self) -> bool:
+        """Return whether something is not answered yet."""
+        return bool(self._sent)
 
     def check(self) -> None:
         """Raises why the producer is over."""
@@ -313,6 +432,14 @@ class _Flight:
             await self._answered.wait()
         self.check()
 
+    async def landed(self) -> None:
+        """Wait until all that was sent is answered. Raises as :meth:`check`."""
+        while self._sent:
+            self.check()
+            self._answered.clear()
+            await self._answered.wait()
+        self.check()
+
     def sent(self, number: int, entry: _Sent) -> None:
         self._sent[number] = entry
         self._room.sent(entry.bytes)
@@ -323,12 +450,18 @@ class _Flight:
             entry = self._sent.pop(number)
             self._room.confirmed(entry.bytes)
             self._confirmed.confirm(position, entry.identity, entry.messages)
+            if position.ledger >= LEDGERS_END:
+                self._dropped(entry.identity)
+        self._begins()
         self._answered.set()
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
-        self.on_lost(error)
+        self._over(_Refused(self._sent.pop(entry_id), f"{type(error).__name__}: {error}"))
 
     def on_lost(self, error: PulsarException) -> None:
+        self._over(error)
+
+    def _over(self, error: Exception) -> None:
         self._error = self._error or error
         self._answered.set()
         self._news.set()

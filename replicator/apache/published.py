@@ -15,6 +15,7 @@ from replicator.engine.log.extent_rows import extent_keys, extent_row, read_exte
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import EXTENT, EXTENT_KEY_TAIL, TOPIC_KEY
 from replicator.engine.subscriptions.cursor_rows import RowWrite
+from replicator.engine.topic import Topic
 from snapshots.extents import Extent
 from snapshots.position import Position
 
@@ -32,19 +33,28 @@ def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
 
 
-def load_map(store: Store, topic_id: int, broker_origin: str) -> EntryMap:
+def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     """All that the store knows of where a topic's entries lie."""
-    found = EntryMap(broker_origin)
+    topic_id = topic.topic_id
+    found = EntryMap(broker_origin, topic.log.messages_of)
     for origin, incarnation in extent_keys(store, topic_id):
         at: Position | None = Position(0, 0)
         while at is not None:
             runs = read_extents(store, topic_id, origin, incarnation, at=at, runs_max=RUNS_AT_ONCE)
             for run in runs:
-                found.copied(origin, run.origin_first, run.local_first, run.entries)
+                found.copied(origin, run.origin_first, run.local_first, run.entries, incarnation=incarnation)
             last = runs[-1].origin_last if len(runs) == RUNS_AT_ONCE else None
             at = None if last is None else Position(last.ledger, last.entry + 1)
+    # Rows are in the order of origins. Nearly always that is the brokers' order, too.
+    late: set[str] = set()
     for identity, run in _published(store, topic_id):
-        found.published(identity, run)
+        if identity.origin not in late and not found.published(identity, run):
+            late.add(identity.origin)
+    for origin in late:
+        found.forget_published(origin)
+        rows = [(identity, run) for identity, run in _published(store, topic_id) if identity.origin == origin]
+        for identity, run in sorted(rows, key=lambda row: row[1].local_first):
+            found.published(identity, run)
     return found
 
 

@@ -6,6 +6,11 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 2. Where it has passed over messages that were not read (:mod:`replicator.apache.passed_over`), it is put back to them,
    as long as the brokers have them still. So is one that is ahead of an older copy of the worker's store.
 3. Where they are gone, or the cursor is, only an operator can say how to go on: the topic halts.
+4. Where messages stop coming after it passed over some, no gap shows that. So each comparison of the topic's
+   subscriptions looks at it, too.
+5. A broker may be put back to an older copy of its data. Then it gives positions that were read to other messages. So
+   before reading begins, the last message that was read is compared with the worker's copy: the topic halts where it is
+   gone or differs.
 """
 
 from __future__ import annotations
@@ -16,13 +21,17 @@ from typing import NamedTuple
 
 import structlog
 
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.apache.shown import TopicInternals
+from replicator.engine.errors import EngineError
+from replicator.engine.log.entry import decode_entry
 from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 log = structlog.get_logger(__name__)
@@ -55,6 +64,10 @@ class ReadingCursor:
         self._entries = entries
         self._read_through = read_through
         self._put_back_to: Position | None = None
+        self._ahead: tuple[Position, Position] | None = None
+        """How far reading was and where the cursor stood when it was ahead last; empty if it was not."""
+        self._harmless: tuple[Position, Position] | None = None
+        """The same, where nothing is missing in between."""
         self._left_out: Position | None = None
         """What did not come although the cursor was put back to it, and what follows did."""
         self.times_put_back = 0
@@ -66,10 +79,7 @@ class ReadingCursor:
         shown = await self._admin.subscription(topic, self._name)
         if shown is None:
             if reached > BEFORE_ALL:
-                raise BridgeHalted(
-                    f"{topic}: the subscription {self._name!r} is gone at the brokers, or the topic was deleted and "
-                    f"made anew; what was published since {reached} may be missing here. See docs/apache-pulsar.md"
-                )
+                raise self._gone()
             return Standing(time.time_ns() // 1_000_000, BEFORE_ALL)
         incarnation = int(shown.properties.get("incarnation", "0"))
         known = self._topic.origins.high_water(self._entries.broker_origin)
@@ -79,12 +89,24 @@ class ReadingCursor:
                 "before. See docs/apache-pulsar.md"
             )
         internals = await self._admin.internals(topic)
+        await self._is_what_was_read(internals)
         at = self._mark_delete(internals)
         if at > reached:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
+
+    async def make(self, incarnation: int) -> None:
+        """Make the subscription by the admin API, at the first message of the topic.
+
+        Brokers with ``allowAutoSubscriptionCreation=false`` let no consumer make one. Raises :class:`AdminFailed`, and
+        :class:`BridgeHalted` if messages were read before.
+        """
+        if self._reached() > BEFORE_ALL:
+            raise self._gone()
+        properties = {"incarnation": str(incarnation)}
+        await self._admin.create_subscription(self._topic.name, self._name, None, properties)
 
     async def check(self, gaps: Sequence[Gap]) -> None:
         """Raises :class:`BridgeError` if messages in the gaps were passed over: :meth:`standing` sees to them then."""
@@ -94,6 +116,24 @@ class ReadingCursor:
         if missed is not None:
             self._left_out = missed
             raise BridgeError(self._passed_over(missed, moved_to))
+
+    async def left_behind(self, internals: TopicInternals) -> BridgeError | None:
+        """Return an error if the cursor has passed over messages, and reading did not go on since the last call.
+
+        :meth:`standing` sees to it when reading begins anew. Raises :class:`AdminFailed`.
+        """
+        reached, moved_to = self._read_through(), self._mark_delete(internals)
+        before, self._ahead = self._ahead, None
+        if reached is None or moved_to <= reached or (reached, moved_to) == self._harmless:
+            return None
+        self._ahead = (reached, moved_to)
+        if before != self._ahead:
+            return None  # what was read may be on its way into the store
+        missed = await self._missed([Gap(reached, moved_to)], internals, moved_to)
+        if missed is not None:
+            return BridgeError(self._passed_over(missed, moved_to))
+        self._harmless = self._ahead
+        return None
 
     async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
         """Whether all up to there was read, but for what brokers show to nobody. It counts what this process has read,
@@ -105,6 +145,38 @@ class ReadingCursor:
         if reached is None or reached >= upto or self._mark_delete(internals) < upto:
             return reached is not None and reached >= upto
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
+
+    async def _is_what_was_read(self, internals: TopicInternals) -> None:
+        """Raise :class:`BridgeHalted` if the brokers no longer have what was read last, and did not delete it."""
+        known = self._topic.origins.high_water(self._entries.broker_origin)
+        if known is None:
+            return
+        at, reason = known.position, ""
+        if internals.last < max(at, self._entries.last_published()):
+            reason = f"their last entry is {internals.last}"
+        elif at.ledger in internals.ledgers and at.entry > internals.last_entries[at.ledger]:
+            reason = f"ledger {at.ledger} ends with entry {internals.last_entries[at.ledger]}"
+        elif at.ledger in internals.ledgers and (copy := self._copy_of(at)) is not None:
+            found = await self._admin.seen_entry(self._topic.name, at)
+            if found is not None and not found.may_be(copy.publish_time, copy.sequence_id):
+                reason = found.differs
+        if reason:
+            raise BridgeHalted(
+                f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were put "
+                "back to an older copy of their data, and what is published there now would be taken for what was "
+                "read. See docs/apache-pulsar.md"
+            )
+
+    def _copy_of(self, at: Position) -> MessageMetadata | None:
+        """Return the metadata of the worker's own copy of a message; None if it was trimmed, or nobody can read it."""
+        local = self._entries.copied_to(self._entries.broker_origin, at)
+        if local == BEFORE_ALL:
+            return None
+        try:
+            found = self._topic.reading.entries(Position(local.ledger, local.entry - 1), local, 1, 1)
+            return decode_entry(found[0].entry, check=False)[0] if found else None
+        except EngineError:
+            return None
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
         """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that
@@ -127,6 +199,12 @@ class ReadingCursor:
         self._put_back_to, self._left_out = missed, None
         self.times_put_back += 1
         return Position(missed.ledger, missed.entry - 1)
+
+    def _gone(self) -> BridgeHalted:
+        return BridgeHalted(
+            f"{self._topic.name}: the subscription {self._name!r} is gone at the brokers, or the topic was deleted and "
+            f"made anew; what was published since {self._reached()} may be missing here. See docs/apache-pulsar.md"
+        )
 
     def _passed_over(self, missed: Position, at: Position) -> str:
         return (

@@ -41,6 +41,8 @@ class Marks(NamedTuple):
     """The version of its schema, in the cluster where it lies; empty if it has none."""
     clusters: frozenset[str] | None = None
     """The clusters that its producer wants it copied to; None for all."""
+    delay_ms: int = 0
+    """How long after its publish time its producer wants it delivered."""
 
 
 def stamped(
@@ -77,7 +79,8 @@ def marks_of(entry: bytes | memoryview) -> Marks:
         metadata, _ = decode_entry(entry, check=False)
     except (EntryCorrupt, MessageTooLarge):
         return Marks(None, b"")
-    return Marks(identity_of(metadata), metadata.schema_version, clusters_of(metadata))
+    delay_ms = metadata.deliver_at_time - metadata.publish_time if metadata.HasField("deliver_at_time") else 0
+    return Marks(identity_of(metadata), metadata.schema_version, clusters_of(metadata), delay_ms)
 
 
 def identity_of(metadata: MessageMetadata) -> Identity | None:

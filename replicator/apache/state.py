@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.applying import Applying, Wanted, cursor_of
 from replicator.apache.broker_cursor import BrokerCursor, ShownCursors, text_of
 from replicator.apache.consumer_fence import ConsumerFence
@@ -58,6 +58,7 @@ from replicator.apache.reconciling import (
     uncovered,
 )
 from replicator.apache.seen import load_seen, write_of
+from replicator.apache.shown import TopicInternals
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.errors import EngineError
@@ -137,6 +138,8 @@ class SubscriptionStates:
         """Whether the engine is just told what brokers have: then it tells nothing that is new here."""
         self.quiet = False
         """Whether all is acknowledged, on both sides."""
+        self.internals: TopicInternals | None = None
+        """What the brokers said of the topic at the last comparison."""
         self.errors: dict[str, str] = {}
         """By subscription, why its state does not travel now."""
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
@@ -146,7 +149,7 @@ class SubscriptionStates:
 
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors if states cannot be stored.
         """
-        internals = await self._admin.internals(self._topic.name)
+        internals = self.internals = await self._admin.internals(self._topic.name)
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")

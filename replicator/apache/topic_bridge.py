@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from replicator.apache.admin import BrokerAdmin, ConsumersShown
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
@@ -27,8 +28,9 @@ from replicator.apache.published import load_map, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
+from replicator.apache.shown import ConsumersShown
 from replicator.apache.state import SubscriptionStates
-from replicator.client.errors import PulsarException
+from replicator.client.errors import PulsarException, SubscriptionNotFound
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
@@ -38,13 +40,15 @@ from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
+from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
 PAUSE_FIRST_SECONDS: Final = 0.1
-PAUSE_MAX_SECONDS: Final = 5.0
+PAUSE_MAX_SECONDS: Final = 30.0
+"""Between two attempts of what failed for long. It ends early when the brokers answer again, and for a failover."""
 PAUSE_FENCED_SECONDS: Final = 0.5
 """Of a producer that keeps others out."""
 COMPARE_SECONDS_MIN: Final = 0.1
@@ -54,6 +58,8 @@ COMPARE_SECONDS_MAX: Final = 1.0
 QUIET_SECONDS_MAX: Final = 5.0
 """Of one whose messages are all acknowledged, on both sides. A new message, or a change in another cluster, ends it at
 once; a seek back at the brokers, or a new subscription there, is seen so late."""
+NAMED_MAX: Final = 5
+"""Runs of entries that the status names."""
 HOLDER: Final = "apache-bridge"
 """Who holds the topic's log back while something of it is not at the brokers."""
 
@@ -79,7 +85,7 @@ class TopicBridge:
         self._connector = connector
         self._admin = admin
         self._engine = engine
-        self._entries: EntryMap = load_map(engine.store, topic.topic_id, broker_origin)
+        self._entries: EntryMap = load_map(engine.store, topic, broker_origin)
         self._confirmed = Confirmed()
         self._cursor = ReadingCursor(
             admin,
@@ -129,7 +135,9 @@ class TopicBridge:
         """That were begun."""
         self._last_idle = 0
         """The number of the last one that found nothing to be done, and no error."""
-        self._failures: Counter[str] = Counter()
+        self._failures: defaultdict[str, LastingFailure] = defaultdict(LastingFailure)
+        self._hurry = asyncio.Event()
+        """Set, and cleared at once, to end all pauses."""
         self._producers_out = False
         self._errors: dict[str, str] = {}
         self._halted: set[str] = set()
@@ -168,6 +176,7 @@ class TopicBridge:
                     appended.position,
                     header.entries,
                     messages=header.kind is BlockKind.MESSAGES,
+                    incarnation=header.incarnation,
                 )
         self._note_hold()
         self._outgoing.wake()
@@ -183,9 +192,16 @@ class TopicBridge:
 
     def fence(self, fence: Fence) -> None:
         """Keep the applications' producers and consumers out, or let them in."""
+        if fence.producers or fence.consumers:
+            self.hurry()
         self._producers_out = fence.producers
         self._outgoing.fence(fence.producers)
         self._consumer_fence.want(fence.consumers)
+
+    def hurry(self) -> None:
+        """Try at once again what failed: the brokers answer again, or somebody waits."""
+        self._hurry.set()
+        self._hurry = asyncio.Event()
 
     async def without_producers(self) -> None:
         """Returns when no application can publish, and all that was published was read."""
@@ -198,6 +214,7 @@ class TopicBridge:
     async def compared(self) -> None:
         """Returns when what was acknowledged at the brokers until now is in the engine."""
         after = self._comparisons
+        self.hurry()
         while self._last_idle <= after:
             self._compare_now.set()
             async with self._compared:
@@ -232,8 +249,11 @@ class TopicBridge:
         """See :meth:`SubscriptionStates.lags`."""
         return self._states.lags(subscription)
 
-    def reading_fails(self) -> bool:
-        return "reading" in self._errors
+    def is_not_read(self) -> str:
+        """Return why what the brokers have of this topic may not be known here; empty if it is read."""
+        if why := self._errors.get("reading"):
+            return why
+        return "" if self._incoming is not None else "reading has not begun"
 
     # Figures.
 
@@ -259,6 +279,12 @@ class TopicBridge:
             },
             "publishing_waits": self._outgoing.waiting(),
             "doubled": self._entries.doubled,
+            "missing_at_brokers": {
+                origin: {"entries": len(missing), "first": str(missing.first())}
+                for origin in self._outgoing.origins()
+                if (missing := self._entries.missing(origin))
+            },
+            "out_of_order": self._out_of_order(),
             "state": self._states.status(),
             "fence": {
                 "producers": self._outgoing.fenced.is_set(),
@@ -267,6 +293,12 @@ class TopicBridge:
                 "unloads": self._consumer_fence.unloads,
             },
         }
+
+    def _out_of_order(self) -> dict[str, Any]:
+        """Return how many entries stand at the brokers behind later ones of their origin, and the first of them."""
+        late = self._entries.late()
+        named = [f"{run.origin_first} of {origin} at {run.local_first}" for origin, run in late[:NAMED_MAX]]
+        return {"entries": sum(run.entries for _, run in late), "first": named}
 
     # Inside.
 
@@ -278,7 +310,6 @@ class TopicBridge:
             error = state.outcome.exception()
             assert error is not None
             self._fails(what, error)
-            self._failures[what] += 1
             if isinstance(error, BridgeHalted):
                 self._halted.add(what)
 
@@ -286,12 +317,18 @@ class TopicBridge:
             """By how often it failed since it was well last: a fence is closed again soon."""
             hurried = self._producers_out and what in ("publishing", "fencing")
             return min(
-                PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[what], 20) + random.random()),
+                PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[what].attempts, 20) + random.random()),
                 PAUSE_FENCED_SECONDS if hurried else PAUSE_MAX_SECONDS,
             )
 
+        async def sleep(seconds: float) -> None:
+            with suppress(TimeoutError):
+                async with timeout(seconds):
+                    await self._hurry.wait()
+
         retrying = AsyncRetrying(
             wait=pause,
+            sleep=sleep,
             retry=retry_if_exception_type((BridgeError, PulsarException, EngineError)),
             before_sleep=failed,
             reraise=True,
@@ -302,13 +339,16 @@ class TopicBridge:
 
     def _fails(self, what: str, error: BaseException) -> None:
         text = f"{type(error).__name__}: {error}"
-        if self._errors.get(what) != text:
+        if self._failures[what].failed():
             log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
         self._errors[what] = text
 
     def _well(self, what: str) -> None:
-        self._errors.pop(what, None)
-        self._failures.pop(what, None)
+        if what not in self._errors:
+            return
+        seconds = self._failures[what].ended()
+        log.info("bridge to Apache Pulsar goes on", part=what, topic=self.topic.name, failed_seconds=seconds)
+        del self._errors[what]
         self._halted.discard(what)
 
     async def _read(self) -> None:
@@ -324,11 +364,15 @@ class TopicBridge:
             self._read_room,
             incarnation=incarnation,
             reached=reached,
+            begins=lambda: self._well("reading"),
             stored=self._stored,
             check=self._cursor.check,
         )
-        self._well("reading")
-        await incoming.read()
+        try:
+            await incoming.read()
+        except SubscriptionNotFound:  # the brokers let no consumer make one
+            await self._cursor.make(incarnation)
+            await incoming.read()
 
     async def _publish(self) -> None:
         await self._make_at_brokers()  # first: a producer has its broker make a partition as a topic of its own
@@ -382,6 +426,10 @@ class TopicBridge:
             self._compare_now.clear()  # what comes while this one is made is looked at by the next
             self._comparisons += 1
             worked = await self._states.compare()
+            if self._incoming is not None and self._states.internals is not None:
+                passed_over = await self._cursor.left_behind(self._states.internals)
+                if passed_over is not None:
+                    self._incoming.fail(passed_over)
             self._well("subscriptions")
             if not worked and not self._states.errors:
                 self._last_idle = self._comparisons

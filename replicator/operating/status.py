@@ -318,6 +318,12 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     for topic in apache["topics"]:
         word = "halted" if topic["halted"] else "failing"
         troubles += [f"{word} {topic['topic']}, {part}: {reason}" for part, reason in topic["errors"].items()]
+        late = topic.get("out_of_order") or {"entries": 0}  # older workers do not report it
+        if late["entries"]:
+            troubles.append(
+                f"{late['entries']} entries of {topic['topic']} stand at the brokers behind later ones: "
+                f"{', '.join(late['first'])}"
+            )
         states = topic["state"]["errors"].items()
         troubles += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
     more = len(troubles) - TROUBLES_SHOWN_MAX

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
-from bridge_contract import LINKS, bridged, publish
+from bridge_contract import LINKS, bridged, publish, state_travels
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from bridge_contract_rare import stands
 from bridge_contract_starts import *  # noqa: F403 - all of its tests
@@ -56,3 +57,73 @@ def test_invariant_2_what_brokers_have_deleted_before_it_was_read_halts_the_topi
         lambda: bridged(pair, topic),
     )
     assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+
+
+def test_names_of_subscriptions_that_the_admin_api_decodes_twice_travel_too(pair: Beside) -> None:
+    state_travels(pair, "50%", "a+b", "100%25+ sure")
+
+
+def of_topic(made: Beside, topic: str) -> Any:
+    """Return the status of a topic at B's worker."""
+    return next((each for each in made.apache("B")["topics"] if each["topic"] == topic), {"errors": {}})
+
+
+def test_an_entry_that_a_policy_keeps_out_halts_its_topic_is_named_and_follows_when_it_is_let_in(pair: Beside) -> None:
+    """In the middle of messages, so that none behind it is under way; other topics of the connection go on."""
+    topic, other = "persistent://public/default/limited", "persistent://public/default/unlimited"
+    path = topic.replace("://", "/")
+    publish(pair, "A", topic, ["first"])
+    assert read_all(pair.brokers["B"], topic, 1) == ["first"]
+    policies = pair.brokers["B"]
+    policies.admin("POST", f"{path}/maxMessageSize", 2000)
+    until(lambda: policies.admin("GET", f"{path}/maxMessageSize") == 2000, "the policy is there")
+    large = "large" + 9_000 * "x"
+    policies.admin("PUT", f"{path}/unload")  # the next producer asks for the limits
+    publish(pair, "A", topic, [*bodies("a", range(5)), large, *bodies("b", range(3))])
+    publish(pair, "A", other, bodies("o", range(5)))
+    until(
+        lambda: "maxMessageSize is 2000" in of_topic(pair, topic)["errors"].get("publishing", ""),
+        lambda: of_topic(pair, topic),
+    )
+    assert of_topic(pair, topic)["halted"]
+    assert read_all(policies, other, 5) == bodies("o", range(5))
+    assert read_all(policies, topic, 6) == ["first", *bodies("a", range(5))]
+    policies.admin("DELETE", f"{path}/maxMessageSize")
+    assert read_all(policies, topic, 10) == ["first", *bodies("a", range(5)), large, *bodies("b", range(3))]
+    until(lambda: of_topic(pair, topic)["errors"] == {}, lambda: of_topic(pair, topic))
+    assert of_topic(pair, topic)["out_of_order"]["entries"] == 0
+
+
+def test_what_a_broker_takes_behind_an_entry_that_it_refuses_is_not_sent_again_and_is_named(pair: Beside) -> None:
+    """The worker does not know of the policy yet."""
+    topic = "persistent://public/default/limited-at-once"
+    path, broker = topic.replace("://", "/"), pair.brokers["B"]
+    publish(pair, "A", topic, ["first"])
+    assert read_all(broker, topic, 1) == ["first"]
+    large = "large" + 9_000 * "x"
+    broker.admin("POST", f"{path}/maxMessageSize", 2000)
+    until(lambda: broker.admin("GET", f"{path}/maxMessageSize") == 2000, "the policy is there")
+    publish(pair, "A", topic, [*bodies("a", range(5)), large, *bodies("b", range(3))])
+    until(
+        lambda: "refuse the entry" in of_topic(pair, topic)["errors"].get("publishing", ""),
+        lambda: of_topic(pair, topic),
+    )
+    broker.admin("DELETE", f"{path}/maxMessageSize")
+    found = read_all(broker, topic, 10)
+    assert sorted(found) == sorted(["first", *bodies("a", range(5)), large, *bodies("b", range(3))])
+    assert [body for body in found if body != large] == ["first", *bodies("a", range(5)), *bodies("b", range(3))]
+    late = len(found) - 1 - found.index(large) == 0
+    until(lambda: of_topic(pair, topic)["out_of_order"]["entries"] == late, lambda: of_topic(pair, topic))
+
+
+def test_brokers_that_let_no_consumer_make_a_subscription_are_read(pair: Beside) -> None:
+    for broker in pair.brokers.values():
+        broker.admin("PUT", "namespaces/public/strict", {"replication_clusters": [broker.cluster]})
+        kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1000}
+        broker.admin("POST", "namespaces/public/strict/retention", kept)
+        broker.admin(
+            "POST", "namespaces/public/strict/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}
+        )
+    topic = "persistent://public/strict/orders"
+    publish(pair, "A", topic, bodies("m", range(100)))
+    assert read_all(pair.brokers["B"], topic, 100) == bodies("m", range(100))

@@ -11,6 +11,14 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 OWN, THEIRS = "a.pulsar", ("b", "c")
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["own", *THEIRS]),
+        st.sampled_from(["copied", "copied", "published", "published", "refused", "let_in"]),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
 PLACES = st.builds(Position, st.integers(0, 3), st.integers(-1, 30))
 
 
@@ -18,7 +26,7 @@ class Sides:
     """A map, and by position of the brokers where each entry lies in the log, if it lies on both sides."""
 
     def __init__(self) -> None:
-        self.map = EntryMap(OWN)
+        self.map = EntryMap(OWN, self._messages_of)
         self.both: dict[Position, Position] = {}
         self.identities: dict[Position, tuple[str, Position]] = {}
         """Of all entries at the brokers that the map knows."""
@@ -27,6 +35,15 @@ class Sides:
         self._copied: dict[tuple[str, int], Position] = {}
         self._published = dict.fromkeys(THEIRS, -1)
         self._markers: set[tuple[str, int]] = set()
+        self._markers_at: set[Position] = set()
+        """Positions of the markers in the log."""
+        self._refused: set[tuple[str, int]] = set()
+        """Entries that the brokers refused."""
+
+    def _messages_of(self, positions: PositionSet) -> PositionSet:
+        found = positions.copy()
+        found.difference_update(PositionSet(self._markers_at))
+        return found
 
     def _next_in_log(self, gap: int) -> Position:
         self._log = Position(self._log.ledger, self._log.entry + 1 + gap)
@@ -48,6 +65,8 @@ class Sides:
         self._sent[origin] += 1
         here = self._next_in_log(gap % 2)
         marker = gap == 3
+        if marker:
+            self._markers_at.add(here)
         self.map.copied(origin, Position(5, self._sent[origin]), here, 1, messages=not marker)
         if marker:
             self._markers.add((origin, self._sent[origin]))
@@ -60,6 +79,42 @@ class Sides:
         while (origin, number) in self._markers:
             number += 1
         self._published[origin] = number
+        self._stands(origin, number, gap)
+
+    def refused(self, origin: str, gap: int) -> None:
+        """Refuse the next entry that links brought, but not the first of an origin, which is published alone."""
+        if not any(each == origin for each, _ in self.identities.values()):
+            return
+        number = self._published[origin] + 1
+        while (origin, number) in self._markers:
+            number += 1
+        if (origin, number) in self._copied:
+            self._published[origin] = number
+            self._refused.add((origin, number))
+
+    def let_in(self, origin: str, gap: int) -> None:
+        """Put a refused entry behind those that are there."""
+        if refused := sorted(number for each, number in self._refused if each == origin):
+            number = refused[gap % len(refused)]
+            self._refused.discard((origin, number))
+            self._stands(origin, number, gap)
+
+    def lacking(self, origin: str) -> PositionSet:
+        """Return what the brokers lack though they have earlier and later entries of ``origin``."""
+        there = [at.entry for each, at in self.identities.values() if each == origin]
+        return PositionSet(
+            Position(5, number)
+            for each, number in self._refused
+            if each == origin and there and there[0] < number < max(there)
+        )
+
+    def happens(self, origin: str, what: str, gap: int) -> None:
+        if origin == "own":
+            self.own(gap)
+        else:
+            getattr(self, what)(origin, gap)
+
+    def _stands(self, origin: str, number: int, gap: int) -> None:
         there = self._next_at_brokers(gap)
         self.map.seen_at_broker(Identity(origin, 9, Position(5, number)), there)
         self.identities[there] = origin, Position(5, number)
@@ -70,21 +125,16 @@ class Sides:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["own", *THEIRS]), st.booleans(), st.integers(0, 3)), max_size=40),
+    EVENTS,
     st.lists(PLACES, min_size=1, max_size=4),
     st.data(),
 )
 def test_what_lies_on_both_sides_is_translated_one_to_one(
-    events: list[tuple[str, bool, int]], asked: list[Position], data: st.DataObject
+    events: list[tuple[str, str, int]], asked: list[Position], data: st.DataObject
 ) -> None:
     sides = Sides()
-    for number, (origin, copies, gap) in enumerate(events):
-        if origin == "own":
-            sides.own(gap)
-        elif copies:
-            sides.copied(origin, gap)
-        else:
-            sides.published(origin, gap)
+    for number, (origin, what, gap) in enumerate(events):
+        sides.happens(origin, what, gap)
         if number % 8 == 7:
             assert sides.map.beyond(BEFORE_ALL) == PositionSet(sides.both)
     open_ = PositionSet(data.draw(st.lists(st.sampled_from([Position(9, 9), *sides.both.values()]))))
@@ -99,26 +149,46 @@ def test_what_lies_on_both_sides_is_translated_one_to_one(
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["own", *THEIRS]), st.booleans(), st.integers(0, 3)), max_size=40),
+    EVENTS,
     PLACES,
     st.dictionaries(
         st.sampled_from([OWN, *THEIRS]), st.builds(Position, st.sampled_from([0, 1, 2, 5]), st.integers(-1, 30))
     ),
 )
 def test_invariant_5_what_lies_before_a_start_is_found_by_origin_whatever_the_order_at_the_brokers(
-    events: list[tuple[str, bool, int]], start: Position, ends: dict[str, Position]
+    events: list[tuple[str, str, int]], start: Position, ends: dict[str, Position]
 ) -> None:
     sides = Sides()
-    for origin, copies, gap in events:
-        if origin == "own":
-            sides.own(gap)
-        elif copies:
-            sides.copied(origin, gap)
-        else:
-            sides.published(origin, gap)
+    for origin, what, gap in events:
+        sides.happens(origin, what, gap)
     everything = PositionSet(sides.identities)
     found = sides.map.up_to(everything, ends)
     expected = [there for there, (origin, at) in sides.identities.items() if origin in ends and at <= ends[origin]]
     assert found == PositionSet(expected)
     before_start = sides.map.up_to(everything, sides.map.ends_at(start))
-    assert before_start == PositionSet(there for there in sides.identities if there <= start)
+    first = {each: sides.lacking(each).first() for each in THEIRS}
+    behind = {
+        each: min(
+            [at for there, (origin, at) in sides.identities.items() if origin == each and there > start]
+            + [at for at in (first.get(each),) if at is not None],
+            default=None,
+        )
+        for each in (OWN, *THEIRS)
+    }
+    assert before_start == PositionSet(
+        there
+        for there, (origin, at) in sides.identities.items()
+        if there <= start and ((end := behind[origin]) is None or at < end)
+    )
+
+
+@given(EVENTS)
+def test_invariant_1_what_brokers_refused_is_known_from_what_is_in_the_log_and_what_is_at_the_brokers(
+    events: list[tuple[str, str, int]],
+) -> None:
+    sides = Sides()
+    for origin, what, gap in events:
+        sides.happens(origin, what, gap)
+    for origin in THEIRS:
+        assert sides.map.missing(origin) == sides.lacking(origin)
+    assert sides.map.doubled == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 from replicator.api.admin.topic_stats import BytesAfter, iso_time
 from replicator.engine.subscriptions.subscription import Subscription
@@ -42,7 +43,7 @@ def internal_stats(topic: Topic, *, storage_bytes: int, bytes_after: BytesAfter,
         "state": "Terminated" if topic.log.terminated else "LedgerOpened",
         "ledgers": ledgers,
         "cursors": {
-            name: _cursor(topic, subscription, started_at_ms)
+            _cursor_name(name): _cursor(topic, subscription, started_at_ms)
             for name, subscription in sorted(topic.subscriptions.items())
         },
         "schemaLedgers": [],
@@ -64,7 +65,7 @@ def ledger_info(topic: Topic) -> dict[str, Any]:
             {"ledgerId": ledger, "entries": entries, "isOffloaded": False} for ledger, entries in topic.log.ledgers()
         ],
         "cursors": {
-            name: {
+            _cursor_name(name): {
                 "version": subscription.cursor.generation,
                 "cursorsLedgerId": NO_LEDGER,
                 "markDelete": _as_object(subscription.cursor.mark_delete),
@@ -81,6 +82,11 @@ def ledger_info(topic: Topic) -> dict[str, Any]:
             if subscription.durable
         },
     }
+
+
+def _cursor_name(subscription: str) -> str:
+    """Return the name of a subscription's cursor as brokers of Apache Pulsar have it: as a form encodes the name."""
+    return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 
 def _cursor(topic: Topic, subscription: Subscription, started_at_ms: int) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The producer of one topic over a broker connection.
 
-Entries of one turn of the event loop leave in one write, as they are. A broker answers the sends of a producer in
-their order, so receipts are matched by it; the sequence id in each must be that of the send. A cluster of ours answers
-sends whose entries lie one behind the other with one receipt.
+Entries of one turn of the event loop leave in one write, as they are. A broker confirms the sends of a producer in
+their order, so receipts are matched by it; the sequence id in each must be that of the send. It refuses a send at once,
+before it confirms those that it is still storing. A cluster of ours answers sends whose entries lie one behind the
+other with one receipt.
 
 A cluster of ours reads the numbers of an entry's messages in its metadata, so the sequence id of the send is the id of
 the entry; others look at the send alone. Who passes on entries of other producers sets ``own_numbers``: then the
-sequence id is the id of the entry there too, as the numbers in the metadata are those of many.
+sequence id is the id of the entry there too, as the numbers in the metadata are those of many. Nothing more is sent
+then behind an entry that is refused, as its place is before them.
 """
 
 from __future__ import annotations
@@ -69,6 +71,11 @@ class BrokerProducerChannel:
         self._answer = asyncio.Event()
         self._lost: PulsarException | None = None
         self._over = False
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Return the size of the largest entry that the broker takes, whatever its topics' policies say."""
+        return self._entry_bytes_max
 
     def start(self, events: ProducerEvents) -> None:
         self._events = events
@@ -154,7 +161,7 @@ class BrokerProducerChannel:
         while waiting and connection.writable and not self._leaving and not self._over:
             pieces: list[bytes] = []
             size = 0
-            while waiting and size < WRITE_BYTES:
+            while waiting and size < WRITE_BYTES and not self._leaving:
                 entry_id, entry = waiting.popleft()
                 entry_bytes = len(entry)
                 if entry_bytes > entry_bytes_max:
@@ -188,20 +195,28 @@ class BrokerProducerChannel:
         return send
 
     def _refuse_too_big(self, entry_id: int, size: int) -> None:
-        error = MessageTooBig(f"an entry of {size} bytes; the cluster takes {self._entry_bytes_max}")
-        if self._events is not None:
-            self._events.on_refused(entry_id, error)
+        self._refused(entry_id, MessageTooBig(f"an entry of {size} bytes; the cluster takes {self._entry_bytes_max}"))
 
     def _on_refusal(self, refusal: CommandSendError) -> None:
+        """Take an answer that may come before those to earlier sends."""
         if self._is_old(refusal.sequence_id):
             return
-        if wrong := self._does_not_fit(refusal.sequence_id):
-            self._connection.end(ConnectError(wrong))
+        sent = self._sent
+        at = next((index for index, (_, sequence_id) in enumerate(sent) if sequence_id == refusal.sequence_id), None)
+        if at is None:
+            self._connection.end(ConnectError(self._does_not_fit(refusal.sequence_id)))
             return
         self._answer.set()
-        entry_id, _ = self._sent.popleft()
+        entry_id, _ = sent[at]
+        del sent[at]
+        self._refused(entry_id, from_server(refusal.error, refusal.message, refusal.engine_error))
+
+    def _refused(self, entry_id: int, error: PulsarException) -> None:
+        if self.own_numbers:
+            self._leaving = True
+            self._waiting.clear()
         if self._events is not None:
-            self._events.on_refused(entry_id, from_server(refusal.error, refusal.message, refusal.engine_error))
+            self._events.on_refused(entry_id, error)
 
     def _is_old(self, sequence_id: int) -> bool:
         """Whether it was answered before. Such an answer means nothing: brokers may answer a duplicate twice."""

@@ -18,10 +18,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar, Final
 
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_cursor
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
+from replicator.apache.shown import TopicInternals
 from replicator.drills.brokers import beside_brokers
 from replicator.drills.systems.own import OwnSystem
 from replicator.drills.systems.seen import CopyReader, high_water, high_water_of_clients

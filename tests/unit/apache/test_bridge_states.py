@@ -16,7 +16,6 @@ from answering_admin import answering, asked
 from asynchronous import asynchronous
 from engine_support import make_block, marker, message, opened
 
-from replicator.apache.admin import TopicInternals
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
@@ -25,6 +24,7 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.published import load_map
 from replicator.apache.reconciling import Seen
 from replicator.apache.seen import load_seen, write_of
+from replicator.apache.shown import TopicInternals
 from replicator.apache.state import SubscriptionStates
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.log.block import BlockKind
@@ -176,7 +176,7 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
     brokers = Brokers()
     async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
         topic = await engine.topic(TOPIC, by_link=True)
-        entries = load_map(engine.store, topic.topic_id, "a.pulsar")
+        entries = load_map(engine.store, topic, "a.pulsar")
         connector = BrokerConnector(NOWHERE, connection_timeout_seconds=1, operation_timeout_seconds=1)
         fence = ConsumerFence(connector, admin, "a", TOPIC, bridged=lambda _: True, unloaded=lambda: None)
         settings = ApacheSettings(service_url=NOWHERE, admin_url=url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +77,7 @@ class Stage:
             if each.header.origin == "a.pulsar"
         ]
 
-    def incoming(self, reached: Position = BEFORE_ALL) -> Incoming:
+    def incoming(self, reached: Position = BEFORE_ALL, begins: Callable[[], None] = lambda: None) -> Incoming:
         async def check(gaps: Sequence[Gap]) -> None:
             raise AssertionError(f"brokers leave nothing out here: {gaps}")
 
@@ -91,6 +91,7 @@ class Stage:
             read_room(),
             incarnation=1,
             reached=reached,
+            begins=begins,
             stored=lambda: None,
             check=check,
         )
@@ -115,7 +116,7 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
         engine.admission.clusters = {"a", "ap", "eu"}
         topic = await engine.topic(TOPIC, by_link=True)
-        yield Stage(connector, engine, topic, load_map(engine.store, topic.topic_id, "a.pulsar"), Confirmed())
+        yield Stage(connector, engine, topic, load_map(engine.store, topic, "a.pulsar"), Confirmed())
         await connector.close()
 
 
@@ -166,17 +167,19 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
 
         with monkeypatch.context() as patched:
             patched.setattr(CommitGroup, "_put_all", no_room)
-            incoming = stage.incoming()
+            begun: list[int] = []
+            incoming = stage.incoming(begins=lambda: begun.append(1))
             with pytest.raises(StoreFull):
                 await incoming.read()
+            assert begun == []  # else its failures would be forgotten, and it would be tried without a pause
         assert incoming.reached == BEFORE_ALL
         assert entries_of(stage.topic, "a.pulsar") == []
         if ends:
-            stage = replace(stage, entries=load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar"))
+            stage = replace(stage, entries=load_map(stage.engine.store, stage.topic, "a.pulsar"))
         again = stage.incoming(incoming.reached)
         await read(again, 3)
         assert len(entries_of(stage.topic, "a.pulsar")) == 1
-        stored = load_map(stage.engine.store, stage.topic.topic_id, "a.pulsar")
+        stored = load_map(stage.engine.store, stage.topic, "a.pulsar")
         assert stored.published_through("b") == Position(9, 1)
         assert (stored.doubled, stage.entries.doubled) == (0, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 from answering_admin import answering, asked
 from asynchronous import asynchronous
-from engine_support import make_block, message, opened
+from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import EntryMap
@@ -42,17 +43,25 @@ class Brokers:
         self.refuses = 0
         """The status with which it refuses to show an entry."""
         self.reset_to: list[Any] = []
+        self.shown: dict[str, str] | None = {}
+        """Headers that it shows for each entry; None if it has no entry."""
+        self.made: list[Any] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         path = request.path
         if path.endswith("/resetcursor"):
             self.reset_to.append((await request.json())["entryId"])
             return web.Response(status=204)
+        if request.method == "PUT" and "/subscription/" in path:
+            self.made.append(await request.json())
+            return web.Response(status=204)
+        if "/entry/" in path and self.shown is None:
+            return web.Response(status=404)
         if "/entry/" in path and self.refuses:
             return web.Response(status=self.refuses)
         if "/entry/" in path:
             hidden = int(path.rsplit("/", 1)[1]) in self.hidden
-            return web.Response(headers={"X-Pulsar-marker-type": "21"} if hidden else {})
+            return web.Response(headers={"X-Pulsar-marker-type": "21"} if hidden else self.shown)
         if path.endswith("/internalStats"):
             return web.json_response(
                 {
@@ -90,7 +99,7 @@ async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator
         if stored:
             block = make_block(Position(1, 0), [message()] * stored, origin="a.pulsar")
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
-        entries = load_map(engine.store, topic.topic_id, "a.pulsar")
+        entries = load_map(engine.store, topic, "a.pulsar")
         made = Reading(admin, ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through), entries)
         yield made
 
@@ -207,3 +216,136 @@ async def test_a_store_that_is_empty_is_not_filled_from_a_cursor_that_is_not_its
     async with reading(tmp_path, Brokers(at=4), stored=0) as bridge:
         with pytest.raises(BridgeHalted, match="an older one"):
             await bridge.cursor.standing()
+
+
+@asynchronous
+async def test_invariant_2_messages_that_were_passed_over_last_are_noticed_though_nothing_follows(
+    tmp_path: Path,
+) -> None:
+    """At the second look: until then what was read may be on its way into the store."""
+    brokers = Brokers(at=5)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        bridge.through = Position(1, 2)
+        internals = await bridge.admin.internals(TOPIC)
+        assert await bridge.cursor.left_behind(internals) is None
+        passed_over = await bridge.cursor.left_behind(internals)
+        assert "not read 1:3" in str(passed_over)
+        bridge.through = Position(1, 5)
+        assert await bridge.cursor.left_behind(internals) is None
+        assert await bridge.cursor.left_behind(internals) is None
+
+
+@asynchronous
+async def test_a_cursor_that_goes_on_with_what_is_read_has_passed_over_nothing(tmp_path: Path) -> None:
+    brokers = Brokers(at=5)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        internals = await bridge.admin.internals(TOPIC)
+        for entry in (2, 3, 4):
+            bridge.through = Position(1, entry)
+            assert await bridge.cursor.left_behind(internals) is None
+
+
+@asynchronous
+async def test_what_brokers_show_to_nobody_at_the_end_is_asked_about_once(tmp_path: Path) -> None:
+    brokers = Brokers(at=5)
+    brokers.hidden = {3, 4, 5}
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        bridge.through = Position(1, 2)
+        internals = await bridge.admin.internals(TOPIC)
+        for _ in range(3):
+            assert await bridge.cursor.left_behind(internals) is None
+        brokers.refuses = 403  # it would raise
+        assert await bridge.cursor.left_behind(internals) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (None, "that entry is not there"),
+        ({"X-Pulsar-sequence-id": "7"}, "another entry is there, number 7"),
+        ({"X-Pulsar-publish-time": "2026-01-01T00:00:00.5+01:00"}, "published at 2026-01-01T00:00:00.5"),
+    ],
+)
+@asynchronous
+async def test_invariant_2_brokers_that_were_put_back_to_an_older_copy_halt_the_topic(
+    tmp_path: Path, shown: dict[str, str] | None, said: str
+) -> None:
+    """They give positions that were read to other messages, which would be dropped as read."""
+    brokers = Brokers(at=2)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        assert (await bridge.cursor.standing()).reached == Position(1, 2)
+        brokers.shown = shown
+        with pytest.raises(BridgeHalted, match=f"at 1:2: .*{said}"):
+            await bridge.cursor.standing()
+
+
+@asynchronous
+async def test_invariant_2_brokers_that_end_before_what_was_read_halt_the_topic(tmp_path: Path) -> None:
+    brokers = Brokers(at=1)
+    brokers.last = "1:1"
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeHalted, match="their last entry is 1:1"):
+            await bridge.cursor.standing()
+
+
+@asynchronous
+async def test_invariant_2_brokers_that_gave_the_number_of_a_ledger_to_another_one_halt_the_topic(
+    tmp_path: Path,
+) -> None:
+    brokers = Brokers(at=1)
+    brokers.ledgers, brokers.last = [1, 2], "2:4"
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeHalted, match="ledger 1 ends with entry -1"):
+            await bridge.cursor.standing()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {},
+        {"X-Pulsar-sequence-id": "0"},
+        {"X-Pulsar-publish-time": datetime.fromtimestamp(PUBLISH_TIME_MS / 1000, UTC).isoformat()},
+    ],
+)
+@asynchronous
+async def test_brokers_that_have_what_was_read_go_on(tmp_path: Path, shown: dict[str, str]) -> None:
+    brokers = Brokers(at=2)
+    brokers.shown = shown
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        assert (await bridge.cursor.standing()).reached == Position(1, 2)
+
+
+@asynchronous
+async def test_brokers_whose_retention_has_deleted_what_was_read_go_on(tmp_path: Path) -> None:
+    brokers = Brokers(at=-1)
+    brokers.ledgers, brokers.shown = [2], None
+    async with reading(tmp_path, brokers, stored=10) as bridge:
+        assert (await bridge.cursor.standing()).reached == Position(2, -1)
+
+
+@asynchronous
+async def test_brokers_that_show_the_worker_no_entry_go_on(tmp_path: Path) -> None:
+    brokers = Brokers(at=2)
+    brokers.refuses = 403
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        assert (await bridge.cursor.standing()).reached == Position(1, 2)
+
+
+@asynchronous
+async def test_the_subscription_is_made_with_its_life_where_no_consumer_may_make_one(tmp_path: Path) -> None:
+    brokers = Brokers(at=-1)
+    async with reading(tmp_path, brokers, stored=0) as bridge:
+        await bridge.cursor.make(7)
+    (made,) = brokers.made
+    assert (made["ledgerId"], made["entryId"], made["properties"]) == (-1, -1, {"incarnation": "7"})
+
+
+@asynchronous
+async def test_invariant_2_a_subscription_that_was_deleted_is_not_made_anew_behind_what_was_read(
+    tmp_path: Path,
+) -> None:
+    brokers = Brokers(at=2)
+    async with reading(tmp_path, brokers, stored=3) as bridge:
+        with pytest.raises(BridgeHalted, match="is gone at the brokers"):
+            await bridge.cursor.make(7)
+    assert brokers.made == []

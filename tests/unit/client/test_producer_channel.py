@@ -16,9 +16,11 @@ from replicator.client.wire.connector import BrokerConnector
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandProducerSuccess,
+    CommandSendError,
     CommandSendReceipt,
     FeatureFlags,
     MessageIdData,
+    ServerError,
 )
 from replicator.protocol.frames import encode
 from replicator.protocol.runs import Sends
@@ -68,8 +70,15 @@ class Broker(asyncio.Protocol):
                 self.transport.write(encode(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=ready)))
 
 
-def told(answer: bytes, done: Callable[[Sent], bool]) -> Sent:
-    """What the owner of a channel hears that sent entries 1 to 5."""
+def refusal(sequence_id: int) -> bytes:
+    refused = CommandSendError(
+        producer_id=1, sequence_id=sequence_id, error=ServerError.NotAllowedError, message="Exceed maximum message size"
+    )
+    return encode(BaseCommand(type=T.SEND_ERROR, send_error=refused))
+
+
+def told(answer: bytes, done: Callable[[Sent], bool], *, own_numbers: bool = False) -> Sent:
+    """Return what the owner of a channel hears that sent entries 1 to 5, and with ``own_numbers`` 6 after a refusal."""
 
     async def main() -> Sent:
         loop, sent = asyncio.get_running_loop(), Sent()
@@ -79,9 +88,13 @@ def told(answer: bytes, done: Callable[[Sent], bool]) -> Sent:
         try:
             async with timeout(10):
                 channel = await connector.open_producer(ProducerSettings("t", "p"))
+                channel.own_numbers = own_numbers
                 channel.start(sent)
                 for entry_id in range(1, 1 + SENDS):
                     channel.publish(entry_id, b"entry")
+                if own_numbers:
+                    await eventually(lambda: bool(sent.refusals), "a refusal")
+                    channel.publish(6, b"entry")
                 await eventually(lambda: done(sent), "the broker's answer")
                 return replace(sent, lost=list(sent.lost))
         finally:
@@ -126,3 +139,30 @@ def test_a_receipt_that_does_not_fit_ends_the_connection_behind_those_that_did(w
     sent = told(receipt(1, 7) + wrong + receipt(2, 8), lambda sent: bool(sent.lost))
     assert sent.receipts == {1: Position(3, 7)}
     assert re.search(re.escape(reason), str(sent.lost[0]))
+
+
+def test_a_refusal_may_come_before_the_receipts_of_earlier_sends() -> None:
+    """Brokers refuse at once, and confirm what they have stored."""
+    answer = refusal(3) + receipt(1, 7) + receipt(2, 8) + receipt(4, 9) + receipt(5, 10)
+    sent = told(answer, lambda sent: len(sent.receipts) == SENDS - 1)
+    assert sent.receipts == {1: Position(3, 7), 2: Position(3, 8), 4: Position(3, 9), 5: Position(3, 10)}
+    assert list(sent.refusals) == [3]
+    assert not sent.lost
+
+
+def test_one_receipt_answers_the_sends_around_a_refused_one() -> None:
+    sent = told(refusal(3) + receipt(1, 7, 4, 5), lambda sent: len(sent.receipts) == SENDS - 1)
+    assert sent.receipts == {
+        number: Position(3, entry) for number, entry in zip((1, 2, 4, 5), range(7, 11), strict=True)
+    }
+
+
+def test_invariant_3_nothing_more_is_sent_behind_a_refused_entry_of_another_producer() -> None:
+    answer = refusal(3) + receipt(1, 7, 2, 2) + receipt(4, 9, 2, 5)
+    sent = told(answer, lambda sent: len(sent.receipts) == SENDS - 1, own_numbers=True)
+    assert 6 not in sent.receipts
+
+
+def test_a_refusal_of_what_was_never_sent_ends_the_connection() -> None:
+    sent = told(refusal(9), lambda sent: bool(sent.lost))
+    assert re.search("an answer to send 9; expected 1", str(sent.lost[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.apache.admin import TopicInternals
+from replicator.apache.shown import TopicInternals
 from replicator.drills.systems.beside import left_at_brokers
 from snapshots.position import Position
 

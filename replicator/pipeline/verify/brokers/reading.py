@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from replicator.apache.admin import BrokerAdmin, TopicInternals
+from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_cursor
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed
 from replicator.apache.names import is_reserved
+from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity
 from replicator.apache.topic_reader import read_topic
 from replicator.client.wire.connector import BrokerConnector

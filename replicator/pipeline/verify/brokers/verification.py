@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from replicator.apache.admin import TopicInternals
 from replicator.apache.errors import BridgeError
+from replicator.apache.shown import TopicInternals
 from replicator.client.errors import ConnectError, PulsarException, Timeout
 from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.errors import PeerUnavailable, PipelineError

@@ -1,0 +1,113 @@
+"""What the admin API of Apache Pulsar's brokers shows of topics, as values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote_plus
+
+from replicator.apache.broker_cursor import parse_position
+from replicator.apache.errors import AdminFailed
+from snapshots.position import BEFORE_ALL, Position
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInternals:
+    """The internal statistics of one topic."""
+
+    last: Position
+    """Position of the last durable entry."""
+    pending: int
+    """Entries that are being stored."""
+    load: str
+    """Text that names this loading of the topic: it changes each time that a broker loads the topic."""
+    cursors: Mapping[str, Mapping[str, Any]]
+    """Cursors by the name of their subscription, or of their reader."""
+    last_entries: Mapping[int, int]
+    """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
+    ledgers: frozenset[int] = frozenset()
+    """Ids of the ledgers that the topic has."""
+    entries: int = 1
+    """Number of stored entries. It is 0 if all entries were deleted, even though ``last`` still has a position."""
+
+    @property
+    def gone(self) -> Position:
+        """Return the place before the oldest ledger's first entry; the brokers have deleted every earlier entry.
+
+        Return BEFORE_ALL if the topic has no ledger.
+        """
+        return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionShown:
+    """A subscription, in the statistics of its topic."""
+
+    type: str
+    """``Shared`` and so on, as its consumers have it or had it; empty if it had none since the topic was loaded."""
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersShown:
+    """The consumers of one subscription, in the statistics of its topic."""
+
+    unacknowledged: int
+    """Messages that they hold; brokers count them for Shared and Key_Shared alone."""
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEntry:
+    """An entry as the brokers show it: what tells one from another. Empty texts are not known."""
+
+    there: bool
+    publish_time: str = ""
+    sequence_id: str = ""
+
+    @property
+    def differs(self) -> str:
+        """Return how the brokers' entry is another one, as a sentence."""
+        if not self.there:
+            return "that entry is not there"
+        return f"another entry is there, number {self.sequence_id or '?'}, published at {self.publish_time or '?'}"
+
+    def may_be(self, publish_time_ms: int, sequence_id: int) -> bool:
+        """Return whether this can be the entry with that publish time and sequence id."""
+        if not self.there:
+            return False
+        if self.sequence_id and self.sequence_id != str(sequence_id):
+            return False
+        try:
+            shown = datetime.fromisoformat(self.publish_time)
+        except ValueError:
+            return True
+        return shown.tzinfo is None or abs(shown.timestamp() * 1000 - publish_time_ms) < 1000
+
+
+def internals_of(topic: str, answer: Any) -> TopicInternals:
+    """Return the internal statistics in an answer. Raises :class:`AdminFailed` if something is missing in it."""
+    try:
+        last = parse_position(answer["lastConfirmedEntry"])
+        ledgers = answer["ledgers"]
+        last_entries = {int(each["ledgerId"]): int(each["entries"]) - 1 for each in ledgers}
+        last_entries[last.ledger] = max(last.entry, last_entries.get(last.ledger, -1))
+        # A topic that is loaded opens a ledger of its own: so its creation tells one loading from another.
+        load = f"{answer['lastLedgerCreatedTimestamp']}"
+        pending, entries = int(answer["pendingAddEntriesCount"]), int(answer["numberOfEntries"])
+        there = frozenset(int(each["ledgerId"]) for each in ledgers)
+        cursors = _by_subscription(answer["cursors"])
+        return TopicInternals(last, pending, load, cursors, last_entries, there, entries)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
+
+
+def _by_subscription(cursors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return cursors by subscription. A cursor's name is that of its subscription as a form encodes it.
+
+    Cursors of readers have their names as they are. Where both would have one name, it is the subscription's.
+    """
+    named = [(unquote_plus(name), name) for name in cursors]
+    return {subscription: cursors[name] for subscription, name in sorted(named, key=lambda each: each[0] != each[1])}

@@ -1,0 +1,213 @@
+"""Entries that the brokers refuse: nothing that follows is lost, and they follow when they are let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from asynchronous import asynchronous
+from engine_support import entries_of, eventually, make_block, message
+from publishing_support import NOTHING_STORED, Publishing, publishing
+
+from replicator.apache.errors import BridgeHalted
+from replicator.apache.published import load_map
+from replicator.apache.stamps import marks_of
+from replicator.client import NotAllowedError
+from replicator.client.settings import ProducerSettings
+from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine.log.requests import CopiedBlock
+from snapshots.position import BEFORE_ALL, Position
+
+LARGE = 4
+
+
+class Brokers:
+    """Their admin API, and what they refuse though no limit of theirs is known."""
+
+    def __init__(self) -> None:
+        self.bytes_max = 0
+        self.delay_ms_max = 0
+        self.refused: set[int] = set()
+        """Entries of the origin."""
+        self.tries: list[int] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/maxMessageSize"):
+            return web.json_response(self.bytes_max) if self.bytes_max else web.Response(status=204)
+        if request.path.endswith("/delayedDelivery"):
+            assert request.query["applied"] == "true"
+            policy = {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": self.delay_ms_max}
+            return web.json_response(policy)
+        return web.json_response(NOTHING_STORED)
+
+    def by(self, connector: BrokerConnector) -> Any:
+        return Refusing(connector, self)
+
+
+class Refusing:
+    """Refuses at once, as brokers do, and takes what is behind."""
+
+    def __init__(self, connector: BrokerConnector, brokers: Brokers) -> None:
+        self._connector = connector
+        self._brokers = brokers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connector, name)
+
+    async def open_producer(self, settings: ProducerSettings) -> Any:
+        return RefusingChannel(await self._connector.open_producer(settings), self._brokers)
+
+
+class RefusingChannel:
+    def __init__(self, channel: Any, brokers: Brokers) -> None:
+        self._channel = channel
+        self._brokers = brokers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def start(self, events: Any) -> None:
+        self._events = events
+        self._channel.start(events)
+
+    def publish(self, number: int, entry: bytes) -> None:
+        identity = marks_of(entry).identity
+        assert identity is not None
+        self._brokers.tries.append(identity.position.entry)
+        if identity.position.entry in self._brokers.refused:
+            asyncio.get_running_loop().call_soon(
+                self._events.on_refused, number, NotAllowedError("Exceed maximum message size")
+            )
+        else:
+            self._channel.publish(number, entry)
+
+
+class Halts:
+    """Collects what publishing says of itself."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self.begun = 0
+
+    def begins(self) -> None:
+        self.begun += 1
+
+    def how(self) -> dict[str, Any]:
+        return {"begins": self.begins, "fails": self.errors.append, "missing": frozenset}
+
+
+async def copy(made: Publishing, entries: Sequence[bytes], first: int = 0) -> None:
+    """Entries of cluster c come by a link."""
+    at = made.topic.log.last
+    previous = Position(1, first - 1) if first else BEFORE_ALL
+    await made.topic.writing.copy([CopiedBlock(previous, make_block(Position(1, first), entries, origin="c"))])
+    for index in range(len(entries)):
+        local = Position(made.topic.log.last.ledger, made.topic.log.last.entry - len(entries) + 1 + index)
+        assert local > at
+        made.entries.copied("c", Position(1, first + index), local, 1, incarnation=1)
+    made.outgoing.wake()
+
+
+def delayed(delay_ms: int) -> bytes:
+    metadata, payload = decode_entry(message(b"delayed"))
+    metadata.deliver_at_time = metadata.publish_time + delay_ms
+    return encode_entry(metadata, payload)
+
+
+def published(made: Publishing) -> list[int]:
+    found = [marks_of(entry).identity for entry in entries_of(made.at_brokers, "b")]
+    return [identity.position.entry for identity in found if identity is not None]
+
+
+@asynchronous
+async def test_nothing_is_sent_behind_an_entry_that_is_larger_than_the_topics_policy(tmp_path: Path) -> None:
+    brokers, said = Brokers(), Halts()
+    brokers.bytes_max = 2_000
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(bytes(9_000 if number == LARGE else 100)) for number in range(8)])
+        await eventually(lambda: len(said.errors) > 2)
+        assert published(made) == brokers.tries == list(range(LARGE))
+        assert {type(error) for error in said.errors} == {BridgeHalted}
+        text = str(said.errors[-1])
+        assert "refuse the entry 1:4 of c (9" in text
+        assert "maxMessageSize is 2000" in text
+        begun = said.begun
+        await eventually(lambda: len(said.errors) > 5)
+        assert said.begun == begun  # else its failures would be forgotten, and it would be tried without a pause
+        brokers.bytes_max = 0
+        await eventually(lambda: published(made) == list(range(8)))
+        assert made.entries.late() == []
+
+
+@asynchronous
+async def test_nothing_is_sent_behind_an_entry_that_is_delayed_longer_than_the_policy(tmp_path: Path) -> None:
+    brokers, said = Brokers(), Halts()
+    brokers.delay_ms_max = 10_000
+    early, late = delayed(10_000), delayed(10_001)
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [early, late, message(b"behind")])
+        await eventually(lambda: bool(said.errors))
+        assert "maxDeliveryDelayInMillis" in str(said.errors[-1])
+        assert published(made) == [0]
+        brokers.delay_ms_max = 0
+        await eventually(lambda: published(made) == [0, 1, 2])
+
+
+@asynchronous
+async def test_invariant_1_an_entry_that_is_refused_follows_those_that_were_under_way_behind_it(tmp_path: Path) -> None:
+    """Nobody knew that it would be refused. It is tried alone from then on, and what stands there is not sent again."""
+    brokers, said = Brokers(), Halts()
+    brokers.refused = {3, 5}
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(b"%d" % number) for number in range(8)])
+        await eventually(lambda: len(said.errors) > 3)
+        assert published(made) == [0, 1, 2, 4, 6, 7]
+        assert brokers.tries[8:] == [3] * len(brokers.tries[8:])
+        assert "refuse the entry 1:3 of c" in str(said.errors[-1])
+        assert made.outgoing.waiting()
+        assert made.outgoing.done_through() < made.entries.copied_to("c", Position(1, 3))
+        await copy(made, [message(b"8")], first=8)
+        await eventually(lambda: len(said.errors) > 6)
+        assert published(made) == [0, 1, 2, 4, 6, 7]
+        brokers.refused = {5}
+        await eventually(lambda: "refuse the entry 1:5 of c" in str(said.errors[-1]))
+        assert published(made) == [0, 1, 2, 4, 6, 7, 3]
+        brokers.refused = set()
+        await eventually(lambda: published(made) == [0, 1, 2, 4, 6, 7, 3, 5, 8])
+        await eventually(lambda: not made.outgoing.waiting())
+        assert [run.origin_first.entry for _, run in made.entries.late()] == [3, 5]
+
+
+@asynchronous
+async def test_invariant_1_a_worker_that_was_killed_knows_what_was_refused(tmp_path: Path) -> None:
+    """Its rows say what is at the brokers, and its log what should be."""
+    brokers, said = Brokers(), Halts()
+    brokers.refused = {2, 3}
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(b"%d" % number) for number in range(8)])
+        await eventually(lambda: len(published(made)) == 6)
+        again = load_map(made.store, made.topic, "a.pulsar")
+        for index, entry in enumerate(entries_of(made.at_brokers, "b")):
+            identity = marks_of(entry).identity
+            assert identity is not None
+            again.seen_at_broker(identity, Position(9, index))
+        assert list(again.missing("c")) == [Position(1, 2), Position(1, 3)]
+        assert again.published_through("c") == Position(1, 1)
+
+
+@asynchronous
+async def test_nothing_is_sent_behind_the_first_entry_of_an_origin_before_it_is_there(tmp_path: Path) -> None:
+    """A gap before the first would look like entries that retention deleted, and these are not published again."""
+    brokers, said = Brokers(), Halts()
+    brokers.refused = {0}
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(b"%d" % number) for number in range(8)])
+        await eventually(lambda: len(said.errors) > 3)
+        assert published(made) == []
+        assert set(brokers.tries) == {0}
+        brokers.refused = set()
+        await eventually(lambda: published(made) == list(range(8)))
