@@ -98,6 +98,8 @@ class Incoming:
         self._stored = stored
         self._check = check
         self._events: Arrivals | None = None
+        self.open = False
+        """Whether the brokers have let the bridge in, and send what there is."""
         self.reached = reached
         """All up to there is durable here, as a position of the brokers."""
         self.messages = 0
@@ -124,9 +126,11 @@ class Incoming:
         channel.start(events)
         self._confirmed.open(events.wake)
         permits = Permits(channel.flow, self._room)
+        self.open = True
         try:
             await self._read(channel, events, permits)
         finally:
+            self.open = False
             self._confirmed.close()
             permits.close()
             await channel.close()

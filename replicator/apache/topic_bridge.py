@@ -251,9 +251,9 @@ class TopicBridge:
 
     def is_not_read(self) -> str:
         """Return why what the brokers have of this topic may not be known here; empty if it is read."""
-        if why := self._errors.get("reading"):
-            return why
-        return "" if self._incoming is not None else "reading has not begun"
+        if self._incoming is not None and self._incoming.open:
+            return ""
+        return self._errors.get("reading", "" if self._incoming is not None else "reading has not begun")
 
     # Figures.
 
