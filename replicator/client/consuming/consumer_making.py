@@ -20,7 +20,7 @@ from replicator.client.consuming.pattern_consumer import PatternConsumer, Patter
 from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
 from replicator.client.errors import ConsumerBusy, InvalidConfiguration, OperationNotSupported, PulsarException
-from replicator.client.message import MessageId, Opening
+from replicator.client.message import MessageId, Opening, Unpack
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
 from replicator.client.schema import Schema
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, unique_name
@@ -62,6 +62,8 @@ class ConsumerMaker:
     reconnect: bool
     operation_timeout_seconds: float
     letter_topics: LetterTopics
+    unpack: Unpack | None = None
+    """Decompresses entries elsewhere; None where they are decompressed when they are opened."""
 
     async def make(
         self,
@@ -163,7 +165,7 @@ class ConsumerMaker:
             reconnect=self.reconnect,
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
-            opening=opening,
+            opening=replace(opening, unpack=self.unpack),
             reader_listener=listener,
         )
         await reader.connect()
@@ -223,7 +225,7 @@ class ConsumerMaker:
             reconnect=self.reconnect,
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
-            opening=extras.opening,
+            opening=replace(extras.opening, unpack=self.unpack),
             letter_topics=self.letter_topics,
             letter_policy=policy,
             message_listener=message_listener,
@@ -245,6 +247,19 @@ class ConsumerMaker:
         """Ask again what fails for a reason that time can heal, if the client reconnects."""
         what = f"consumer of {topic}"
         return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect, what=what)
+
+
+def opening_of(
+    schema: Schema | None,
+    crypto_key_reader: CryptoKeyReader | None,
+    crypto_failure_action: ConsumerCryptoFailureAction,
+) -> Opening:
+    """Return how a consumer opens entries, from its user's arguments."""
+    check_schema(schema)
+    check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
+    check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
+    decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
+    return Opening(schema, decryptor, crypto_failure_action)
 
 
 def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
