@@ -249,19 +249,6 @@ class ConsumerMaker:
         return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect, what=what)
 
 
-def opening_of(
-    schema: Schema | None,
-    crypto_key_reader: CryptoKeyReader | None,
-    crypto_failure_action: ConsumerCryptoFailureAction,
-) -> Opening:
-    """Return how a consumer opens entries, from its user's arguments."""
-    check_schema(schema)
-    check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
-    check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
-    decryptor = None if crypto_key_reader is None else EntryDecryptor(crypto_key_reader)
-    return Opening(schema, decryptor, crypto_failure_action)
-
-
 def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
     """Whether a topic is where this consumer sends what it gives up: it would give that up again, without end."""
     policy = settings.dead_letter_policy
