@@ -277,10 +277,6 @@ def _troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
-    if refused := answer["database"].get("rows_refused"):
-        yield Text(
-            f"database: {refused} rows were refused and are not in the index; the log names them", style="yellow"
-        )
     if start := answer.get("start"):  # older workers do not report it
         yield from _troubles_of_start(start)
     if (back := (answer.get("settings") or {}).get("taken_back")) is not None:  # older workers do not report it
