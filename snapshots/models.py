@@ -1,7 +1,9 @@
 """The tables of the Postgres index, for SQLAlchemy and Alembic. Values only; queries are in the repository.
 
 Every row but those of drills names the ``cluster`` whose worker wrote it, so that several workers may share one
-database. Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds them for 292 million years.
+database. Lengths of texts stand in :mod:`snapshots.limits`; a column that is narrower is made wider when a worker
+starts (:mod:`replicator.index.database`). Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds
+them for 292 million years.
 """
 
 from __future__ import annotations
@@ -14,19 +16,23 @@ from sqlalchemy import BigInteger, Boolean, DateTime, Index, Integer, LargeBinar
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from snapshots.limits import (
+    CLUSTER_CHARS_MAX,
+    DETAIL_CHARS_MAX,
+    LINK_CHARS_MAX,
+    ROLE_CHARS_MAX,
+    SNAPSHOT_ID_CHARS_MAX,
+    SUBJECT_CHARS_MAX,
+    SUBSCRIPTION_NAME_BYTES_MAX,
+    TOPIC_NAME_BYTES_MAX,
+    WORD_CHARS_MAX,
+)
+
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-CLUSTER_CHARS_MAX = 64
-TOPIC_CHARS_MAX = 400
-SUBSCRIPTION_CHARS_MAX = 200
-LINK_CHARS_MAX = 200
-"""``SOURCE>DESTINATION#NAME``: two names of clusters, and one of a link."""
-DETAIL_CHARS_MAX = 1_000
-WORD_CHARS_MAX = 64
-SUBJECT_CHARS_MAX = 500
 
 
 class Base(DeclarativeBase):
@@ -39,13 +45,13 @@ class SnapshotMappingRow(Base):
     __tablename__ = "snapshot_mappings"
 
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_NAME_BYTES_MAX), primary_key=True)
     peer: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
     local_ledger: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     local_entry: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     remote_ledger: Mapped[int] = mapped_column(BigInteger)
     remote_entry: Mapped[int] = mapped_column(BigInteger)
-    snapshot_id: Mapped[str] = mapped_column(String(128))
+    snapshot_id: Mapped[str] = mapped_column(String(SNAPSHOT_ID_CHARS_MAX))
     recorded_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
 
 
@@ -55,8 +61,8 @@ class SubscriptionStateRow(Base):
     __tablename__ = "subscription_states"
 
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
-    subscription: Mapped[str] = mapped_column(String(SUBSCRIPTION_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_NAME_BYTES_MAX), primary_key=True)
+    subscription: Mapped[str] = mapped_column(String(SUBSCRIPTION_NAME_BYTES_MAX), primary_key=True)
     generation: Mapped[int] = mapped_column(BigInteger)
     mark_delete_ledger: Mapped[int] = mapped_column(BigInteger)
     mark_delete_entry: Mapped[int] = mapped_column(BigInteger)
@@ -83,7 +89,7 @@ class ExtentSegmentRow(Base):
     __tablename__ = "extent_segments"
 
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_NAME_BYTES_MAX), primary_key=True)
     origin: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
     incarnation: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     origin_ledger: Mapped[int] = mapped_column(BigInteger, primary_key=True)
@@ -119,7 +125,7 @@ class LinkStateRow(Base):
 
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX), primary_key=True)
     link_key: Mapped[str] = mapped_column(String(LINK_CHARS_MAX), primary_key=True)
-    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_NAME_BYTES_MAX), primary_key=True)
     state: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
     acknowledged_ledger: Mapped[int] = mapped_column(BigInteger)
     acknowledged_entry: Mapped[int] = mapped_column(BigInteger)
@@ -166,7 +172,7 @@ class AuditRow(Base):
     """Given by who writes it, so that a batch that is sent again is not there twice."""
     at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX))
-    actor: Mapped[str] = mapped_column(String(SUBSCRIPTION_CHARS_MAX))
+    actor: Mapped[str] = mapped_column(String(ROLE_CHARS_MAX))
     action: Mapped[str] = mapped_column(String(WORD_CHARS_MAX))
     subject: Mapped[str] = mapped_column(String(SUBJECT_CHARS_MAX))
     detail: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))

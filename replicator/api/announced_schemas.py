@@ -6,6 +6,7 @@ Bounded (invariant 11): the body in bytes, its schemas in number; what one topic
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -16,6 +17,7 @@ from replicator.api.guarding import check_may_replicate
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import RegisteredSchema
+from replicator.running.limited_log import LIMITED
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 SCHEMAS_AT_ONCE_MAX: Final = 1_000
@@ -23,15 +25,16 @@ SCHEMAS_AT_ONCE_MAX: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-async def take(request: web.Request, engine: Engine, source: str) -> web.Response:
-    """Take over what is announced; answers why not, by topic."""
+async def take(request: web.Request, engine: Engine, source: str, note: Callable[[str, int], None]) -> web.Response:
+    """Take over what is announced; answers why not, by topic. ``note`` hears how many schemas of a topic are new."""
     refused: dict[str, dict[str, str]] = {}
     for topic, rows in (await _announced(request)).items():
         try:
             check_may_replicate(request, topic)
-            await engine.schemas.learn(topic, rows)
+            if news := await engine.schemas.learn(topic, rows):
+                note(topic, news)
         except EngineError as error:
-            log.warning("schemas refused", source=source, topic=topic, reason=str(error))
+            LIMITED.say(log.warning, "schemas refused", source, source=source, topic=topic, reason=str(error))
             refused[topic] = {"code": error.code, "message": str(error)}
     return web.json_response({"refused": refused})
 

@@ -1,7 +1,8 @@
-"""The audit log over HTTP: what operators change by ``/admin/v2`` is noted, and all that is noted can be listed.
+"""The audit log over HTTP: what operators change is noted, and all that is noted can be listed.
 
-A change is noted when it has succeeded, with what the same path shows before it and after it, where it shows anything.
-What other paths change (links, failovers, the topology) is noted by who carries it out.
+A change is noted when it has succeeded. A change by ``/admin/v2`` is noted with what the same path shows before it and
+after it, where it shows anything. Each other route that takes a body is in one of three tables: :data:`NOTED`,
+:data:`NOTED_ELSEWHERE` and :data:`NOT_NOTED`. A test holds the tables to the routes of a running worker.
 """
 
 from __future__ import annotations
@@ -28,6 +29,61 @@ LISTED_MAX: Final = 10_000
 LISTED: Final = 100
 PREFIX: Final = "/admin/v2/"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+NOTED: Final[Mapping[str, str]] = {
+    "/replication/v1/mend": "mend",
+    "/replication/v1/mapping/rebuild": "rebuild mapping",
+    "/replication/v1/ack-vectors/tell": "tell states",
+}
+"""Actions of operators that the middleware notes, by route."""
+NOTED_ELSEWHERE: Final[Mapping[str, str]] = {
+    "/replication/v1/partitions": "its handler, if the number of partitions changes",
+    "/replication/v1/schemas": "its handler, if a schema is new",
+    "/replication/v1/delete-copy": "its handler",
+    "/replication/v1/keep-both": "its handler",
+    "/replication/v1/earlier-lives": "its handler, if it records anything",
+    "/replication/v1/links/{key}/pause": "the link",
+    "/replication/v1/links/{key}/resume": "the link",
+    "/replication/v1/links/{key}/resolve": "the link",
+    "/replication/v1/clients/close": "its handler",
+    "/replication/v1/runs/{cluster}/stays": "its handler",
+    "/replication/v1/backup": "its handler",
+    "/replication/v1/topology/reload": "the worker",
+    "/failover/v1/hold": "the failover",
+    "/failover/v1/release": "the failover",
+    "/failover/v1/propose": "the failover",
+    "/failover/v1/epochs": "the failover",
+}
+"""Routes that change something and whose changes are noted by whoever carries them out."""
+_ASKS: Final = "it asks, in a body because there may be many names"
+_MESSAGES: Final = "it brings messages; a topic that they make is made by use, as a producer makes it"
+_TELLS: Final = "workers tell each other; the change itself is noted where it is made"
+_LINK: Final = "the carrier of a link takes its work and reports it"
+NOT_NOTED: Final[Mapping[str, str]] = {
+    "/replication/v1/append": _MESSAGES,
+    "/replication/v1/blocks": _ASKS,
+    "/replication/v1/measure": _ASKS,
+    "/replication/v1/positions-at": _ASKS,
+    "/replication/v1/topic-states": _ASKS,
+    "/replication/v1/topic-digests": _ASKS,
+    "/replication/v1/subscription-use": _ASKS,
+    "/failover/v1/topics": _ASKS,
+    "/failover/v1/missing": _ASKS,
+    "/failover/v1/renew": "a failover goes on that was noted when it began",
+    "/replication/v1/lineage": _TELLS,
+    "/replication/v1/runs": _TELLS,
+    "/replication/v1/settings": _TELLS,
+    "/replication/v1/store-of": _TELLS,
+    "/topics/{domain}/{tenant}/{namespace}/{topic}": _MESSAGES,
+    "/topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}": _MESSAGES,
+    "/pipeline/v1/links/{key}/plan": _LINK,
+    "/pipeline/v1/links/{key}/next": _LINK,
+    "/pipeline/v1/links/{key}/done": _LINK,
+    "/pipeline/v1/links/{key}/failed": _LINK,
+    "/pipeline/v1/links/{key}/release": _LINK,
+    "/pipeline/v1/links/{key}/progress": _LINK,
+}
+"""Routes that take a body, and the reason why nothing is noted. Those of staging and of the dashboard are left out:
+the former bring messages, and the latter ask the routes above in the name of their user."""
 
 Audit = Callable[[str, str, str, Mapping[str, Any] | None], None]
 """Actor, action, subject, and what else is known."""
@@ -60,7 +116,14 @@ def note_changes(audit: Audit) -> Middleware:
     @web.middleware
     async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
         ASKED_FROM.set(request.remote or "")
-        if request.method in READING or not request.path.startswith(PREFIX):
+        if request.method in READING:
+            return await handler(request)
+        if (action := NOTED.get(canonical(request))) is not None:
+            response = await handler(request)
+            if response.status < 400:
+                audit(OPERATOR, action, request.query.get("topic") or "worker", await _asked_for(request))
+            return response
+        if not request.path.startswith(PREFIX):
             return await handler(request)
         before = await _shown(request)
         response = await handler(request)
@@ -71,6 +134,16 @@ def note_changes(audit: Audit) -> Middleware:
         return response
 
     return noted
+
+
+async def _asked_for(request: web.Request) -> dict[str, Any] | None:
+    """Return the body of a request that was carried out, if it is short."""
+    text = await request.text()
+    if not text:
+        return None
+    if len(text) > SHOWN_CHARS_MAX:
+        return {"asked": {"left out": f"{len(text)} characters"}}
+    return {"asked": json.loads(text)}
 
 
 def _action(request: web.Request) -> str:

@@ -17,14 +17,14 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from replicator.api.guarding import PUBLIC, ROLE, canonical, is_dashboard
+from replicator.api.guarding import PUBLIC, ROLE, SOCKETS, canonical, is_dashboard
 from replicator.engine.errors import TooBusy
+from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import CLIENT, Metered, next_slice
 from replicator.running.turns import Share, Turns
 from replicator.security.client_limits import ClientLimits, Shares
 
 STREAMS: Final = "/replication/v1/append"
-SOCKETS: Final = "/ws/v2/"
 OWN_TIMES: Final = (STREAMS, SOCKETS)
 """Whose handlers limit the time between two pieces of a body themselves; the whole may take as long as it likes."""
 BODY_SECONDS_MAX: Final = 75.0
@@ -103,7 +103,8 @@ def _cut_slow_body(request: web.Request) -> asyncio.TimerHandle | None:
 
     def cut() -> None:
         if request.transport is not None and not request.content.is_eof():
-            log.info("client disconnected", peer=request.remote, reason=f"no whole body within {BODY_SECONDS_MAX:g} s")
+            reason = f"no whole body within {BODY_SECONDS_MAX:g} s"
+            LIMITED.say(log.info, "client disconnected", request.remote or "", peer=request.remote, reason=reason)
             request.transport.abort()
 
     return asyncio.get_running_loop().call_later(BODY_SECONDS_MAX, cut)

@@ -40,6 +40,7 @@ from replicator.peering.asking_back import AskingBack
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import OriginMarks
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
+from replicator.running.limited_log import LIMITED
 from replicator.running.timeouts import timeout
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
@@ -251,12 +252,15 @@ async def take_partitions(request: web.Request) -> web.Response:
             check_may_replicate(request, name)
             after = told.deletion_after(name, engine.cluster, stores.partitioned_deleted(name).get(engine.cluster, 0))
             known = told.known.get(name, {}) if told.idle else None
+            before = engine.partitioned.count(name)
             partitions[name] = await engine.partitioned.adopt(name, number, unless_deleted=after > 0, known=known)
+            if partitions[name] != before:
+                note_link(request, source, "partitions", name, {"before": before, "after": partitions[name]})
             if after and not partitions[name]:
                 deleted[name] = after
             await engine.partitioned.is_back_at(name, source, told.deleted.get(name, {}).get(source, 0))
         except EngineError as error:
-            log.warning("partitions refused", source=source, topic=name, reason=str(error))
+            LIMITED.say(log.warning, "partitions refused", source, source=source, topic=name, reason=str(error))
             refused[name] = error.code, str(error)
     at_ms = engine.writer.wall_clock_ms()
     own = [Deletion(name, engine.cluster, each, BEFORE_ALL, at_ms) for name, each in deleted.items()]
@@ -268,7 +272,11 @@ async def take_partitions(request: web.Request) -> web.Response:
 async def take_schemas(request: web.Request) -> web.Response:
     """A link says which schemas topics have at its source: know them here too."""
     source = await _served_source(request)
-    return await announced_schemas.take(request, request.app[ENGINE], source)
+
+    def note(topic: str, schemas: int) -> None:
+        note_link(request, source, "schemas", topic, {"schemas": schemas})
+
+    return await announced_schemas.take(request, request.app[ENGINE], source, note)
 
 
 async def take_lineage(request: web.Request) -> web.Response:
@@ -357,8 +365,13 @@ async def earlier_lives(request: web.Request) -> web.Response:
 
 def _audit(request: web.Request, source: str, action: str, topic: Topic, marks: Mapping[str, HighWater]) -> None:
     """Note in the audit log what a link did to a topic here."""
+    note_link(request, source, action, topic.name, OriginMarks(marks).as_json())
+
+
+def note_link(request: web.Request, source: str, action: str, subject: str, detail: Mapping[str, Any]) -> None:
+    """Note in the audit log what the link from ``source`` changed here."""
     if (audit := request.app.get(AUDIT)) is not None:
-        audit(f"link from {source}", action, topic.name, OriginMarks(marks).as_json())
+        audit(f"link from {source}", action, subject, detail)
 
 
 async def _served_source(request: web.Request) -> str:

@@ -227,10 +227,17 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
         if begun is None:
             begun = awaited(topic.writing.copy(blocks, traced))
             is_waiting = True
+        begun.add_done_callback(_heard)  # the link may be gone before its answer is made
         results[name] = begun
     if is_waiting:
         await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
     return results
+
+
+def _heard(begun: asyncio.Future[Any]) -> None:
+    """Note that the outcome of an append was seen. Otherwise asyncio logs each error with a traceback."""
+    if not begun.cancelled():
+        begun.exception()
 
 
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:

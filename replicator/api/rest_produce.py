@@ -8,7 +8,8 @@
    are appended together, in order.
 
 Invariant 11: :data:`BODY_BYTES_MAX`, :data:`MESSAGES_MAX`, and :data:`REQUESTS_MAX` at once. The messages of a request
-are read, made and published in slices, between which others have their turn.
+are read, made and published in slices, between which others have their turn. A body that was read waits for its part of
+the clients' budget (:mod:`replicator.engine.unpacking`) before its messages are made.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from replicator.engine.producing.producers import EngineProducer
 from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import ProducerOptions
+from replicator.engine.unpacking import ASIDE_BYTES_MIN
 from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
 from replicator.protocol.key_hashes import java_string_hash
 
@@ -80,16 +82,26 @@ class RestProduce:
             raise TooBusy(f"{REQUESTS_MAX} requests to produce are being served; try again later")
         self._requests += 1
         try:
-            return await self._produce(request)
+            return await self._read_and_produce(request)
         except BadField as error:
             raise Unprocessable(str(error)) from None
         finally:
             self._requests -= 1
 
-    async def _produce(self, request: web.Request) -> web.Response:
+    async def _read_and_produce(self, request: web.Request) -> web.Response:
+        body = await read_json(request, max(BODY_BYTES_MAX, 2 * self._engine.admission.message_bytes_max))
+        transport, clients = request.transport, self._engine.unpacking.clients
+        if request.content.total_bytes < ASIDE_BYTES_MIN or transport is None:
+            return await self._produce(request, body)
+        claim = await clients.take(transport, request.content.total_bytes, transport.abort)
+        try:
+            return await self._produce(request, body)
+        finally:
+            clients.give_back(claim)
+
+    async def _produce(self, request: web.Request, body: Any) -> web.Response:
         parts = request.match_info
         topic = str(parse_topic(f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"))
-        body = await read_json(request, max(BODY_BYTES_MAX, 2 * self._engine.admission.message_bytes_max))
         if not isinstance(body, dict) or not isinstance(messages := body.get("messages", []), list):
             raise BadField("the body must be an object with a list of messages")
         if len(messages) > MESSAGES_MAX:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ from replicator.client.errors import (
     InvalidUrl,
     OperationNotSupported,
 )
-from replicator.client.message import MessageId
+from replicator.client.message import MessageId, Unpack
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
@@ -477,3 +478,10 @@ class Client(ClosedAtExit):
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the client is closed")
+
+
+def in_process_client(engine: Engine, unpack: Unpack) -> Client:
+    """Return a client of ``engine`` for a process that serves others. Entries are decompressed by ``unpack``."""
+    client = Client(engine=engine, reconnect=False)
+    client._consumer_maker = replace(client._consumer_maker, unpack=unpack)
+    return client

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import total_ordering
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 from pyroaring import BitMap
 
@@ -21,7 +21,13 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import BATCH_MESSAGES_MAX, decode_entry, split_batch
 from replicator.engine.types import DUPLICATE, Delivery
-from replicator.metadata.metadata_pb2 import NONE, KeyValue, MessageMetadata, SingleMessageMetadata
+from replicator.metadata.metadata_pb2 import (
+    NONE,
+    CompressionType,
+    KeyValue,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
@@ -213,24 +219,46 @@ class ReceivedEntry:
     """Whether the payload is shown encrypted, because it could not be decrypted."""
 
 
+class Unpacked(Protocol):
+    """Interface of an entry that is being decompressed elsewhere."""
+
+    def content(self) -> bytes | None:
+        """Return the uncompressed content; None while it is not there.
+
+        Raises :class:`~replicator.engine.errors.EngineError` if the entry cannot be decompressed.
+        """
+
+    def belongs_to(self, message: Message) -> None:
+        """Count the content as held until ``message`` is gone: it holds the content itself."""
+
+    def close(self) -> None:
+        """Let go of the content. Content that belongs to a message stays until the message is gone."""
+
+
+Unpack = Callable[[memoryview, CompressionType, int, Callable[[], None]], Unpacked]
+"""Function that begins to decompress a payload, and calls its last argument when the content is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a consumer opens entries.
 
     ``on_chunk`` is called for each chunk and returns the message that it completes, if it does; without it chunks are
-    refused.
+    refused. With ``unpack`` entries are decompressed elsewhere, and ``ready`` is called when one is.
     """
 
     schema: Schema | None = None
     decryptor: EntryDecryptor | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     on_chunk: Callable[[Chunk], Assembled | None] | None = None
+    unpack: Unpack | None = None
+    ready: Callable[[], None] = lambda: None
 
 
 class Message:
     """A received message. Made by a consumer; never by an application."""
 
-    __slots__ = ("_batch_index", "_entry", "_payload", "_single")
+    __slots__ = ("__weakref__", "_batch_index", "_entry", "_payload", "_single")
 
     def __init__(
         self, entry: ReceivedEntry, batch_index: int, single: SingleMessageMetadata | None, payload: bytes
@@ -347,6 +375,18 @@ def messages_of(
     Raises :class:`InvalidMessage`, which names the position, at the message that cannot be read;
     :class:`DecryptionFailed` is one of them.
     """
+    assert opening is None or opening.unpack is None
+    return cast("Iterator[Message]", messages_as_unpacked(delivery, topic, partition, skip, opening))
+
+
+def messages_as_unpacked(
+    delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None, opening: Opening | None = None
+) -> Iterator[Message | None]:
+    """Yield what :func:`messages_of` does, and None while the entry is being decompressed elsewhere.
+
+    After a None the caller asks again once :attr:`Opening.ready` was called.
+    """
+    unpacked: Unpacked | None = None
     try:
         metadata, payload = decode_entry(delivery.entry)
         entry = ReceivedEntry(topic, partition, delivery, metadata, None if opening is None else opening.schema)
@@ -355,10 +395,22 @@ def messages_of(
             if opened is None:
                 return
             payload = memoryview(opened)
+        whole: bytes | None = None
         if metadata.compression != NONE and not entry.encrypted:
-            payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
+            if opening is None or opening.unpack is None:
+                whole = decompress(payload, metadata.compression, metadata.uncompressed_size)
+            else:
+                unpacked = opening.unpack(payload, metadata.compression, metadata.uncompressed_size, opening.ready)
+                while (whole := unpacked.content()) is None:
+                    yield None
+            payload = memoryview(whole)
         if not metadata.HasField("num_messages_in_batch") or entry.encrypted:
-            yield Message(entry, NO_BATCH, None, bytes(payload))
+            only = [Message(entry, NO_BATCH, None, bytes(payload) if whole is None else whole)]
+            if unpacked is not None:
+                unpacked.belongs_to(only[0])
+                unpacked.close()
+            del whole, payload  # from here on the message alone holds its content
+            yield only.pop()
             return
         acked = _acknowledged_indexes(delivery)
         if skip is not None:
@@ -368,6 +420,9 @@ def messages_of(
                 yield Message(entry, index, single, bytes(content))
     except EngineError as error:
         raise InvalidMessage(f"entry {delivery.position} of {topic}: {from_engine(error)}") from error
+    finally:
+        if unpacked is not None:
+            unpacked.close()
 
 
 def _opened(

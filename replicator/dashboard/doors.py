@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import ROLE, Guarding, canonical, is_dashboard, shown_with
 from replicator.dashboard.asking import Answer
-from replicator.dashboard.rendering import FORM_TOKEN, render
+from replicator.dashboard.rendering import render
 from replicator.dashboard.sessions import Sessions, is_id
 from replicator.engine.errors import EngineError
 from replicator.security.errors import NotIdentified, NotPermitted
@@ -127,7 +127,8 @@ class Doors:
                 if not wants_page(request):
                     raise
                 if request.method == "GET":
-                    where = "" if request.path == "/" else f"?next={quote(request.path_qs, safe='')}"
+                    onward = str(request.rel_url.without_query_params("token"))  # an address is no place for a token
+                    where = "" if request.path == "/" else f"?next={quote(onward, safe='')}"
                     response = see_other(f"{SIGN_IN}{where}")
                 else:
                     response = self._error_page(request, 401, f"you are not signed in any more: {error}")
@@ -150,16 +151,28 @@ class Doors:
 
     def page(self, request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
         visit = self.visit(request)
-        text = render(template, visit=visit, cluster=self._cluster, path=request.path, more_pages=MORE_PAGES, **values)
-        return self.html(request, text, status=status)
-
-    def html(self, request: web.Request, text: str, *, status: int = 200) -> web.Response:
-        text = self.for_browser(request, text)
+        text = render(
+            template,
+            visit=visit,
+            form_token=visit.form_token,
+            cluster=self._cluster,
+            path=request.path,
+            more_pages=MORE_PAGES,
+            **values,
+        )
         return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)
 
-    def for_browser(self, request: web.Request, text: str) -> str:
-        """With the token of this browser in the forms."""
-        return text.replace(FORM_TOKEN, self.visit(request).form_token)
+    def may_still_look(self, request: web.Request) -> bool:
+        """Return whether whoever opened a long answer may get more of it: not after signing out, for example."""
+        visit = self.visit(request)
+        if visit.signed_in and not self._sessions.is_signed_in(visit.session_id):
+            return False
+        try:
+            if self._guarding is not None:
+                self._guarding.guard.check_superuser(visit.role)
+        except NotPermitted:
+            return False
+        return True
 
     def refused(self, request: web.Request, answer: Answer, back: str) -> web.Response:
         """A change was not done: why, and the way back."""

@@ -15,7 +15,7 @@ from replicator.api.topic_figures import SEARCH_CHARS_MAX
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.doors import Doors
 from replicator.dashboard.feeds import Feeds
-from replicator.dashboard.rendering import url
+from replicator.dashboard.rendering import parts_for, url
 from replicator.dashboard.views import Parts
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_subscription_name, parse_topic
@@ -106,7 +106,7 @@ class Pages:
 
     async def live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
         """A page whose parts are those of a view, and that stays live."""
-        parts = await self._feeds.current(view)
+        parts = parts_for(await self._feeds.current(view), self._doors.visit(request).form_token)
         return self._doors.page(request, template, view=view, parts=parts, **values)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
@@ -134,15 +134,18 @@ class Pages:
     async def _send(self, request: web.Request, response: web.StreamResponse, view: str) -> None:
         sent: dict[str, str] = {}
         still = 0
-        async for parts in self._followed(view):
+        form_token = self._doors.visit(request).form_token
+        async for followed in self._followed(view):
+            if not self._doors.may_still_look(request):
+                return
+            parts = parts_for(followed, form_token)
             changed = {name: html for name, html in parts.items() if sent.get(name) != html}
             still = 0 if changed else still + 1
             if changed or still >= STILL_EVERY:
                 still = 0
                 sent |= changed
-                shown = {name: self._doors.for_browser(request, html) for name, html in changed.items()}
                 async with timeout(WRITE_SECONDS_MAX):
-                    await response.write(f"data: {json.dumps(shown)}\n\n".encode())
+                    await response.write(f"data: {json.dumps(changed)}\n\n".encode())
 
     async def _followed(self, view: str) -> AsyncIterator[Parts]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
@@ -11,13 +12,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from replicator.engine.topic_name import SCHEME
 
-FORM_TOKEN: Final = "form-token-of-this-browser"  # noqa: S105 - what stands in its place until it is sent
-"""In parts that are made once for all: each browser gets its own token in its place."""
+Part = str | Callable[[str], str]
+"""HTML of a part of a page, the same for all browsers; or a function that makes it with a browser's form token."""
 _UNITS: Final = ("", " k", " M", " G", " T")
 
 
 def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
+
+
+def part_with_form(template: str, **values: Any) -> Callable[[str], str]:
+    """Return a part that has a form. It is rendered for each browser: nothing is put into text that was escaped."""
+    return lambda form_token: render(template, form_token=form_token, **values)
+
+
+def parts_for(parts: Mapping[str, Part], form_token: str) -> dict[str, str]:
+    """Return the HTML of ``parts`` for the browser that has ``form_token``."""
+    return {name: part if isinstance(part, str) else part(form_token) for name, part in parts.items()}
 
 
 @cache
@@ -36,7 +47,7 @@ def _environment() -> Environment:
         "moment": moment,
         "topic": short_topic,
     }
-    environment.globals |= {"url": url, "form_token": FORM_TOKEN}
+    environment.globals |= {"url": url}
     return environment
 
 

@@ -65,6 +65,11 @@ class Sessions:
         self._sessions.move_to_end(session_id)
         return session.authorization
 
+    def is_signed_in(self, session_id: str) -> bool:
+        """Return whether that browser is signed in. Unlike a request of its user, this is no use of the session."""
+        session = self._sessions.get(session_id)
+        return session is not None and self._clock() - session.used_at <= IDLE_SECONDS_MAX
+
     def form_token(self, session_id: str) -> str:
         """What forms bear that this browser gets."""
         return hmac.new(self._secret, session_id.encode(), hashlib.sha256).hexdigest()

@@ -17,7 +17,7 @@ from replicator.dashboard.asking import Answer, Asking, silent_ones
 from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
-from replicator.dashboard.rendering import render
+from replicator.dashboard.rendering import Part, part_with_form, render
 from replicator.dashboard.spark_rows import driver_rows, query_rows
 from replicator.dashboard.states import StateColumn, WhatIf, state_column
 from replicator.dashboard.switching import Switches
@@ -28,7 +28,7 @@ from replicator.failover.evidence import Evidence
 from replicator.failover.peers import Peers
 from replicator.failover.report import SwitchReport, TopicReport
 
-Parts = Mapping[str, str]
+Parts = Mapping[str, Part]
 """HTML by the id of the element whose content it is."""
 STATUS: Final = "/replication/v1/status"
 FIGURES: Final = "/replication/v1/topic-figures"
@@ -84,7 +84,8 @@ class Views:
                 return self._run(_needed(parameters, "id"))
             case "drill-run":
                 drill = self._drilling.find(_needed(parameters, "id"))
-                return {name: render(f"parts/drill_{name}.html", run=drill) for name in DRILL_PARTS}
+                parts = {name: render(f"parts/drill_{name}.html", run=drill) for name in DRILL_PARTS[:-1]}
+                return {**parts, "next": part_with_form("parts/drill_next.html", run=drill)}
         raise BadRequest(f"there is no view {place.path[:60]!r}")
 
     async def overview(self) -> Overview:
@@ -109,7 +110,7 @@ class Views:
         )
         row = overview.link(cluster, key)
         return {
-            "figures": render("parts/link_figures.html", row=row, cluster=cluster, key=key, answer=answer),
+            "figures": part_with_form("parts/link_figures.html", row=row, cluster=cluster, key=key, answer=answer),
             "gaps": render("parts/link_gaps.html", cluster=cluster, key=key, answer=answer),
             "backlog": render("parts/link_backlog.html", answer=answer),
         }
@@ -120,7 +121,7 @@ class Views:
             "steps": render("parts/run_steps.html", run=run),
             "progress": render("parts/run_progress.html", run=run),
             "result": render("parts/run_result.html", run=run, report=run.report, topics=worst_first(run.report)),
-            "next": render("parts/run_next.html", run=run),
+            "next": part_with_form("parts/run_next.html", run=run),
         }
 
     async def _topics(self, parameters: Mapping[str, str]) -> Parts:

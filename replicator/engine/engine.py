@@ -59,7 +59,9 @@ from replicator.engine.topics.partitions import load_partitioned
 from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
 from replicator.engine.topics.topics_by_use import TopicsByUse
+from replicator.engine.unpacking import Unpacking
 from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
+from replicator.running.byte_budget import UNPACKED_BYTES_MAX
 from replicator.running.supervisor import Supervisor
 from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
@@ -88,6 +90,8 @@ class EngineSettings:
     logs back."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Policies of topics that have none of their own. By default nothing expires and nothing is trimmed."""
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX
+    """Uncompressed bytes that all clients may have in work at once."""
     tracing: Tracing | None = None
     """Makes spans of messages on their way; None where there are no traces."""
 
@@ -108,6 +112,7 @@ class Engine:
         self.turns = Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
         self.admission = Admission(settings.message_bytes_max)
         self.tracing = settings.tracing
+        self.unpacking = Unpacking(settings.unpacked_bytes_max)
         self.writer = Writer(store, self._on_committed, wall_clock_ms=settings.wall_clock_ms)
         self.conflicts = ProducerConflicts(settings.wall_clock_ms)
         self._changes = changes = CatalogChanges()
@@ -198,6 +203,7 @@ class Engine:
             await topic.stop("the worker is stopping")
         if self._own_supervisor:
             await self.supervisor.stop()
+        self.unpacking.close()
         await self.writer.close()
         self.store.close()
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from replicator.engine.errors import InvalidSubscriptionName, InvalidTopicName, NotPersistent, UnsupportedTopicName
+from snapshots import limits
 
-TOPIC_NAME_BYTES_MAX = 400
-SUBSCRIPTION_NAME_BYTES_MAX = 400
+TOPIC_NAME_BYTES_MAX: Final = limits.TOPIC_NAME_BYTES_MAX
+SUBSCRIPTION_NAME_BYTES_MAX: Final = limits.SUBSCRIPTION_NAME_BYTES_MAX
 
 _PART = re.compile(r"[A-Za-z0-9\-_=:.]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

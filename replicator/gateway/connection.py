@@ -47,6 +47,7 @@ from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
+from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import Metered
 from replicator.running.short_tasks import awaited
 from replicator.running.turns import SLICE_SECONDS, Share
@@ -358,7 +359,8 @@ class Connection(asyncio.Protocol):
 
     def fail(self, reason: str) -> None:
         if not self._transport.is_closing():
-            log.info("client disconnected", peer=self._transport.get_extra_info("peername"), reason=reason)
+            peer = self._transport.get_extra_info("peername")
+            LIMITED.say(log.info, "client disconnected", self._host, peer=peer, reason=reason)
             self.close()
 
     def wants_broker_metadata(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import structlog
 
+from replicator.running.limited_log import LIMITED
 from replicator.running.turns import SLICE_SECONDS, Share, Turns
 from replicator.security.client_limits import ClientLimits
 
@@ -46,7 +47,7 @@ class CountedConnection(asyncio.Protocol):
         too_many = self._shares.take(self._host)
         self._protocol.connection_made(transport)
         if too_many is not None:
-            log.info("client disconnected", peer=transport.get_extra_info("peername"), reason=too_many)
+            LIMITED.say(log.info, "client disconnected", self._host, peer=self._host, reason=too_many)
             self._refused = True
             transport.close()
 

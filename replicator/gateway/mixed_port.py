@@ -22,6 +22,7 @@ import structlog
 
 from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
+from replicator.running.limited_log import LIMITED
 from replicator.running.short_tasks import in_background
 from replicator.security.client_limits import ClientLimits
 
@@ -118,7 +119,7 @@ class MixedPort:
             else:
                 await self._loop.connect_accepted_socket(self._made, connection)
         except OSError as error:  # among them those of TLS, and a handshake that takes too long
-            log.info("a connection could not be begun", reason=str(error))
+            LIMITED.say(log.info, "a connection could not be begun", host, peer=host, reason=str(error))
             connection.close()
         finally:
             self._shares.give_back(host)

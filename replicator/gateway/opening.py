@@ -61,6 +61,8 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         if wanted.initial_subscription_name:
             await _make_subscription(topic, wanted.initial_subscription_name)
         topic.writing.gate.check_newcomer()
+        if not wanted.extended:
+            _check_room(connection)
         if not producers.holds(slot):  # closed meanwhile: it must not wait for its turn
             return
         options = producer_options(wanted, connection.client)
@@ -72,6 +74,12 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
             )
             connection.send(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=waiting))
         producer = await topic.producers.create(options)
+        try:
+            # One that waits for its turn may wait for days, in which its permission may be taken away.
+            connection.guard.check_topic(connection.role, (Action.PRODUCE,), wanted.topic)
+        except BaseException:
+            producer.close()
+            raise
     except BaseException:
         producers.failed(slot)
         raise
@@ -82,6 +90,16 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         _answer_producer(connection, wanted.request_id, session)
     else:
         session.close()
+
+
+def _check_room(connection: Connection) -> None:
+    """Raise :class:`Refused` while the store takes no messages, with a code on which official clients pause.
+
+    The official C++ client counts the time of its sends anew with each producer that it opens. Otherwise it would open
+    one after each refused message, and no send would ever end.
+    """
+    if (full := connection.engine.writer.full()) is not None:
+        raise Refused(ServerError.ProducerBlockedQuotaExceededError, full)
 
 
 async def _make_subscription(topic: Topic, name: str) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from replicator.index.subscription_states import SubscriptionStates
 from replicator.index.waiting import Changes
+from replicator.running.limited_log import LIMITED
 from snapshots.repository import RowsRefused, SnapshotRepository, SubscriptionState
 
 COUNTED_AT_ONCE: Final = 50
@@ -39,7 +40,7 @@ class BatchWriter:
                     await self._write(repository, single)
                 except RowsRefused as error:
                     self.rows_refused += 1
-                    log.warning("row refused by the database", key=key, reason=str(error))
+                    LIMITED.say(log.warning, "row refused by the database", "database", key=key, reason=str(error))
 
     async def _write(self, repository: SnapshotRepository, changes: Changes) -> None:
         await repository.record_mappings([(key[0], mapping) for key, mapping in changes.mappings.items()])

@@ -26,7 +26,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, make_url, text
+from sqlalchemy import URL, Connection, String, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -34,6 +34,7 @@ from migrations import PLACE as MIGRATIONS
 from replicator.index.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from replicator.running.timeouts import timeout
 from replicator.topology import EMBEDDED, mask_password
+from snapshots.models import Base
 from snapshots.repository import first_line
 
 CONNECT_SECONDS_MAX: Final = 5
@@ -198,6 +199,7 @@ class Database:
                 await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
                 if await self._checked_revision(connection) != head_revision():
                     await connection.run_sync(lambda held: command.upgrade(_alembic(held), "head"))
+                await connection.run_sync(_widen)
         except (SQLAlchemyError, OSError) as error:
             raise await self._explained(error) from None
         self.mark_up()
@@ -342,6 +344,23 @@ def head_revision() -> str:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return str(ScriptDirectory.from_config(config).get_current_head())
+
+
+def _widen(connection: Connection) -> None:
+    """Make each text column as wide as this version has it, if it is narrower.
+
+    Earlier versions understand a wider column, so this is no revision, which they would refuse: workers can go back.
+    Postgres only notes the new width, and rewrites no row.
+    """
+    there = inspect(connection)
+    for table in Base.metadata.sorted_tables:
+        widths = {column["name"]: getattr(column["type"], "length", None) for column in there.get_columns(table.name)}
+        for column in table.columns:
+            wanted, width = getattr(column.type, "length", None), widths[column.name]
+            if isinstance(column.type, String) and wanted is not None and width is not None and width < wanted:
+                prepare = connection.dialect.identifier_preparer
+                names = prepare.format_table(table), prepare.quote(column.name)
+                connection.execute(text(f"ALTER TABLE {names[0]} ALTER COLUMN {names[1]} TYPE VARCHAR({wanted:d})"))
 
 
 def _current_revision(connection: Connection) -> str | None:

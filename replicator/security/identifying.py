@@ -46,10 +46,10 @@ class Identifying:
     async def of_request(
         self, authorization: str | None, token: str | None, certificate: Certificate | None
     ) -> Identity:
-        """Of an HTTP request: its header, a ``token`` of its query (browsers cannot set headers of WebSockets), or the
-        certificate of its connection. Raises :class:`NotIdentified`."""
+        """Return who sent an HTTP request: by its header, by ``token``, which a WebSocket may have in its query, or by
+        the certificate of its connection. Raises :class:`NotIdentified`."""
         if authorization is not None and authorization.startswith(BEARER) and self.tokens is not None:
-            return self.tokens.identify(authorization.removeprefix(BEARER).strip())
+            return self.tokens.identify(authorization.removeprefix(BEARER))
         if authorization is not None and authorization.startswith(BASIC) and self.passwords is not None:
             credentials = from_header(authorization.removeprefix(BASIC).strip())
             return await self.passwords.identify(credentials)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-ROLE_CHARS_MAX: Final = 1_000
+from snapshots import limits
+
+ROLE_CHARS_MAX: Final = limits.ROLE_CHARS_MAX
 TOKEN_CHARS_MAX: Final = 16 * 1024
 
 

@@ -103,9 +103,13 @@ class Tokens:
         self._clock = clock
 
     def identify(self, token: str) -> Identity:
-        """Raises :class:`NotIdentified`; its message holds nothing of the token."""
+        """Return who holds ``token``. White space around it does not count: token files often end with a new line.
+
+        Raises :class:`NotIdentified`; its message holds nothing of the token.
+        """
         if len(token) > TOKEN_CHARS_MAX:
             raise NotIdentified("the token is too long")
+        token = token.strip()
         try:
             header = jwt.get_unverified_header(token)
             key_id = header.get("kid")

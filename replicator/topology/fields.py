@@ -24,6 +24,7 @@ from replicator.engine.policies import (
     SchemaStrategy,
     TopicPolicies,
 )
+from replicator.running.byte_budget import UNPACKED_BYTES_LIMIT, UNPACKED_BYTES_MAX, UNPACKED_BYTES_MIN
 from replicator.topology.apache import BROKER_SUFFIX, EMBEDDED_KIND, KINDS, PULSAR_KIND, ApacheSettings
 from replicator.topology.scalars import (
     DURATION_KIND,
@@ -445,6 +446,10 @@ class StoreSettings(Section):
     not start, or starts empty."""
     ask_peers_seconds: int = Field(default=5, ge=0, le=ASK_PEERS_SECONDS_MAX)
     """Seconds for which a starting worker asks other clusters that do not answer; with 0 it asks nobody."""
+    unpacked_max: Annotated[int, BeforeValidator(parse_size), Field(ge=UNPACKED_BYTES_MIN, le=UNPACKED_BYTES_LIMIT)] = (
+        UNPACKED_BYTES_MAX
+    )
+    """Bytes: uncompressed content that a worker has in memory for WebSockets and requests for messages at once."""
 
     def written(self) -> dict[str, str | int]:
         """Return the fields in the form of the topology file; some are left out while they have their defaults."""
@@ -457,6 +462,8 @@ class StoreSettings(Section):
             sizes["segments_kept"] = self.segments_kept
         if self.wait_for_states_seconds != StoreSettings.model_fields["wait_for_states_seconds"].default:
             sizes["wait_for_states_seconds"] = self.wait_for_states_seconds  # the previous release does not know it
+        if self.unpacked_max != UNPACKED_BYTES_MAX:
+            sizes["unpacked_max"] = format_size(self.unpacked_max)  # the previous release does not know it
         for name in ("on_empty_store", "ask_peers_seconds"):  # the previous release does not know them
             if getattr(self, name) != StoreSettings.model_fields[name].default:
                 sizes[name] = getattr(self, name)

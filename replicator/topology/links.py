@@ -28,8 +28,9 @@ from replicator.topology.scalars import (
     parse_size,
 )
 from replicator.topology.sections import Section
+from snapshots import limits
 
-LINK_NAME_CHARS_MAX: Final = 64
+LINK_NAME_CHARS_MAX: Final = limits.LINK_NAME_CHARS_MAX
 SQL_CHARS_MAX: Final = 10_000
 """Characters of one SQL expression. A longer one belongs into a job of its own."""
 RATE_BYTES_MIN: Final = 1024

@@ -35,10 +35,11 @@ from replicator.topology.located_yaml import FieldPath, LocatedYaml, YamlError, 
 from replicator.topology.sections import Section
 from replicator.topology.traces import TracesSettings
 from replicator.topology.values import Topology, TopologyError
+from snapshots.limits import CLUSTER_CHARS_MAX
 
 TOPOLOGY_FILE_BYTES_MAX: Final = 1024 * 1024
 """A file for a thousand clusters has a tenth of it; anything larger was named by mistake."""
-CLUSTER_NAME_CHARS_MAX: Final = 64
+CLUSTER_NAME_CHARS_MAX: Final = CLUSTER_CHARS_MAX
 """The name stands in every block header and in the key of every high-water mark."""
 
 _CLUSTER_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{CLUSTER_NAME_CHARS_MAX}}}")

@@ -18,9 +18,9 @@ from __future__ import annotations
 import asyncio
 import html
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -29,6 +29,7 @@ from replicator.api.app import healthz
 from replicator.api.cluster_settings import settings_kept
 from replicator.api.errors import error_response, report_errors
 from replicator.api.guarding import Guarding, canonical, guard_requests
+from replicator.api.http_connection import http_connections
 from replicator.api.store_of import add_store_of, store_known
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
@@ -130,10 +131,9 @@ class EarlyListener:
         tls_alone: bool,
     ) -> EarlyListener:
         """Serve on ``bound``, a socket that listens already and stays open. ``guarding`` identifies who asks."""
-        runner = web.AppRunner(make_early_app(opening, guarding), access_log=None, shutdown_timeout=STOP_SECONDS_MAX)
+        runner = web.AppRunner(make_early_app(opening, guarding), shutdown_timeout=STOP_SECONDS_MAX)
         await runner.setup()
-        assert runner.server is not None
-        http = cast("Callable[[], asyncio.Protocol]", runner.server)
+        http = http_connections(runner)
         own = bound.dup()
         try:
             own.setblocking(False)

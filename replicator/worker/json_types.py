@@ -17,6 +17,9 @@ class DatabaseStatus(TypedDict):
 
     state: Annotated[str, "`up`, `starting` or `down`"]
     detail: Annotated[str, "why it is away; empty if it is not"]
+    rows_refused: NotRequired[
+        Annotated[int, "rows that it did not take since the worker started; they are not in the index", "rows"]
+    ]
 
 
 class AuditStatus(TypedDict):
@@ -99,6 +102,16 @@ class TasksStatus(TypedDict):
 
     restarts: Annotated[dict[str, int], "by kind, how often tasks were started again", "starts"]
     failing: Annotated[list[FailingTask], "those that end again and again"]
+
+
+class UnpackingStatus(TypedDict):
+    """Uncompressed bytes that a worker has in memory for others."""
+
+    bytes_max: Annotated[int, "the budget of clients, `store.unpacked_max`", "bytes"]
+    bytes: Annotated[int, "that clients have of it", "bytes"]
+    waiting: Annotated[int, "entries and bodies that wait until they fit", "claims"]
+    internal_bytes_max: Annotated[int, "the budget of compaction", "bytes"]
+    internal_bytes: Annotated[int, "that compaction has of it", "bytes"]
 
 
 class EventLoopStatus(TypedDict):
@@ -283,6 +296,9 @@ class WorkerStatus(TypedDict):
     apache: NotRequired[Annotated[dict[str, Any], "beside Apache Pulsar: its bridge (apache-pulsar.md)"]]
     traces: NotRequired[Annotated[dict[str, Any], "with traces: what is traced (traces.md)"]]
     event_loop: NotRequired[Annotated[EventLoopStatus, "its event loop; missing from a worker of an earlier version"]]
+    unpacking: NotRequired[
+        Annotated[UnpackingStatus, "uncompressed bytes in memory; missing from a worker of an earlier version"]
+    ]
     deduplication: NotRequired[
         Annotated[DeduplicationStatus, "conflicts of sequence ids; missing from a worker of an earlier version"]
     ]

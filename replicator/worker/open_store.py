@@ -92,6 +92,7 @@ async def _open_engine(
         namespaces_by_use=cluster.namespaces_by_use,
         policies=cluster.policies.topic_policies(),
         maintained=False,
+        unpacked_bytes_max=topology.store.unpacked_max,
         tracing=None if traces is None else traces.tracing,
     )
     engine = await Engine.open(cluster.data, cluster=cluster.name, settings=settings, supervisor=supervisor)

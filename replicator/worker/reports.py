@@ -39,7 +39,7 @@ class Reports:
 
     def full(self) -> str | None:
         """Return why the worker takes no messages because disk or store is full; None while it takes them."""
-        return self._parts.engine.writer.disk_status()["full"] or self._parts.engine.writer.beyond_limit()
+        return self._parts.engine.writer.full()
 
     def failing_tasks(self) -> list[dict[str, Any]]:
         return failing_tasks(self._parts.supervisor)
@@ -52,7 +52,11 @@ class Reports:
             "version": __version__,
             "pid": os.getpid(),
             "started_at_ms": engine.started_at_ms,
-            "database": {"state": database.state, "detail": database.detail},
+            "database": {
+                "state": database.state,
+                "detail": database.detail,
+                "rows_refused": parts.index.rows_refused,
+            },
             "audit": {"waiting": parts.index.changes.audit_waiting, "dropped": parts.index.changes.entries_dropped},
             "store": {
                 "failed": engine.writer.failed,
@@ -73,6 +77,7 @@ class Reports:
                     for share, seconds in engine.turns.busiest(BUSIEST_SHOWN)
                 ],
             },
+            "unpacking": engine.unpacking.status(),
             "run": self._parts.links.run_status(),
             "start": parts.stores.status(),
             "stores": engine.origin_stores.newest_stores(),

@@ -34,6 +34,7 @@ from replicator.api.backfills import add_backfills
 from replicator.api.backup import add_backup
 from replicator.api.drills import add_drills
 from replicator.api.failover import add_failover
+from replicator.api.http_connection import http_connections
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
@@ -442,19 +443,17 @@ async def _serve(
     tls_required: bool,
 ) -> list[OwnPort]:
     """Serve HTTP and the binary protocol. Return the ports of the binary protocol, which are still closed."""
-    runner = web.AppRunner(
-        app,
-        access_log=None,
+    runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_SECONDS_MAX)
+    stack.push_async_callback(runner.cleanup)
+    await runner.setup()
+    stack.push_async_callback(gateway.stop)
+    http = http_connections(
+        runner,
         read_bufsize=READ_BUFFER_BYTES,
-        shutdown_timeout=SHUTDOWN_SECONDS_MAX,
         keepalive_timeout=KEEPALIVE_SECONDS,
         auto_decompress=False,  # a small body could become a large one
     )
-    stack.push_async_callback(runner.cleanup)
-    await runner.setup()
-    assert runner.server is not None
-    stack.push_async_callback(gateway.stop)
-    await gateway.share(bound.address, runner.server, backlog=BACKLOG, tls=tls, tls_alone=tls_required)
+    await gateway.share(bound.address, http, backlog=BACKLOG, tls=tls, tls_alone=tls_required)
     ports: list[OwnPort] = []
     if bound.pulsar is not None:
         ports.append(gateway.own_port(bound.pulsar, backlog=BACKLOG))

@@ -11,8 +11,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
-from snapshots.models import SUBJECT_CHARS_MAX, SUBSCRIPTION_CHARS_MAX, AuditRow
-from snapshots.repository.rows import Rows, batches
+from snapshots.limits import ROLE_CHARS_MAX, SUBJECT_CHARS_MAX, WORD_CHARS_MAX
+from snapshots.models import AuditRow
+from snapshots.repository.rows import Rows, batches, shown, shown_json
 
 LISTED_MAX: Final = 10_000
 
@@ -40,10 +41,10 @@ class AuditLog(Rows):
                 "id": entry.id,
                 "at": entry.at,
                 "cluster": self._cluster,
-                "actor": entry.actor[:SUBSCRIPTION_CHARS_MAX],
-                "action": entry.action,
-                "subject": entry.subject[:SUBJECT_CHARS_MAX],
-                "detail": None if entry.detail is None else dict(entry.detail),
+                "actor": shown(entry.actor, ROLE_CHARS_MAX),
+                "action": shown(entry.action, WORD_CHARS_MAX),
+                "subject": shown(entry.subject, SUBJECT_CHARS_MAX),
+                "detail": None if entry.detail is None else shown_json(entry.detail),
             }
             for entry in entries
         ]

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from snapshots.limits import WORD_CHARS_MAX
 from snapshots.models import DrillRunRow
-from snapshots.repository.rows import Rows
+from snapshots.repository.rows import Rows, shown, shown_json
 
 LISTED_MAX: Final = 1_000
 
@@ -35,12 +36,12 @@ class DrillRuns(Rows):
         """Write a run, or overwrite the one with its id."""
         row = {
             "id": run.id,
-            "scenario": run.scenario,
+            "scenario": shown(run.scenario, WORD_CHARS_MAX),
             "topology_digest": run.topology_digest,
             "started_at": run.started_at,
             "ended_at": run.ended_at,
             "passed": run.passed,
-            "report": None if run.report is None else dict(run.report),
+            "report": None if run.report is None else shown_json(run.report),
         }
         await self._upsert(DrillRunRow, [row])
 

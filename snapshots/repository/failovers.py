@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import select
 
+from snapshots.limits import CLUSTER_CHARS_MAX, WORD_CHARS_MAX
 from snapshots.models import FailoverEpochRow
-from snapshots.repository.rows import Rows
+from snapshots.repository.rows import Rows, shown, shown_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class FailoverEpochs(Rows):
             each.epoch: {
                 "cluster": self._cluster,
                 "epoch": each.epoch,
-                "from_cluster": each.from_cluster,
-                "to_cluster": each.to_cluster,
-                "kind": each.kind,
+                "from_cluster": shown(each.from_cluster, CLUSTER_CHARS_MAX),
+                "to_cluster": shown(each.to_cluster, CLUSTER_CHARS_MAX),
+                "kind": shown(each.kind, WORD_CHARS_MAX),
                 "started_at": each.started_at,
                 "completed_at": each.completed_at,
-                "report": None if each.report is None else dict(each.report),
+                "report": None if each.report is None else shown_json(each.report),
             }
             for each in epochs
         }

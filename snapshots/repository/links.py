@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select
 
-from snapshots.models import DETAIL_CHARS_MAX, LinkStateRow
+from snapshots.limits import DETAIL_CHARS_MAX, WORD_CHARS_MAX
+from snapshots.models import LinkStateRow
 from snapshots.position import Position
-from snapshots.repository.rows import Rows
+from snapshots.repository.rows import Rows, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class LinkStates(Rows):
                 "cluster": self._cluster,
                 "link_key": state.link_key,
                 "topic": state.topic,
-                "state": state.state,
+                "state": shown(state.state, WORD_CHARS_MAX),
                 "acknowledged_ledger": state.acknowledged.ledger,
                 "acknowledged_entry": state.acknowledged.entry,
                 "backlog_entries": state.backlog_entries,
-                "detail": state.detail[:DETAIL_CHARS_MAX],
+                "detail": shown(state.detail, DETAIL_CHARS_MAX),
             }
             for state in states
         }

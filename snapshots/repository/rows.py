@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -25,6 +27,10 @@ from snapshots.models import (
 
 ROWS_AT_ONCE: Final = 200
 """Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""Characters that Postgres does not take in a text: NUL, and halves of a character in UTF-16."""
+_ESCAPE_CHARS: Final = 6
 
 OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
 """The tables whose rows are of a topic, and go with it."""
@@ -144,6 +150,33 @@ def first_line(error: BaseException) -> str:
     """The first line of a database error; SQLAlchemy appends statement and parameters, which help nobody."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def shown(text: str, chars_max: int) -> str:
+    """Return ``text`` as a column can hold it: with escapes for what Postgres refuses, and cut at ``chars_max``.
+
+    This is for what people read. A key must not change, so keys are checked where they are taken.
+    """
+    if not text.isprintable():
+        text = _UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+
+
+def shown_json(value: Any) -> Any:
+    """Return ``value`` with escapes for texts that Postgres refuses in JSON, in names of fields too."""
+    match value:
+        case str():
+            return shown(value, len(value) * _ESCAPE_CHARS + 1)
+        case Mapping():
+            return {
+                shown(str(name), len(str(name)) * _ESCAPE_CHARS + 1): shown_json(each) for name, each in value.items()
+            }
+        case list() | tuple():
+            return [shown_json(each) for each in value]
+        case float() if not isfinite(value):
+            return str(value)
+        case _:
+            return value
 
 
 def batches(rows: Sequence[T], rows_max: int = ROWS_AT_ONCE) -> Iterator[Sequence[T]]:

@@ -24,6 +24,7 @@ import psutil
 import psycopg
 import pytest
 from failover_support import free_ports
+from malformed_support import MALFORMED, answer_to
 from passlib.hash import bcrypt
 from sqlalchemy import make_url
 
@@ -141,6 +142,9 @@ def test_no_secret_is_in_anything_that_the_system_writes(
             found[f"{path} by a token"] = answer(f"{base}{path}", Authorization=f"Bearer {token or secret('x')}")
         found["command lines"] = command_lines_of(worker.pid)
         found["websocket"] = answer(f"{base}/ws/v2/producer/persistent/public/default/t?token={secret('query')}")
+        for kind, request in MALFORMED.items():
+            seeds = {b"token": secret("malformed").encode(), b"good": token.encode(), b"long": SECRET.encode() * 2000}
+            found[f"malformed: {kind}"] = answer_to(port, request % seeds).decode(errors="replace")
         found["client"] = connect_with_a_token(port)
         for verb in (("plan",), ("plan", "--output", "json"), ("status",), ("status", "--output", "json"), ("apply",),
                      ("failover-status",)):  # fmt: skip

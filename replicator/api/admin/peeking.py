@@ -3,7 +3,9 @@
 The answer is the payload, uncompressed, and the metadata in headers, as Pulsar's tools read them. A batch comes whole:
 a tool that finds ``X-Pulsar-num-batch-message`` takes it apart by itself.
 
-A few bytes may become 64 MiB, so what is on its way to readers counts with the pages of the data plane (invariant 11).
+A few bytes may become 64 MiB, so they are decompressed within the budget of clients
+(:mod:`replicator.engine.unpacking`). What is on its way to readers counts with the pages of the data plane, too
+(invariant 11).
 """
 
 from __future__ import annotations
@@ -20,14 +22,13 @@ from replicator.api.admin.errors import InternalCorruption, MessageNotFound, Pre
 from replicator.api.admin.requests import number_of, one_topic
 from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
 from replicator.api.admin.topic_stats import iso_time
-from replicator.api.data_plane import check_room_for_page, send_page
+from replicator.api.data_plane import ENGINE, check_room_for_page, send_page
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
-from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import LoggedEntry
-from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
 from snapshots.position import Position
 
 PEEK_POSITION_MAX: Final = 100_000
@@ -126,14 +127,25 @@ async def _unconsumed(subscription: Subscription, number: int) -> LoggedEntry | 
 
 async def _answer(request: web.Request, entry: LoggedEntry) -> web.StreamResponse:
     check_room_for_page(request.app)
+    unpacking, claim = request.app[ENGINE].unpacking, None
     try:
         metadata, payload = decode_entry(entry.entry, check=False)
         encrypted = bool(metadata.encryption_keys)
-        body = payload if encrypted else decompress(payload, metadata.compression, metadata.uncompressed_size)
+        body: memoryview | bytes = payload
+        headers = {"Content-Type": "application/octet-stream", **_headers(entry, metadata, encrypted=encrypted)}
+        if not encrypted and metadata.compression != NONE:
+            transport, size_bytes = request.transport, metadata.uncompressed_size
+            if transport is None:
+                raise ConnectionResetError("the reader has gone")
+            body, claim = await unpacking.decompressed(
+                transport, payload, metadata.compression, size_bytes, transport.abort
+            )
+        return await send_page(request, body, headers)
     except (EntryCorrupt, MessageTooLarge) as error:
         raise InternalCorruption(f"the entry at {entry.position} cannot be read: {error}") from None
-    headers = {"Content-Type": "application/octet-stream", **_headers(entry, metadata, encrypted=encrypted)}
-    return await send_page(request, body, headers)
+    finally:
+        if claim is not None:
+            unpacking.clients.give_back(claim)
 
 
 def _headers(entry: LoggedEntry, metadata: MessageMetadata, *, encrypted: bool) -> dict[str, str]:

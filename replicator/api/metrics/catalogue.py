@@ -37,11 +37,21 @@ LOOP_LAG_MAX: Final = gauge(
     "event_loop_lag_max_seconds", "The greatest lag of the event loop within the last one to two minutes."
 )
 DATABASE_UP: Final = flag("database_up", "1 while Postgres answers.")
+ROWS_REFUSED: Final = counter(
+    "index_rows_refused", "Rows that Postgres did not take. They are not in the index; the log names them.", unit="rows"
+)
 AUDIT_WAITING: Final = gauge(
     "audit_entries_waiting", "Entries of the audit log that wait for Postgres.", unit="entries"
 )
 AUDIT_DROPPED: Final = counter(
     "audit_entries_dropped", "Entries of the audit log that were dropped because too many waited.", unit="entries"
+)
+UNPACKED_BYTES: Final = gauge(
+    "unpacked_bytes", "Uncompressed bytes in memory: of clients (store.unpacked_max), and of compaction.", "share"
+)
+UNPACKED_LIMIT: Final = gauge("unpacked_limit_bytes", "Uncompressed bytes that a share may have in memory.", "share")
+UNPACKED_WAITING: Final = gauge(
+    "unpacked_waiting", "Entries and bodies of clients that wait until they fit into their share.", unit="claims"
 )
 
 # The store.
@@ -337,7 +347,8 @@ APACHE_REQUESTS_REFUSED: Final = counter(
 
 METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
-    *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, AUDIT_WAITING, AUDIT_DROPPED),
+    *(LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, ROWS_REFUSED, AUDIT_WAITING, AUDIT_DROPPED),
+    *(UNPACKED_BYTES, UNPACKED_LIMIT, UNPACKED_WAITING),
     *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED, STORE_TWINS),
     *(STORE_NEW, PEER_STORE_NEW, STORE_AWAITED),

@@ -90,9 +90,16 @@ class StatusCollector(Collector):
         if (event_loop := status.get("event_loop")) is not None:
             self._add(names.LOOP_LAG_MAX, event_loop["lag_max_seconds"])
         self._add(names.DATABASE_UP, status["database"]["state"] == "up")
+        if (refused := status["database"].get("rows_refused")) is not None:
+            self._add(names.ROWS_REFUSED, refused)
         if (audit := status.get("audit")) is not None:
             self._add(names.AUDIT_WAITING, audit["waiting"])
             self._add(names.AUDIT_DROPPED, audit["dropped"])
+        if (unpacking := status.get("unpacking")) is not None:
+            for share, prefix in (("clients", ""), ("internal", "internal_")):
+                self._add(names.UNPACKED_BYTES, unpacking[f"{prefix}bytes"], share)
+                self._add(names.UNPACKED_LIMIT, unpacking[f"{prefix}bytes_max"], share)
+            self._add(names.UNPACKED_WAITING, unpacking["waiting"])
 
     def _collect_store(self) -> None:
         store = self._status["store"]

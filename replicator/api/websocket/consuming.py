@@ -31,6 +31,8 @@ from replicator.client import (
     MultiTopicsConsumer,
     Reader,
 )
+from replicator.engine.unpacking import ASIDE_BYTES_MIN, Unpacking
+from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import Pace, metered
 from replicator.running.together import until_first_ends
 from replicator.running.turns import Turns
@@ -97,11 +99,21 @@ class Source(Protocol):
 class Session:
     """Serves one socket until its client leaves, or until its consumer or reader is lost."""
 
-    def __init__(self, socket: web.WebSocketResponse, source: Source, window: Window, turns: Turns) -> None:
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        source: Source,
+        window: Window,
+        unpacking: Unpacking,
+        turns: Turns,
+        peer: str,
+    ) -> None:
         self._socket = socket
         self._turns = turns
         self._source = source
         self._window = window
+        self._unpacking = unpacking
+        self._peer = peer
 
     async def run(self) -> None:
         """Raises :class:`BadField`, and :class:`PulsarException` when the consumer or the reader is lost."""
@@ -116,11 +128,17 @@ class Session:
             try:
                 message = await self._source.receive()
             except InvalidMessage as error:  # it stays unacknowledged
-                log.warning("a message cannot be read for a websocket", reason=str(error))
+                event = "a message cannot be read for a websocket"
+                LIMITED.say(log.warning, event, self._peer, peer=self._peer, reason=str(error))
                 continue
             message_id = write_message_id(message.message_id())
             self._window.sent(again=not self._source.shown(message, message_id))
-            await self._socket.send_str(delivered(message, message_id))
+            if len(message.data()) < ASIDE_BYTES_MIN:
+                frame = delivered(message, message_id)
+            else:
+                frame = await self._unpacking.on_thread(delivered, message, message_id)
+            await self._socket.send_frame(frame, WSMsgType.TEXT)
+            del message, frame  # while the next one is waited for, nothing of this one is held
 
     async def _read(self) -> None:
         pace = Pace(self._turns)

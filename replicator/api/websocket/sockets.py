@@ -20,7 +20,7 @@ from aiohttp import WSCloseCode, web
 
 from replicator.api.errors import error_response
 from replicator.api.guarding import ending_at_expiry
-from replicator.api.websocket.consuming import ConsumerSource, ReaderSource, Session, Window
+from replicator.api.websocket.consuming import ConsumerSource, ReaderSource, Session, Source, Window
 from replicator.api.websocket.fields import BadField
 from replicator.api.websocket.parameters import (
     consumer_arguments,
@@ -30,6 +30,7 @@ from replicator.api.websocket.parameters import (
     reader_arguments,
 )
 from replicator.api.websocket.producing import ProducerSession
+from replicator.api.websocket.unpacking import SocketUnpacking
 from replicator.client import (
     AlreadyClosed,
     Client,
@@ -49,12 +50,14 @@ from replicator.client import (
     TopicNotFound,
     TopicTerminated,
 )
+from replicator.client.client import in_process_client
 from replicator.engine.engine import Engine
+from replicator.running.limited_log import LIMITED
 from replicator.running.timeouts import timeout
 
 SOCKETS_MAX: Final = 2_000
-"""A browser tab has a few; 2,000 with a full queue of the largest messages would not be kept in memory, but a queue is
-filled only while its client reads slowly."""
+"""A browser tab has a few. What their queues hold is still compressed: see
+:mod:`replicator.api.websocket.unpacking`."""
 FRAME_ROOM_BYTES: Final = 1024 * 1024
 """For what stands beside a message in its frame."""
 HEARTBEAT_SECONDS: Final = 30.0
@@ -109,37 +112,37 @@ class WebSockets:
             arguments = consumer_arguments(request.query)
             pull = is_pull_mode(request.query)
             window = Window(None if pull else max(1, queue_size(request.query)))
-            consumer = await self._own_client().subscribe(topic, request.match_info["subscription"], **arguments)
+            client = self._reading_client(request)
+            try:
+                consumer = await client.subscribe(topic, request.match_info["subscription"], **arguments)
+            except BaseException:
+                await client.close()
+                raise
 
             async def run(socket: web.WebSocketResponse) -> None:
-                await Session(socket, ConsumerSource(consumer), window, self._engine.turns).run()
+                await self._session(request, socket, ConsumerSource(consumer), window).run()
 
-            return run, consumer.close
+            return run, client.close
 
         return await self._serve(request, opened)
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         async def opened() -> tuple[_Run, _Close]:
             arguments = reader_arguments(request.query)
-            client = self._own_client()
+            client = self._reading_client(request)
             readers: list[Any] = []
-
-            async def close() -> None:
-                for reader in readers:
-                    await reader.close()
-
             try:
                 for topic in await client.get_topic_partitions(_topic(request)):
                     readers.append(await client.create_reader(topic, **arguments))
             except BaseException:
-                await close()
+                await client.close()
                 raise
             window = Window(max(1, queue_size(request.query)))
 
             async def run(socket: web.WebSocketResponse) -> None:
-                await Session(socket, ReaderSource(readers), window, self._engine.turns).run()
+                await self._session(request, socket, ReaderSource(readers), window).run()
 
-            return run, close
+            return run, client.close
 
         return await self._serve(request, opened)
 
@@ -153,6 +156,21 @@ class WebSockets:
     async def close_client(self, _: web.Application) -> None:
         if self._client is not None:
             await self._client.close()
+
+    def _reading_client(self, request: web.Request) -> Client:
+        """Return a client for one socket, which counts what it decompresses."""
+
+        def cut() -> None:
+            if request.transport is not None:
+                event, peer = "websocket cut off", request.remote or ""
+                reason = "it kept a decompressed message for too long while others waited"
+                LIMITED.say(log.info, event, peer, peer=peer, path=request.path, reason=reason)
+                request.transport.abort()
+
+        return in_process_client(self._engine, SocketUnpacking(self._engine.unpacking, cut).unpack)
+
+    def _session(self, request: web.Request, socket: web.WebSocketResponse, source: Source, window: Window) -> Session:
+        return Session(socket, source, window, self._engine.unpacking, self._engine.turns, request.remote or "")
 
     def _own_client(self) -> Client:
         if self._client is None:
@@ -209,7 +227,8 @@ class WebSockets:
             code, reason = WSCloseCode.TRY_AGAIN_LATER, f"{type(error).__name__}: {error}"
         else:
             return WSCloseCode.OK, ""
-        log.info("websocket closed", path=request.path, peer=request.remote, reason=reason)
+        peer = request.remote or ""
+        LIMITED.say(log.info, "websocket closed", peer, path=request.path, peer=peer, reason=reason)
         return code, reason
 
 

@@ -20,7 +20,7 @@ from replicator.client.consuming.pattern_consumer import PatternConsumer, Patter
 from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
 from replicator.client.errors import ConsumerBusy, InvalidConfiguration, OperationNotSupported, PulsarException
-from replicator.client.message import MessageId, Opening
+from replicator.client.message import MessageId, Opening, Unpack
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
 from replicator.client.schema import Schema
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, unique_name
@@ -62,6 +62,8 @@ class ConsumerMaker:
     reconnect: bool
     operation_timeout_seconds: float
     letter_topics: LetterTopics
+    unpack: Unpack | None = None
+    """Decompresses entries elsewhere; None where they are decompressed when they are opened."""
 
     async def make(
         self,
@@ -163,7 +165,7 @@ class ConsumerMaker:
             reconnect=self.reconnect,
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
-            opening=opening,
+            opening=replace(opening, unpack=self.unpack),
             reader_listener=listener,
         )
         await reader.connect()
@@ -223,7 +225,7 @@ class ConsumerMaker:
             reconnect=self.reconnect,
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
-            opening=extras.opening,
+            opening=replace(extras.opening, unpack=self.unpack),
             letter_topics=self.letter_topics,
             letter_policy=policy,
             message_listener=message_listener,

@@ -17,13 +17,18 @@ from pyroaring import BitMap
 
 from replicator.client.chunking import Abandoned, Assembled, Chunk, ChunkAction, ChunkAssembler
 from replicator.client.errors import DecryptionFailed, InvalidMessage
-from replicator.client.message import Message, Opening, messages_of
+from replicator.client.message import Message, Opening, messages_as_unpacked
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction
 from replicator.client.settings import ConsumerSettings
 from replicator.engine.types import Delivery
+from replicator.running.limited_log import LimitedLog
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
+_LIMITED = LimitedLog(
+    tell=lambda left_out: _log.warning("%s: %d more lines: %s", left_out.source, left_out.lines, left_out.event)
+)
+"""Limits lines about single messages: a topic may hold many that never become complete."""
 
 LetGo = Callable[[Sequence[Position]], None]
 
@@ -49,18 +54,30 @@ class EntryOpener:
         self._chunked: dict[Position, tuple[Position, ...]] = {}
         """Of complete chunked messages that are not acknowledged: all their positions, by the last."""
 
-    def open(self, delivery: Delivery, skip: BitMap | None) -> Iterator[Message]:
-        """The messages of an entry, without the indexes ``skip``; raises :class:`InvalidMessage`."""
-        messages = messages_of(delivery, self._topic, self._partition, skip, self._opening)
+    @property
+    def unpacks_elsewhere(self) -> bool:
+        """Whether entries are decompressed elsewhere, so that :meth:`open` may yield None."""
+        return self._opening.unpack is not None
+
+    def open(
+        self, delivery: Delivery, skip: BitMap | None, ready: Callable[[], None] | None = None
+    ) -> Iterator[Message | None]:
+        """The messages of an entry, without the indexes ``skip``; raises :class:`InvalidMessage`.
+
+        None comes while the entry is decompressed elsewhere: ask again when ``ready`` was called.
+        """
+        opening = self._opening if ready is None else replace(self._opening, ready=ready)
+        messages = messages_as_unpacked(delivery, self._topic, self._partition, skip, opening)
         if self._opening.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
             return self._or_discarded(messages, delivery)
         return messages
 
-    def _or_discarded(self, messages: Iterator[Message], delivery: Delivery) -> Iterator[Message]:
+    def _or_discarded(self, messages: Iterator[Message | None], delivery: Delivery) -> Iterator[Message | None]:
         try:
             yield from messages
         except DecryptionFailed as error:
-            _log.warning("acknowledged without being shown: %s", error)
+            if _LIMITED.may_say("acknowledged without being shown", self._topic):
+                _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
             self._acknowledge((delivery.position,))
 
     def entries_of(self, position: Position) -> tuple[Position, ...]:
@@ -99,10 +116,12 @@ class EntryOpener:
                 case Assembled():
                     assembled = action
                 case Abandoned(positions, error, acknowledge=True):
-                    _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
+                    if _LIMITED.may_say("acknowledged without being shown", self._topic):
+                        _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
                     self._acknowledge(positions)
                 case Abandoned(positions, error):
-                    _log.warning("%s: asked for again: %s", self._topic, error)
+                    if _LIMITED.may_say("asked for again", self._topic):
+                        _log.warning("%s: asked for again: %s", self._topic, error)
                     self._reject(positions)
                     missing = error
         return assembled, missing

@@ -14,8 +14,10 @@ An entry takes this way:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyroaring import BitMap
 
@@ -33,6 +35,7 @@ from replicator.client.message import NO_BATCH, ChunkMessageId, Message, Message
 from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.engine.types import Delivery
+from replicator.running.short_tasks import in_background
 from snapshots.position import Position
 
 _log = logging.getLogger(__name__)
@@ -62,8 +65,14 @@ class Inbox:
         self._queue: ReceiverQueue[Message] = ReceiverQueue(settings.receiver_queue_size)
         self._timers = RedeliveryTimers(settings, stats, self._redeliver_due)
         self._opener = EntryOpener(
-            settings, partition, opening, acknowledge=self._acknowledge_entries, reject=self._reject_entries
+            settings,
+            partition,
+            replace(opening, ready=lambda: arrivals.wake(1)),
+            acknowledge=self._acknowledge_entries,
+            reject=self._reject_entries,
         )
+        self._burying: set[asyncio.Task[None]] = set()
+        """Tasks that open entries which are given up."""
         self._dead: DeadLetters | None = None
         self._redeliveries_awaited = 0
         self.rounds = 0
@@ -137,12 +146,16 @@ class Inbox:
 
     async def finish(self) -> None:
         """Wait for what is being given up."""
+        if self._burying:
+            await asyncio.wait(self._burying)
         if self._dead is not None:
             await self._dead.finish()
 
     async def close(self) -> None:
         """Nothing more comes or goes."""
         self.lost()
+        for task in self._burying:
+            task.cancel()
         if self._dead is not None:
             await self._dead.close()
 
@@ -289,13 +302,37 @@ class Inbox:
         self._queue.put(self._opener.open(delivery, skip), permits, position)
 
     def _give_up_unseen(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
+        if self._opener.unpacks_elsewhere:
+            task = in_background(self._give_up_opened(dead, delivery, skip), "giving an entry up")
+            self._burying.add(task)
+            task.add_done_callback(self._burying.discard)
+            return
         messages: list[Message] = []
         try:
-            messages.extend(self._opener.open(delivery, skip))
+            messages.extend(message for message in self._opener.open(delivery, skip) if message is not None)
         except InvalidMessage as error:
-            self._stats.receive_failed += 1
-            _log.warning("not sent to the dead letter topic: %s", error)
+            self._not_buried(error)
         dead.bury(messages)
+
+    async def _give_up_opened(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
+        """Give an entry up once it is decompressed, unless it comes again by then."""
+        rounds, ready = self.rounds, asyncio.Event()
+        messages: list[Message] = []
+        try:
+            for message in self._opener.open(delivery, skip, ready.set):
+                if message is None:
+                    await ready.wait()
+                    ready.clear()
+                else:
+                    messages.append(message)
+        except InvalidMessage as error:
+            self._not_buried(error)
+        if rounds == self.rounds:
+            dead.bury(messages)
+
+    def _not_buried(self, error: InvalidMessage) -> None:
+        self._stats.receive_failed += 1
+        _log.warning("not sent to the dead letter topic: %s", error)
 
     def _redeliver_due(self, positions: Sequence[Position], timed_out: Sequence[MessageKey]) -> None:
         due = sorted({*positions, *(key.position for key in timed_out)})

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Entry(NamedTuple, Generic[T]):
-    messages: Iterator[T]
+    messages: Iterator[T | None]
     permits: int
     position: Position | None
 
@@ -55,7 +55,7 @@ class ReceiverQueue(Generic[T]):
         self._size = size
         self._threshold = max(1, size // 2)
         self._entries: deque[_Entry[T]] = deque()
-        self._head: Iterator[T] | None = None
+        self._head: Iterator[T | None] | None = None
         self._head_permits = 0
         self._head_position: Position | None = None
         self._returned: deque[T] = deque()
@@ -77,8 +77,8 @@ class ReceiverQueue(Generic[T]):
         self._granted = 0
         return self._size
 
-    def put(self, messages: Iterator[T], permits: int, position: Position | None = None) -> None:
-        """Queue one entry that cost ``permits``."""
+    def put(self, messages: Iterator[T | None], permits: int, position: Position | None = None) -> None:
+        """Queue one entry that cost ``permits``. Its iterator gives None while it waits for something."""
         assert permits >= 0
         self._entries.append(_Entry(messages, permits, position))
         self._queued += permits
@@ -114,7 +114,7 @@ class ReceiverQueue(Generic[T]):
         self._returned.extendleft(reversed(messages))
 
     def pop(self) -> T | None:
-        """The next message, or None if there is none.
+        """The next message, or None if there is none, or if the next entry waits for something.
 
         An error of an entry's iterator comes through once; the rest of that entry is then gone from the queue and paid
         for, and the next call goes on with the entry after it.
@@ -130,13 +130,15 @@ class ReceiverQueue(Generic[T]):
                     return None
                 self._head, self._head_permits, self._head_position = self._entries.popleft()
             try:
-                message = next(self._head, None)
+                message = next(self._head)
+            except StopIteration:
+                self._finish_head()
+                continue
             except Exception:
                 self._finish_head()
                 raise
             if message is None:
-                self._finish_head()
-                continue
+                return None
             if self._head_permits > 0:
                 self._head_permits -= 1
                 self._queued -= 1

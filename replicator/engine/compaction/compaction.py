@@ -19,7 +19,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 import structlog
 
 from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedView, ViewState
-from replicator.engine.compaction.compactor import Compactor, publish_time_ms
+from replicator.engine.compaction.compactor import Compactor, publish_time_ms, unpacked_bytes
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex, ViewIndex
@@ -27,6 +27,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Writer
 from replicator.engine.types import LoggedEntry
+from replicator.engine.unpacking import INTERNAL
 from replicator.engine.upkeep.holds import Holds
 from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
@@ -288,7 +289,8 @@ class Compaction:
         rows: list[tuple[str, bytes, bytes]] = []
         messages = 0
         for entry in entries:
-            kept = compactor.retained(entry)
+            with INTERNAL.held(unpacked_bytes(entry)):
+                kept = compactor.retained(entry)
             if kept is not None:
                 rows.append(self._view.row(generation, entry, kept))
                 positions.add(entry.position)
@@ -302,7 +304,8 @@ class Compaction:
 
 def _note_all(compactor: Compactor, entries: Sequence[LoggedEntry]) -> None:
     for entry in entries:
-        compactor.note(entry)
+        with INTERNAL.held(unpacked_bytes(entry)):
+            compactor.note(entry)
 
 
 async def _on_thread(work: Callable[_P, _R], *arguments: _P.args, **named: _P.kwargs) -> _R:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge, NotAllowedError
-from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
 from replicator.engine.log.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
 from replicator.engine.types import LoggedEntry
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
@@ -162,6 +162,16 @@ def publish_time_ms(entry: LoggedEntry) -> int:
     except EntryCorrupt:
         return -1
     return metadata.publish_time
+
+
+def unpacked_bytes(entry: LoggedEntry) -> int:
+    """Return the most bytes that the compactor decompresses of ``entry``."""
+    try:
+        metadata, _ = decode_entry(entry.entry, check=False)
+    except EntryCorrupt:
+        return 0
+    unpacks = metadata.HasField("num_messages_in_batch") and metadata.compression != NONE
+    return min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX) if unpacks else 0
 
 
 def _open(entry: LoggedEntry) -> _Opened | None:

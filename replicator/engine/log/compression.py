@@ -44,10 +44,7 @@ def decompress(
     """
     if codec == NONE:
         return bytes(payload)
-    if uncompressed_bytes > bytes_max:
-        raise MessageTooLarge(
-            f"a payload says it has {uncompressed_bytes} bytes uncompressed, more than the limit of {bytes_max}"
-        )
+    check_claimed(uncompressed_bytes, bytes_max)
     if codec == ZLIB:
         return _inflate(payload, uncompressed_bytes)
     name = _arrow_codec(codec)
@@ -59,6 +56,14 @@ def decompress(
         # These two fill only what they have, and leave the rest of the buffer as it was: memory of this process.
         raise EntryCorrupt(f"a payload in {name} has fewer than the {uncompressed_bytes} bytes that it says")
     return whole
+
+
+def check_claimed(uncompressed_bytes: int, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> None:
+    """Raise :class:`MessageTooLarge` if a payload says that it has more than ``bytes_max`` bytes uncompressed."""
+    if uncompressed_bytes > bytes_max:
+        raise MessageTooLarge(
+            f"a payload says it has {uncompressed_bytes} bytes uncompressed, more than the limit of {bytes_max}"
+        )
 
 
 def _fits(payload: Buffer, name: str, size_bytes: int) -> bool:

@@ -123,6 +123,10 @@ class Writer:
         """
         return self._commits.disk_status()
 
+    def full(self) -> str | None:
+        """Return why messages are refused, if the disk or the store is full; None while they are taken."""
+        return self._commits.disk_status()["full"] or self.beyond_limit()
+
     def beyond_limit(self) -> str | None:
         """Return the reason why the limit ``store.size_max`` refuses messages, or None.
 

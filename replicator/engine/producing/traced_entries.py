@@ -20,13 +20,16 @@ from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.compression import decompress
-from replicator.engine.log.entry import ENTRY_BYTES_MAX, decode_entry, split_batch
+from replicator.engine.log.entry import decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue
 from replicator.tracing.context import TRACEPARENT, ProducedContext, parse_traceparent
 from replicator.tracing.tracing import Chosen, Tracing
 
 LOOKED_AT_BYTES: Final = 4 * 1024
 """Of each entry: it takes 2 µs at most, of some tens that an entry of that size takes in all."""
+LOOKED_INTO_BYTES_MAX: Final = 256 * 1024
+"""Uncompressed bytes of a batch that is looked into: it is decompressed on the event loop, in a tenth of a millisecond.
+Clients make batches of 128 kB by default; the messages of a larger one that is compressed are not traced."""
 JOINED_BYTES: Final = 28_000
 """In 30,000 bytes and more Python searches in another way, which takes twice the time for such a word."""
 _WORD: Final = TRACEPARENT.encode()
@@ -86,7 +89,7 @@ def produced_contexts(entry: bytes) -> Mapping[int, ProducedContext]:
             if not any(each.key == TRACEPARENT for each in metadata.properties):
                 return {}
             payload = memoryview(
-                decompress(payload, metadata.compression, metadata.uncompressed_size, bytes_max=ENTRY_BYTES_MAX)
+                decompress(payload, metadata.compression, metadata.uncompressed_size, bytes_max=LOOKED_INTO_BYTES_MAX)
             )
         singles = enumerate(single for single, _ in split_batch(metadata, payload))
         return {index: found for index, single in singles if (found := _of_properties(single.properties)) is not None}

@@ -200,8 +200,10 @@ class SchemaRegistry:
 
     # What other clusters announce.
 
-    async def learn(self, topic: str, announced: Sequence[RegisteredSchema]) -> None:
-        """Take over what another cluster has. It is not compared with what is here: messages of both exist already.
+    async def learn(self, topic: str, announced: Sequence[RegisteredSchema]) -> int:
+        """Take over what another cluster has, and return how many of its schemas are new here, or older than they were.
+
+        They are not compared with those that are here: messages of both exist already.
 
         Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits; then none is taken over.
         """
@@ -218,6 +220,7 @@ class SchemaRegistry:
                 raise IncompatibleSchema(f"topic {topic} would have over {ANNOUNCED_MAX} schemas, the limit")
             if news:
                 await self._put(topic, rows, news)
+            return len(news)
 
     def _lock(self, topic: str) -> asyncio.Lock:
         return self._changing.setdefault(_name(topic), asyncio.Lock())

@@ -29,7 +29,9 @@ LINK: dict[str, Any] = {
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "version": "1.0", "started_at_ms": 1_700_000_000_500,
-    "database": {"state": "down"}, "audit": {"waiting": 1, "dropped": 2},
+    "database": {"state": "down", "rows_refused": 1},
+    "unpacking": {"bytes_max": 8, "bytes": 4, "waiting": 2, "internal_bytes_max": 8, "internal_bytes": 0},
+    "audit": {"waiting": 1, "dropped": 2},
     "store": {
         "bytes": 10, "bytes_max": 100, "commits": 5, "failed": None, "damaged": [{}], "mended": 4,
         "segments": {"live_bytes": 1, "free_bytes": 2, "dead_bytes": 3}, "disk": {"free_bytes": 9, "full": "it is"},

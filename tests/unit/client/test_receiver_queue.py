@@ -224,3 +224,42 @@ def test_permits_are_never_lost_whatever_is_dropped_or_put_back(data: st.DataObj
     queue.pop_many(10_000)
     permits += queue.take_permits()
     assert permits > size - max(1, size // 2), "only less than the threshold may be owed"
+
+
+def test_an_entry_that_waits_for_something_keeps_its_place_and_its_permits() -> None:
+    queue: ReceiverQueue[int] = ReceiverQueue(4)
+    queue.restart()
+    opened: list[int] = []
+
+    def entry() -> Iterator[int | None]:
+        while not opened:
+            yield None
+        yield from opened
+
+    queue.put(entry(), 2)
+    queue.put(iter([9]), 1)
+    assert queue.pop() is None
+    assert queue.pop_many(10) == []
+    assert len(queue) == 3
+    assert queue.take_permits() == 0
+    opened += [7, 8]
+    assert queue.pop_many(10) == [7, 8, 9]
+    assert queue.take_permits() == 3
+
+
+def test_an_entry_that_waits_is_closed_when_it_is_dropped() -> None:
+    queue: ReceiverQueue[int] = ReceiverQueue(4)
+    queue.restart()
+    ended: list[bool] = []
+
+    def entry() -> Iterator[int | None]:
+        try:
+            while True:
+                yield None
+        finally:
+            ended.append(True)
+
+    queue.put(entry(), 1, Position(1, 1))
+    assert queue.pop() is None
+    queue.drop_entries({Position(1, 1)})
+    assert ended == [True]

@@ -16,6 +16,7 @@ from replicator.dashboard.drilling import (
     DrillRefused,
     DrillRun,
 )
+from replicator.dashboard.rendering import parts_for
 from replicator.dashboard.runs import Beginning, NotNow, RunNotFound
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import DRILL_PARTS, Views
@@ -112,7 +113,7 @@ async def test_the_page_says_how_a_drill_stands_and_escapes_what_it_said(tmp_pat
     ):
         run.heard("<script>", 1.0)
         drilling._runs["x"] = run
-        parts = await views.compute("drill-run?id=x")
+        parts = parts_for(await views.compute("drill-run?id=x"), "token")
         assert tuple(parts) == DRILL_PARTS
         assert state in parts["state"]
         assert following in parts["next"]

@@ -8,6 +8,7 @@ from asynchronous import asynchronous
 
 from replicator.dashboard.asking import Asking
 from replicator.dashboard.drilling import Drilling
+from replicator.dashboard.rendering import parts_for
 from replicator.dashboard.runs import Beginning
 from replicator.dashboard.switching import Switches, SwitchRun, Wanted
 from replicator.dashboard.views import Views
@@ -30,7 +31,7 @@ async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Pa
     run.report.topics = [*good, bad]
     run.seconds = 1.25
     switches._runs["x"] = run
-    parts = await Views(asking, switches, Drilling(asking, "us-east")).compute("failover-run?id=x")
+    parts = parts_for(await Views(asking, switches, Drilling(asking, "us-east")).compute("failover-run?id=x"), "token")
     result = parts["result"]
     assert result.index("z-bad") < result.index("good-000")
     assert "at most 7" in result

@@ -1,0 +1,82 @@
+"""Decompression for clients and for the engine's own work: on threads, and within a budget of uncompressed bytes.
+
+A few stored bytes may become 64 MiB, and many readers may ask for them at once. So whoever decompresses for a client
+first claims as many bytes as the entry says that it has. That number is a producer's word, so decompression stops at it
+(:mod:`replicator.engine.log.compression`).
+
+The engine's own work has shares of its own, so clients cannot hold it up: compaction has :data:`INTERNAL`. The writer
+compares duplicates within other limits (:mod:`replicator.engine.producing.contents`), and waits for nobody: nothing is
+confirmed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
+
+from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, Buffer, check_claimed, decompress
+from replicator.metadata.metadata_pb2 import CompressionType
+from replicator.running.byte_budget import UNPACKED_BYTES_MAX, Claim, ThreadBudget, WaitingBudget
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INTERNAL: Final = ThreadBudget(UNCOMPRESSED_BYTES_MAX)
+"""Budget of compaction in this process: one entry of the largest size."""
+THREADS: Final = 2
+"""Threads that work for clients. More would take the time of the event loop's core."""
+ASIDE_BYTES_MIN: Final = 64 * 1024
+"""Size from which work is worth a thread: less takes some tens of microseconds."""
+
+
+class Unpacking:
+    """The budget and the threads of one worker's clients."""
+
+    def __init__(self, bytes_max: int = UNPACKED_BYTES_MAX) -> None:
+        self.clients = WaitingBudget(bytes_max)
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def on_thread(self, work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Run ``work`` on a thread of the budget. When the caller is cancelled, return only when the work is over."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="unpacking")
+        running = asyncio.wrap_future(self._threads.submit(lambda: work(*arguments, **named)))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+    async def decompressed(
+        self, holder: object, payload: Buffer, codec: CompressionType, size_bytes: int, cut: Callable[[], None]
+    ) -> tuple[bytes, Claim]:
+        """Return what ``payload`` is uncompressed, and the claim for it, which the caller must give back.
+
+        Raises :class:`~replicator.engine.errors.EntryCorrupt`, :class:`~replicator.engine.errors.MessageTooLarge`.
+        """
+        check_claimed(size_bytes)
+        claim = await self.clients.take(holder, size_bytes, cut)
+        try:
+            if size_bytes < ASIDE_BYTES_MIN:
+                return decompress(payload, codec, size_bytes), claim
+            return await self.on_thread(decompress, payload, codec, size_bytes), claim
+        except BaseException:
+            self.clients.give_back(claim)
+            raise
+
+    def status(self) -> dict[str, int]:
+        """Return the figures of the budget, as the worker's status has them."""
+        return {
+            "bytes_max": self.clients.bytes_max,
+            "bytes": self.clients.used_bytes,
+            "waiting": self.clients.waiting,
+            "internal_bytes_max": INTERNAL.bytes_max,
+            "internal_bytes": INTERNAL.used_bytes,
+        }
+
+    def close(self) -> None:
+        """Take no more work. Work that has begun ends by itself."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
