@@ -146,7 +146,7 @@ class ClusterClients:
     async def _producer(self, at: str, topic: str, how: str) -> Any:
         key = (at, topic, how)
         if key not in self._producers:
-            more: dict[str, Any] = {"batching_enabled": how == "batch"}
+            more: dict[str, Any] = {"batching_enabled": how in ("batch", "mixed")}
             if how == "chunks":
                 more |= {"chunking_enabled": True, "chunk_max_message_size": CHUNK_BYTES}
             if how == "compressed":

@@ -164,6 +164,11 @@ def _topic_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return None if at is None or not known else {"at": at, "topic": drawn.choice(known)}
 
 
+def _to_consume_all(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic to consume, rather one of which retention then deletes everything."""
+    return _trimmed(drawn, model) or _topic_at(drawn, model)
+
+
 def _untrimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """Draw a topic that still keeps consumed messages, while all clusters run."""
     known = sorted(name for name, topic in model.topics.items() if not topic.trims and name in TOPICS)
@@ -295,9 +300,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "expire": Kind(1, _existing_alone),
     "unsubscribe": Kind(1, _existing_alone),
     "unsubscribe_in_use": Kind(1, _unsubscribe_in_use),
-    "compact": Kind(3, _topic_at),
+    "consume_all": Kind(2, _to_consume_all),
+    "compact": Kind(2, _topic_at),
+    "compact_and_read": Kind(2, _topic_at),
     "last_message": Kind(4, _read),
-    "retain_nothing": Kind(1, _untrimmed),
+    "retain_nothing": Kind(2, _untrimmed),
     "trim": Kind(3, _trimmed),
     "pause": Kind(4, _link),
     "resume": Kind(5, _paused),
@@ -318,7 +325,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "reclaim_while_trimming": Kind(1, _one_disk, slow=True),
     "postgres_away": Kind(2, _postgres_away, slow=True),
     "postgres_back": Kind(4, _postgres_back, slow=True),
-    "delete_topic": Kind(1, _topic_at, deletes=True),
+    "delete_topic": Kind(3, _topic_at, deletes=True),
 }
 
 

@@ -29,7 +29,7 @@ SECONDS_MAX: Final = 60.0
 START_SECONDS_MAX: Final = 60.0
 SLOW_SHARE: Final = 0.1
 """Share of histories in which workers stop, are killed, lose their disks or their database."""
-DELETES_SHARE: Final = 0.1
+DELETES_SHARE: Final = 0.15
 DEDUPLICATION_SHARE: Final = 0.4
 OFFICIAL_SHARE: Final = 0.1
 """Share of histories without kills and deduplication, which makes one in twenty of all."""

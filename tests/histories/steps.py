@@ -99,7 +99,7 @@ def possible(step: Step, model: Model) -> bool:
         return given["topic"] in model.topics and model.topics[given["topic"]].trims
     if step.name == "retain_nothing":
         return not model.down and not model.dropped and given["topic"] in model.topics
-    if step.name in ("compact", "last_message", "delete_topic"):
+    if step.name in ("compact", "compact_and_read", "consume_all", "last_message", "delete_topic"):
         return given["topic"] in model.topics
     if step.name in ("publish", "subscribe") and given["topic"] == PARTED:
         return model.partitions > 0

@@ -20,6 +20,7 @@ def uid_of(message: Message) -> str:
     return message.properties().get("uid", "")
 
 
+ALL: Final = 10_000
 QUIET_SECONDS: Final = 0.4
 AGAIN_SECONDS: Final = 1.0
 """Time for which a consumer waits for messages that it acknowledged negatively."""
@@ -150,6 +151,20 @@ class Traffic(Operating):
             await self._acknowledge(subscription, consumer, at, got, how, random.Random(seed))
         finally:
             await consumer.close()
+
+    async def consume_all(self, *, at: str, topic: str) -> None:
+        """Consume all messages of all subscriptions of a topic at one cluster, let retention pass, and read the
+        topic."""
+        for each in list(self.model.of_topic(topic)):
+            if not each.deleted and each.is_at(at) and at in each.clusters - each.excluded:
+                await self.consume(at=at, topic=topic, name=each.name, count=ALL, how="each", seed=0)
+        await self.trim(at=at, topic=topic)
+        await self.last_message(at=at, topic=topic)
+
+    async def compact_and_read(self, *, at: str, topic: str) -> None:
+        """Compact a topic, and read it at once. So its last message may be one that compaction removed."""
+        await self.compact(at=at, topic=topic)
+        await self.last_message(at=at, topic=topic)
 
     async def _acknowledge(
         self,
