@@ -65,6 +65,8 @@ class Subscription:
     safe: set[str] = field(default_factory=set)
     """Messages whose acknowledgement every cluster knows."""
     deleted: bool = False
+    passed_over: bool = False
+    """Whether an operator passed over messages, perhaps over a part of one."""
 
     def is_at(self, cluster: str) -> bool:
         return self.home in (None, cluster)
@@ -178,6 +180,9 @@ class Model:
             if earliest and not self.topic(topic).trims:
                 found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
                 self._excuse_earlier_lives(found)
+                self._excuse_unreached(found)
+        elif not earliest and self.dropped:
+            self._excuse_unreached(found)
         elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
             # Nobody can tell this cluster of the subscription: here it begins now.
             found.excused.setdefault(cluster, set()).update(found.wanted)
@@ -196,6 +201,13 @@ class Model:
         topic = self.topic(found.topic)
         found.forget([uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)])
 
+    def _excuse_unreached(self, found: Subscription) -> None:
+        """Leave open whether messages come whose origin has a link less. A cluster that does not receive an origin says
+        nothing of where the subscription starts in it, so the start of another cluster counts."""
+        origins = {source for source, _ in self.dropped}
+        sent = self.topic(found.topic).sent
+        found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
+
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
         subscription.acknowledged.update(uids)
@@ -205,6 +217,7 @@ class Model:
 
     def passed_over(self, subscription: Subscription, uids: Collection[str] | None = None) -> None:
         """Record that an operator skipped, cleared or expired messages. They need not come any more."""
+        subscription.passed_over = True
         subscription.forget(set(subscription.wanted) if uids is None else uids)
 
     def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:

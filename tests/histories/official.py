@@ -76,7 +76,7 @@ class OfficialProducer:
 
     async def send(self, content: bytes | None, **given: Any) -> Any:
         async with _our_errors():
-            return await self._producer.send(content, **given)
+            return await self._producer.send(content or b"", **given)  # it knows no null values
 
     async def close(self) -> None:
         async with _our_errors():
@@ -166,7 +166,8 @@ class OfficialReader(_Receiving):
 
 
 def _id(of: MessageId) -> Any:
-    return pulsar.MessageId.earliest if of == MessageId.earliest else pulsar.MessageId.latest
+    found = pulsar.MessageId.earliest if of == MessageId.earliest else pulsar.MessageId.latest
+    return pulsar.MessageId.wrap(found)
 
 
 @asynccontextmanager

@@ -155,7 +155,12 @@ class AtRest(Disks):
                 stats = "partitioned-stats" if topic == PARTED else "stats"
                 found = await self._admin(cluster, "GET", f"{self._path(topic)}/{stats}", allow=(404,))
                 for each in self.model.of_topic(topic):
-                    if found is None or each.deleted or cluster not in each.clusters - each.excluded:
+                    if (
+                        found is None
+                        or each.deleted
+                        or each.passed_over
+                        or cluster not in each.clusters - each.excluded
+                    ):
                         continue
                     left = found["subscriptions"].get(each.name, {}).get("msgBacklog", 0)
                     if left:
