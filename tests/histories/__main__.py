@@ -14,6 +14,7 @@ from typing import Final
 import forked_commands
 from postgres_support import served_postgres
 
+from histories.known import KNOWN
 from histories.report import Report, program_of
 from histories.reverts import REVERTS
 from histories.running import History, Outcome, drawn_history, run
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", action="store_true", help="end at the first history that fails")
     parser.add_argument("--only", choices=("fast", "slow"), help="leave out histories with kills, or those without")
     parser.add_argument("--revert", choices=sorted(REVERTS), help="run workers without this fix")
+    parser.add_argument("--known", action="store_true", help="run the known sequences instead of random ones")
     parser.add_argument("--keep", type=Path, help="directory for the data of histories that fail")
     chosen = parser.parse_args(arguments)
     os.environ[forked_commands.EDITED] = chosen.revert or ""
@@ -47,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forked_commands.run("--version", cwd=Path.cwd())  # imports once, for all histories
     began, report = time.monotonic(), Report()
     drawn = [drawn_history(seed) for seed in range(first, first + chosen.n)]
+    if chosen.known:
+        drawn = [KNOWN[chosen.revert]] if chosen.revert else list(KNOWN.values())
     if chosen.only:
         drawn = [each for each in drawn if each.slow == (chosen.only == "slow")]
 

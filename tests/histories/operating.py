@@ -76,7 +76,8 @@ class Operating(ClusterClients):
             await self._ask(at, "PUT", path, to)
 
         async def told(name: str) -> bool:
-            return (await self._ask(name, "GET", path))["partitions"] == to
+            found = await self._ask(name, "GET", path, allow=(404,))
+            return found is not None and found["partitions"] == to
 
         for name in others:
             if self.shape.reaches(at, name):

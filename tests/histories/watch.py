@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,8 +17,9 @@ LOOK_SECONDS: Final = 0.5
 STILL_LOOKS: Final = 8
 """A request stands still if nothing moves during so many looks in a row. That is shorter than most periodic work of a
 worker, which may wake what slept by mistake."""
-IDLE_SHARE: Final = 0.2
-"""Share of a core that all workers together use while they only look at their clocks."""
+IDLE_SECONDS: Final = 0.015
+"""Processor time of a worker between two looks while it only looks at its clocks. A worker that works uses more even
+where ten processes share its core."""
 LATE_SECONDS: Final = 0.05
 """A look that comes later says that the machine is busy. Then nothing is concluded."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -36,14 +38,14 @@ class Watch:
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(request)
         deadline = loop.time() + REQUEST_SECONDS
-        still, used, looked = 0, 0.0, loop.time()
+        still, looked = 0, loop.time()
+        used: Mapping[int, float] = {}
         try:
             while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
                 now = loop.time()
                 on_time = now - looked < LOOK_SECONDS + LATE_SECONDS
                 before, used, looked = used, cpu_seconds(self._pids()), now
-                idle = on_time and before > 0 and used - before < IDLE_SHARE * LOOK_SECONDS
-                still = still + 1 if idle else 0
+                still = still + 1 if on_time and _are_idle(before, used) else 0
                 if still >= STILL_LOOKS:
                     seconds = STILL_LOOKS * LOOK_SECONDS
                     raise Violation(f"{what} stands still: no worker did anything for {seconds:.0f} s")
@@ -54,14 +56,15 @@ class Watch:
             task.cancel()
 
 
-def cpu_seconds(pids: Collection[int]) -> float:
-    """Return the processor time that processes used so far. A process that is gone counts as 0."""
-    total = 0
+def cpu_seconds(pids: Collection[int]) -> dict[int, float]:
+    """Return the processor time that each process used so far. A process that is gone is left out."""
+    found = {}
     for pid in pids:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        total += int(user) + int(system)
-    return total / _TICKS
+        with suppress(OSError):
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found[pid] = (int(user) + int(system)) / _TICKS
+    return found
+
+
+def _are_idle(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
+    return bool(now) and all(now[pid] - before.get(pid, -1.0) < IDLE_SECONDS for pid in now)
