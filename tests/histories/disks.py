@@ -22,7 +22,8 @@ from replicator.engine.log.store_files import LOG
 
 BARE: Final = "zz-bare"
 """Name of a topic without subscriptions, whose retention keeps nothing. A reclaim reads it last."""
-BARE_MESSAGES: Final = 5
+BARE_BLOCKS: Final = 3
+"""Blocks of that topic. Retention never deletes the last block of a log."""
 UID: Final = re.compile(rb"\x0a\x03uid\x12([\x01-\x7f])")
 """Property of a message in its stored metadata, up to the length of its value."""
 
@@ -40,6 +41,7 @@ class Disks(Traffic):
             await self.settle()
             await self.kill(at=damaged)
             damage_block(self.regions.path / f"data-{damaged}", at, f"/{self._name}-")
+            self.model.damaged = True
             await self.start(at=damaged)
         await self.kill(at=at)
         shutil.rmtree(self.regions.path / f"data-{at}")
@@ -90,7 +92,8 @@ class Disks(Traffic):
     async def reclaim_while_trimming(self, *, at: str) -> None:
         """Start a worker on an empty directory, and take its messages back while the others delete what retention does
         not keep. They hold that back, so everything that the dry run counted must come back."""
-        await self.publish(at=at, topic=BARE, how="single", count=BARE_MESSAGES)
+        for _ in range(BARE_BLOCKS):
+            await self.publish(at=at, topic=BARE, how="single", count=1)
         await self.settle()
         await self.kill(at=at)
         shutil.rmtree(self.regions.path / f"data-{at}")

@@ -252,6 +252,15 @@ def _back_up(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {**found, "meanwhile": meanwhile, "topic": of_topic["topic"]}
 
 
+def _reclaim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a cluster that takes back its messages. A link back holds retention back anyway, so draw one-way links,
+    too."""
+    one_way = model.shape.name == "one-way" and not model.subscriptions
+    if one_way and not (model.down or model.paused or model.moved or model.without_postgres):
+        return {"at": model.shape.links[0][0]}
+    return _one_disk(drawn, model)
+
+
 def _restore(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     found = _one_disk(drawn, model)
     return None if found is None or found["at"] not in model.backed_up else found
@@ -322,7 +331,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "lose_disk": Kind(2, _lose_disk, slow=True),
     "back_up": Kind(2, _back_up, slow=True),
     "restore": Kind(2, _restore, slow=True),
-    "reclaim_while_trimming": Kind(1, _one_disk, slow=True),
+    "reclaim_while_trimming": Kind(1, _reclaim, slow=True),
     "postgres_away": Kind(2, _postgres_away, slow=True),
     "postgres_back": Kind(4, _postgres_back, slow=True),
     "delete_topic": Kind(3, _topic_at, deletes=True),

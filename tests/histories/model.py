@@ -106,6 +106,8 @@ class Model:
         """For each link that carries nothing, topics with messages that its destination surely lacks."""
         self.without_postgres: set[str] = set()
         self.backed_up: set[str] = set()
+        self.damaged = False
+        """Whether a block was damaged, which perhaps nobody read since."""
         self.partitions = 0
         """Number of partitions of the topic that has some; 0 if there is no such topic yet."""
         self.moved: dict[str, str] = {}

@@ -146,6 +146,8 @@ class AtRest(Disks):
             if sum(came):
                 await self.settle()
         await self._judge_backlogs()
+        if self.model.damaged:
+            await self._run("verify", "--fix")  # mends blocks that nobody read
         await self._verify()
 
     async def _judge_backlogs(self) -> None:
