@@ -283,8 +283,13 @@ class Model:
                     subscription.told.setdefault(to, set()).update(subscription.here.get(source, ()))
 
     def failed_back(self, to: str) -> None:
-        """Record that the cluster ``to`` serves its own clients again, after a planned failback."""
+        """Record that the cluster ``to`` serves its own clients again, after a planned failback.
+
+        Without a way back for acknowledgements, ``to`` does not learn what was consumed elsewhere.
+        """
         by = self.moved.pop(to)
+        if not self.shape.tells(by, to):
+            return
         for subscription in self.subscriptions.values():
             if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
                 subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import forked_commands
 
-from histories.clients import ClusterClients
 from histories.model import Violation
 from histories.pauses import FAILOVER, Pause
+from histories.settling import Settling
 from histories.shapes import Shape
 from histories.steps import PARTED
 
@@ -36,7 +36,7 @@ def failed(done: subprocess.CompletedProcess[str]) -> Violation:
     return Violation(f"{' '.join(map(str, done.args))} ended with {done.returncode}: {said}")
 
 
-class Operating(ClusterClients):
+class Operating(Settling):
     """Steps of operators. Each tells the model what was done."""
 
     # Topics and links.

@@ -19,7 +19,7 @@ class Report:
     fast_seconds: list[float] = field(default_factory=list)
     slow_seconds: list[float] = field(default_factory=list)
     steps: Counter[str] = field(default_factory=Counter)
-    spent: Counter[str] = field(default_factory=Counter)
+    spent: dict[str, float] = field(default_factory=dict)
 
     def add(self, history: History, outcome: Outcome) -> str:
         """Count a history. Return a line about it."""
@@ -28,7 +28,7 @@ class Report:
         (self.slow_seconds if history.slow else self.fast_seconds).append(outcome.seconds)
         self.steps.update(step.name for step in outcome.steps)
         for name, seconds in outcome.spent.items():
-            self.spent[name] += seconds
+            self.spent[name] = self.spent.get(name, 0.0) + seconds
         return f"seed {history.seed}: {kind_of(history)}, {len(outcome.steps)} steps, {outcome.seconds:.1f} s"
 
     def summary(self) -> list[str]:
@@ -38,7 +38,7 @@ class Report:
             for kind, found in (("without kills", self.fast_seconds), ("with kills", self.slow_seconds))
             if found
         ]
-        for name, seconds in self.spent.most_common():
+        for name, seconds in sorted(self.spent.items(), key=lambda row: -row[1]):
             times = self.steps.get(name, self.histories)
             lines.append(f"  {name}: {times} times, {1000 * seconds / times:.0f} ms each, {seconds:.0f} s")
         if unreached := sorted(set(KINDS) - set(self.steps)):
