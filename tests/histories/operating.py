@@ -141,7 +141,12 @@ class Operating(Settling):
         await self._leave(at)
 
     async def start(self, *, at: str) -> None:
-        """Start a worker that was stopped or killed."""
+        """Start a worker that was stopped or killed.
+
+        Its database is there: a worker takes a server that answers, and refuses it, for a wrong setting.
+        """
+        if at in self.model.without_postgres:
+            await self.postgres_back(at=at)
         await asyncio.to_thread(self.regions.start, at)
         self.model.down.discard(at)
 
