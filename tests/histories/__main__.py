@@ -22,7 +22,7 @@ from histories.shrink import shrunk
 from histories.steps import Step
 
 STEPS: Final = 60
-BATCH: Final = 12
+BATCH: Final = 6
 """Histories that share clusters, one after the other."""
 SEEDS_OF_COMMIT: Final = 10**9
 """Number of seeds among which a commit chooses its first one."""
@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.only:
         drawn = [each for each in drawn if each.slow == (chosen.only == "slow")]
 
+    until = began + chosen.seconds if chosen.seconds else None
+
     def is_over() -> bool:
-        late = chosen.seconds and time.monotonic() - began > chosen.seconds
+        late = until is not None and time.monotonic() > until
         return bool(late or (chosen.first and report.failed))
 
     with served_postgres() as server:
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             left = batch
             while left and not is_over():
                 keep = None if chosen.keep is None else chosen.keep / str(left[0].seed)
-                outcomes = run(left, server, chosen.steps, keep=keep)
+                outcomes = run(left, server, chosen.steps, keep=keep, until=until)
                 for history, outcome in zip(left, outcomes, strict=False):
                     print(report.add(history, outcome))
                     if outcome.failure:

@@ -99,12 +99,19 @@ class Notes:
 
 
 async def carry_out(
-    histories: Sequence[History], path: Path, databases: dict[str, str], count: int, notes: Notes
+    histories: Sequence[History],
+    path: Path,
+    databases: dict[str, str],
+    count: int,
+    notes: Notes,
+    until: float | None = None,
 ) -> None:
-    """Run histories on the same clusters, up to the first that fails."""
+    """Run histories on the same clusters, up to the first that fails. Begin none after the time ``until``."""
     shape, deduplication = histories[0].shape, histories[0].deduplication
     async with regions_of(shape, path, databases, deduplication=deduplication) as regions:
         for number, history in enumerate(histories):
+            if until is not None and time.monotonic() > until:
+                return
             drawn = random.Random(f"steps of {history.seed}")
             spent: dict[str, float] = {}
             try:
@@ -135,8 +142,13 @@ async def carry_out(
             notes.ended("", spent)
 
 
-def run(histories: Sequence[History], server: str, count: int, *, keep: Path | None = None) -> list[Outcome]:
-    """Run histories in a child process. Return the outcomes up to the first that failed."""
+def run(
+    histories: Sequence[History], server: str, count: int, *, keep: Path | None = None, until: float | None = None
+) -> list[Outcome]:
+    """Run histories in a child process. Return the outcomes up to the first that failed.
+
+    Begin none after the time ``until`` of the monotonic clock.
+    """
     directory = Path(tempfile.mkdtemp(prefix="pg-history-"))
     directory.chmod(0o755)  # as root, the server of the database runs as another user
     noted = directory / "notes"
@@ -145,7 +157,7 @@ def run(histories: Sequence[History], server: str, count: int, *, keep: Path | N
     with databases_of("".join(names), server, f"h{os.getpid()}") as databases:
         pid = os.fork()
         if not pid:
-            _child(histories, directory, databases, count, noted)
+            _child(histories, directory, databases, count, noted, until)
         ended = _ended(pid, START_SECONDS_MAX + len(histories) * SECONDS_MAX)
     outcomes = _outcomes(noted, ended)
     if outcomes and outcomes[-1].failure:
@@ -158,13 +170,20 @@ def run(histories: Sequence[History], server: str, count: int, *, keep: Path | N
     return outcomes
 
 
-def _child(histories: Sequence[History], directory: Path, databases: dict[str, str], count: int, noted: Path) -> None:
+def _child(
+    histories: Sequence[History],
+    directory: Path,
+    databases: dict[str, str],
+    count: int,
+    noted: Path,
+    until: float | None,
+) -> None:
     """Run histories; does not return."""
     os.setsid()
     os.environ[PAUSES] = str(directory)
     status = 1
     try:
-        asyncio.run(carry_out(histories, directory, databases, count, Notes(noted)))
+        asyncio.run(carry_out(histories, directory, databases, count, Notes(noted), until))
         status = 0
     finally:
         if status:
@@ -174,14 +193,18 @@ def _child(histories: Sequence[History], directory: Path, databases: dict[str, s
 
 def _ended(pid: int, seconds: float) -> str:
     """Wait for a child. Return what was wrong with its end."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return "" if status == 0 else f"the process of the history ended with {status}"
-        time.sleep(0.02)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    deadline, has_ended = time.monotonic() + seconds, False
+    try:
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                has_ended = True
+                return "" if status == 0 else f"the process of the history ended with {status}"
+            time.sleep(0.02)
+    finally:  # also when it is interrupted
+        if not has_ended:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     return f"the process of the history did not end within {seconds:.0f} s"
 
 
