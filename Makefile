@@ -57,8 +57,9 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
 
-histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails
-	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1)
+histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails; LIMIT=180 ends after so many seconds
+	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
+		$(if $(COMMIT),--commit $(COMMIT)) $(if $(LIMIT),--seconds $(LIMIT)) $(ARGS)
 
 fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris

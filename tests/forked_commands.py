@@ -27,6 +27,9 @@ SETTLE_SECONDS = 0.01
 CLOCK_AHEAD_SECONDS = "REPLICATOR_TESTS_CLOCK_AHEAD_SECONDS"
 """Of the environment of a command: by so much its wall clock is ahead of the true time; behind, where it is negative.
 Clocks that only go on (``time.monotonic``) are as ever."""
+EDITED = "REPLICATOR_TESTS_REVERT"
+"""Environment variable of random histories, whose commands run with edits of the source. Its value names a fix that is
+taken back, or is empty."""
 CAPABILITY_VERSION_3 = 0x20080522
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER = 1, 2, 4, 8
 _asking = threading.Lock()
@@ -137,6 +140,11 @@ def _server() -> subprocess.Popen[str]:
 def _serve() -> None:
     import typer.main
     from commands_built_once import build_commands_once
+
+    if EDITED in os.environ:
+        from histories.edits import install_chosen
+
+        install_chosen()
 
     import replicator.cli.main  # before any fork, with all that commands and workers import when they are called
     import replicator.failover.switch

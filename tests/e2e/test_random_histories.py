@@ -1,4 +1,4 @@
-"""A few random histories of whole workers. ``make histories`` runs as many as you like."""
+"""A few random histories of whole workers, and known sequences. ``make histories`` runs as many as you like."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from histories.known import KNOWN
+
 TESTS = Path(__file__).parents[1]
 SEED, COUNT = 100, 3
-"""A pair, a one-way link with deduplication, and a pair whose workers are stopped and killed."""
 
 
-def test_random_histories_end_as_users_may_expect() -> None:
-    command = [sys.executable, "-m", "histories", "-n", str(COUNT), "--seed", str(SEED), "--no-shrink"]
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [(["-n", str(COUNT), "--seed", str(SEED)], COUNT), (["--known"], len(KNOWN))],
+    ids=["random", "known"],
+)
+def test_histories_end_as_users_may_expect(arguments: list[str], count: int) -> None:
+    command = [sys.executable, "-m", "histories", *arguments, "--no-shrink"]
     environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
     done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
-    assert f"{COUNT} histories, 0 failed" in done.stdout
+    assert f"{count} histories, 0 failed" in done.stdout

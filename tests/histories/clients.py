@@ -13,10 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from failover_support import Deployment
+from sqlalchemy import make_url
 
-from histories.model import Model, Shape, Subscription, Violation
+from histories.model import Model, Subscription, Violation
+from histories.shapes import Shape
 from histories.steps import TYPES, is_replicated
+from histories.watch import REQUEST_SECONDS, Watch
 from replicator.client import (
     Client,
     CompressionType,
@@ -30,19 +34,44 @@ from replicator.client import (
 from replicator.client.errors import ChunkMissing, UnknownError
 
 NAMESPACE: Final = "public/default"
-FIRST_SECONDS: Final = 0.3
+SURE_SECONDS: Final = 3.0
+"""Time for which a consumer waits for a message that must come."""
+FIRST_SECONDS: Final = 0.05
 """Time for which a consumer waits for the first message, if there may be none."""
-NEXT_SECONDS: Final = 0.1
+NEXT_SECONDS: Final = 0.02
 CHUNK_BYTES: Final = 600
-REQUEST_SECONDS: Final = 20.0
-"""No request of a client or an operator may take longer."""
-POLL_SECONDS: Final = 0.03
+POLL_SECONDS: Final = 0.02
+IN_USE_MS: Final = 2_000
+"""Time for which a worker asks others before it deletes a subscription. A cluster that is down costs all of it."""
 
 
 class Regions(Deployment):
     """Workers of a history, with deduplication off unless a subclass switches it on."""
 
     deduplication = False
+
+    def pids(self) -> list[int]:
+        """Return the ids of the workers' processes."""
+        return [process.pid for process in self._processes.values()]
+
+    def is_ready(self, name: str) -> bool:
+        """Return whether a worker that was launched serves clients, or ended."""
+        if self._processes[name].poll() is not None:
+            return True
+        try:
+            urllib.request.urlopen(self.url(name, "/readyz"), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def allow_database(self, name: str, *, allowed: bool) -> None:
+        """Allow or forbid connections to the database of a cluster, and end those that are open if they are
+        forbidden."""
+        url = make_url(self._databases[name])
+        with psycopg.connect(url.set(database="postgres").render_as_string(hide_password=False), autocommit=True) as it:
+            it.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS {str(allowed).lower()}".encode())
+            if not allowed:
+                it.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [url.database])
 
     def stop_one(self, name: str) -> None:
         """Stop a worker by SIGTERM, and wait for its end."""
@@ -56,8 +85,10 @@ class Regions(Deployment):
 
     def write(self, links: str, file: str = "topology.yaml") -> Path:
         path = super().write(links, file)
+        more = f"sync: {{in_use_timeout_ms: {IN_USE_MS}}}\n"
         if self.deduplication:
-            path.write_text(path.read_text() + "policies: {deduplication: true}\n")
+            more += "policies: {deduplication: true}\n"
+        path.write_text(path.read_text() + more)
         return path
 
 
@@ -70,14 +101,19 @@ class Deduplicating(Regions):
 class ClusterClients:
     """Clients of all clusters of one history, and the model of that history."""
 
-    def __init__(self, shape: Shape, regions: Regions, *, deduplication: bool, name: str = "h") -> None:
+    def __init__(
+        self, shape: Shape, regions: Regions, *, deduplication: bool, name: str = "h", official: bool = False
+    ) -> None:
+        """``official`` lets the official Python client do what clients do."""
         self.shape, self.regions = shape, regions
+        self._official = official
         self.model = Model(shape, deduplication=deduplication)
         self._name = name
         """Part of the names of this history's topics. So histories can share clusters, one after the other."""
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, Any] = {}
         self._producers: dict[tuple[str, str, str], Any] = {}
         self._number = 0
+        self._watch = Watch(regions.pids)
         self._asked_again: set[Consumer] = set()
         """Consumers that got an incomplete message. Such a message comes again, with the messages sent behind it."""
 
@@ -96,15 +132,21 @@ class ClusterClients:
         self._number += 1
         return f"{at}{self._number}"
 
-    def _client(self, at: str) -> Client:
+    def _client(self, at: str) -> Any:
         if at not in self._clients:
-            self._clients[at] = Client(self.regions.client_url(at), operation_timeout_seconds=REQUEST_SECONDS)
+            url = self.regions.client_url(at)
+            if self._official:
+                from histories.official import OfficialClient
+
+                self._clients[at] = OfficialClient(url)
+            else:
+                self._clients[at] = Client(url, operation_timeout_seconds=REQUEST_SECONDS)
         return self._clients[at]
 
     async def _producer(self, at: str, topic: str, how: str) -> Any:
         key = (at, topic, how)
         if key not in self._producers:
-            more: dict[str, Any] = {"batching_enabled": how == "batch"}
+            more: dict[str, Any] = {"batching_enabled": how in ("batch", "mixed")}
             if how == "chunks":
                 more |= {"chunking_enabled": True, "chunk_max_message_size": CHUNK_BYTES}
             if how == "compressed":
@@ -124,11 +166,11 @@ class ClusterClients:
             ack_receipt_enabled=True,
             acknowledgement_group_time_ms=0,
         )
-        made = await self._in_time(making, f"a consumer of {topic} {name} at {at}")
-        assert isinstance(made, Consumer)
+        made: Consumer = await self._in_time(making, f"a consumer of {topic} {name} at {at}")
         return made
 
     async def _receive(self, consumer: Consumer, count: int, *, first_seconds: float = FIRST_SECONDS) -> list[Message]:
+        """Receive up to ``count`` messages. Wait for the first one, and only briefly for more."""
         got: list[Message] = []
         loop = asyncio.get_running_loop()
         deadline = loop.time() + first_seconds
@@ -161,9 +203,7 @@ class ClusterClients:
 
     async def _in_time(self, awaitable: Any, what: str) -> Any:
         try:
-            return await asyncio.wait_for(awaitable, REQUEST_SECONDS)
-        except TimeoutError:
-            raise Violation(f"{what} did not end within {REQUEST_SECONDS:.0f} s") from None
+            return await self._watch.ended(awaitable, what)
         except Timeout as error:
             raise Violation(f"{what} did not end: {error}") from error
         except UnknownError as error:
@@ -181,14 +221,24 @@ class ClusterClients:
 
     async def _ask(self, at: str, method: str, path: str, body: Any = None, *, allow: tuple[int, ...] = ()) -> Any:
         """Return the JSON that a worker answers; None for an answer with a status in ``allow``."""
+        asking = asyncio.to_thread(self.regions.ask, at, method, path, body)
         try:
-            return await asyncio.to_thread(self.regions.ask, at, method, path, body)
+            return await self._watch.ended(asking, f"{method} {path} at {at}")
         except urllib.error.HTTPError as error:
             if error.code in allow:
                 return None
             raise Violation(f"{method} {path} at {at}: {error.code} {error.read()[:300]!r}") from None
         except TimeoutError:
             raise Violation(f"{method} {path} at {at} did not end") from None
+
+    async def _status(self, at: str, method: str, path: str) -> int:
+        """Return the HTTP status that a worker answers; 200 for each success."""
+        asking = asyncio.to_thread(self.regions.ask, at, method, path)
+        try:
+            await self._watch.ended(asking, f"{method} {path} at {at}")
+        except urllib.error.HTTPError as error:
+            return error.code
+        return 200
 
     async def close(self) -> None:
         for at in list(self._clients):

@@ -9,52 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from histories.shapes import Shape
+
 
 class Violation(AssertionError):
     """A worker did something that users must never see."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Clusters and links of a topology. ``forwards`` says whether links also carry messages of other clusters."""
-
-    name: str
-    clusters: tuple[str, ...]
-    links: tuple[tuple[str, str], ...]
-    forwards: bool = False
-
-    def reaches(self, origin: str, cluster: str) -> bool:
-        """Return whether messages that ``origin`` publishes are copied to ``cluster``."""
-        return origin == cluster or cluster in self._from(origin)
-
-    def _from(self, origin: str) -> set[str]:
-        found = {to for source, to in self.links if source == origin}
-        while self.forwards:
-            more = {to for source, to in self.links if source in found} | found
-            if more == found:
-                break
-            found = more
-        return found
-
-    def tells(self, source: str, to: str) -> bool:
-        """Return whether ``to`` learns of acknowledgements at ``source``."""
-        return self.reaches(source, to)
-
-
-def _mesh(*names: str) -> tuple[tuple[str, str], ...]:
-    return tuple((source, to) for source in names for to in names if source != to)
-
-
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("pair", ("a", "b"), _mesh("a", "b")),
-        Shape("one-way", ("a", "b"), (("a", "b"),)),
-        Shape("mesh", ("a", "b", "c"), _mesh("a", "b", "c")),
-        Shape("chain", ("a", "b", "c"), (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")), forwards=True),
-        Shape("ring", ("a", "b", "c"), (("a", "b"), ("b", "c"), ("c", "a")), forwards=True),
-    )
-}
 
 
 @dataclass(slots=True)
@@ -71,6 +30,10 @@ class Sent:
     delayed: bool = False
     copied: bool = False
     """Whether all clusters behind links have it."""
+    lane: int = -1
+    """Partition of the topic, within which messages have an order. -1 for a topic without partitions."""
+    gone: bool = False
+    """Whether its origin deleted or lost it before it was surely copied. It may still come."""
 
 
 @dataclass(slots=True)
@@ -102,6 +65,8 @@ class Subscription:
     safe: set[str] = field(default_factory=set)
     """Messages whose acknowledgement every cluster knows."""
     deleted: bool = False
+    passed_over: bool = False
+    """Whether an operator passed over messages, perhaps over a part of one."""
 
     def is_at(self, cluster: str) -> bool:
         return self.home in (None, cluster)
@@ -134,8 +99,23 @@ class Model:
         self.subscriptions: dict[tuple[str, str, str | None], Subscription] = {}
         self.down: set[str] = set()
         self.paused: set[tuple[str, str]] = set()
+        """Links that carry nothing, because they are paused or dropped."""
+        self.dropped: set[tuple[str, str]] = set()
+        """Links that were taken out of the topology."""
+        self.held: dict[tuple[str, str], set[str]] = {}
+        """For each link that carries nothing, topics with messages that its destination surely lacks."""
+        self.without_postgres: set[str] = set()
+        self.backed_up: set[str] = set()
+        self.damaged = False
+        """Whether a block was damaged, which perhaps nobody read since."""
+        self.partitions = 0
+        """Number of partitions of the topic that has some; 0 if there is no such topic yet."""
         self.moved: dict[str, str] = {}
         """For each cluster whose clients are served elsewhere, the cluster that serves them."""
+        self.losers: set[str] = set()
+        """Clusters that lost a disk, or went back to an earlier state of it."""
+        self.behind: set[str] = set()
+        """Clusters that lost a disk, and perhaps lack messages of others until all is at rest."""
         self._highest: dict[tuple[str, str], int] = {}
         """For each cluster and producer, the highest sequence id that the cluster stored as a message of its own."""
 
@@ -150,13 +130,22 @@ class Model:
         number = found.numbers[origin] = found.numbers.get(origin, 0) + 1
         found.sent[uid] = Sent(uid, topic, origin, number, key, False, found.lives.get(origin, 0), delayed)
 
-    def confirmed(self, topic: str, uids: Iterable[str]) -> None:
-        """Record that a cluster confirmed messages. Every existing subscription must get them."""
+    def confirmed(self, topic: str, uids: Iterable[str], at: str | None = None) -> None:
+        """Record that a cluster confirmed messages. Every existing subscription must get them.
+
+        ``at`` names the cluster if another one may have refused the same messages before.
+        """
         found = self.topic(topic)
         for uid in uids:
             if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
                 continue
             found.sent[uid].confirmed = True
+            if at is not None:
+                found.sent[uid].origin = at
+            else:
+                for link in self.paused - self.dropped:
+                    if link[0] == found.sent[uid].origin and not self.shape.forwards:
+                        self.held.setdefault(link, set()).add(topic)
             for subscription in self.of_topic(topic):
                 if not subscription.deleted:
                     subscription.wanted.add(uid)
@@ -191,8 +180,11 @@ class Model:
             found = Subscription(topic, name, home, {cluster})
             self.subscriptions[topic, name, home] = found
             if earliest and not self.topic(topic).trims:
-                found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed}
+                found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
                 self._excuse_earlier_lives(found)
+                self._excuse_unreached(found)
+        elif not earliest and self.dropped:
+            self._excuse_unreached(found)
         elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
             # Nobody can tell this cluster of the subscription: here it begins now.
             found.excused.setdefault(cluster, set()).update(found.wanted)
@@ -211,6 +203,13 @@ class Model:
         topic = self.topic(found.topic)
         found.forget([uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)])
 
+    def _excuse_unreached(self, found: Subscription) -> None:
+        """Leave open whether messages come whose origin has a link less. A cluster that does not receive an origin says
+        nothing of where the subscription starts in it, so the start of another cluster counts."""
+        origins = {source for source, _ in self.dropped}
+        sent = self.topic(found.topic).sent
+        found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
+
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
         subscription.acknowledged.update(uids)
@@ -220,6 +219,7 @@ class Model:
 
     def passed_over(self, subscription: Subscription, uids: Collection[str] | None = None) -> None:
         """Record that an operator skipped, cleared or expired messages. They need not come any more."""
+        subscription.passed_over = True
         subscription.forget(set(subscription.wanted) if uids is None else uids)
 
     def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:
@@ -235,7 +235,7 @@ class Model:
         if earliest and subscription.unsettled_seek in (None, cluster):
             subscription.acknowledged -= surely
             if not topic.trims:
-                subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed}
+                subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed and not topic.sent[uid].gone}
             self._excuse_earlier_lives(subscription)
         else:
             subscription.forget(reaching)
@@ -251,6 +251,9 @@ class Model:
         found = self.topic(topic)
         found.lives[cluster] = found.lives.get(cluster, 0) + 1
         found.void[cluster] = set(found.sent)
+        for held in self.held.values():
+            held.discard(topic)
+        lost = self._lose(found, cluster)
         for key, subscription in list(self.subscriptions.items()):
             if subscription.topic != topic:
                 continue
@@ -260,8 +263,16 @@ class Model:
                 subscription.excluded.add(cluster)
                 subscription.told.pop(cluster, None)
                 subscription.here.pop(cluster, None)
-                # What only lay there is gone with it; what was copied may still come elsewhere.
-                subscription.forget([sent.uid for sent in found.sent.values() if sent.origin == cluster])
+                # What only lay there is gone with it; what was copied still comes elsewhere.
+                subscription.forget(lost)
+
+    def _lose(self, topic: Topic, cluster: str) -> set[str]:
+        """Record that ``cluster`` has no message of its own in the topic any more. Return the messages that perhaps
+        nobody has."""
+        lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not sent.copied}
+        for uid in lost:
+            topic.sent[uid].gone = True
+        return lost
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
         """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""
@@ -272,16 +283,24 @@ class Model:
                     subscription.told.setdefault(to, set()).update(subscription.here.get(source, ()))
 
     def failed_back(self, to: str) -> None:
-        """Record that the cluster ``to`` serves its own clients again, after a planned failback."""
+        """Record that the cluster ``to`` serves its own clients again, after a planned failback.
+
+        Without a way back for acknowledgements, ``to`` does not learn what was consumed elsewhere.
+        """
         by = self.moved.pop(to)
+        if not self.shape.tells(by, to):
+            return
         for subscription in self.subscriptions.values():
             if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
                 subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))
 
     def disk_lost(self, cluster: str) -> None:
         """Record that ``cluster`` lost its disk, and took back its messages from other clusters."""
-        gone = {sent.uid for topic in self.topics.values() for sent in topic.sent.values()
-                if sent.origin == cluster and not sent.copied}  # fmt: skip
+        self.losers.add(cluster)
+        self.behind.add(cluster)
+        gone: set[str] = set()
+        for topic in self.topics.values():
+            gone |= self._lose(topic, cluster)
         for key, subscription in list(self.subscriptions.items()):
             if subscription.home == cluster:
                 del self.subscriptions[key]
@@ -303,9 +322,11 @@ class Model:
 
         Clusters behind a cluster's links know now what that cluster knows.
         """
+        self.behind.clear()
+        self.held.clear()
         for topic in self.topics.values():
             for sent in topic.sent.values():
-                sent.copied = sent.confirmed
+                sent.copied = sent.confirmed and not sent.gone
         for subscription in self.subscriptions.values():
             subscription.unsettled_seek = None
             if subscription.home is not None or subscription.deleted:
@@ -317,6 +338,53 @@ class Model:
                 subscription.safe |= uids
 
     # What may come.
+
+    def is_waiting(self, subscription: Subscription, cluster: str) -> bool:
+        """Return whether a consumer that connects at ``cluster`` must get a message, even if links carry nothing."""
+        topic = self.topic(subscription.topic)
+        if topic.trims or cluster in subscription.excluded or subscription.unsettled_seek not in (None, cluster):
+            return False
+        return any(
+            (sent := topic.sent[uid]).origin == cluster and not sent.delayed
+            for uid in self.missing(subscription, cluster, ())
+        )
+
+    def judge_gap(self, topic: str, origin: str, kind: str) -> None:
+        """Raise :class:`Violation` if nothing happened that explains a gap of a link.
+
+        A topic that has only markers of ``origin`` has no earlier life. Messages are lacking only after a deletion, a
+        lost disk, or retention.
+        """
+        found = self.topic(topic)
+        if found.trims or origin in self.losers:
+            return
+        lives = found.lives.get(origin, 0)
+        if not any(sent.origin == origin and sent.life < lives for sent in found.sent.values()):
+            raise Violation(f"a link has a gap {kind} of {topic} and origin {origin}, which lost and deleted nothing")
+
+    def judge_dry_run(self, source: str, to: str, not_received: int | None) -> None:
+        """Raise :class:`Violation` if a dry run of a failover hides that ``to`` lacks messages of ``source``.
+
+        ``not_received`` is the number of such messages; None if it is not known.
+        """
+        if self.held.get((source, to)) and not_received == 0:
+            raise Violation(f"a dry run says that {to} has all of {source}, and it lacks messages")
+
+    def judge_read(self, topic: str, cluster: str, uids: Collection[str]) -> None:
+        """Raise :class:`Violation` if somebody who read the topic from its first message did not get a message that
+        surely is there."""
+        found = self.topic(topic)
+        if found.trims:
+            return
+        here = {
+            uid
+            for uid, sent in found.sent.items()
+            if (sent.copied or (sent.confirmed and sent.origin == cluster and not sent.gone))
+            and self.shape.reaches(sent.origin, cluster)
+            and (sent.origin == cluster or cluster not in self.behind)
+        }
+        if missing := sorted(here - set(uids) - found.void.get(cluster, set())):
+            raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
 
     def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
         """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""
@@ -340,15 +408,16 @@ class Model:
         if len(uids) != len(set(uids)):
             twice = sorted({uid for uid in uids if uids.count(uid) > 1})
             raise Violation(f"{where} got {', '.join(twice[:5])} twice in one session")
-        last: dict[tuple[str, int], Sent] = {}
+        last: dict[tuple[str, int, int], Sent] = {}
         for uid in uids:
             sent = topic.sent[uid]
             if sent.delayed:
                 continue
-            before = last.get((sent.origin, sent.life))
+            place = sent.origin, sent.life, sent.lane
+            before = last.get(place)
             if before is not None and before.number > sent.number:
                 raise Violation(f"{where} got {uid} after {before.uid}, which was sent later")
-            last[sent.origin, sent.life] = sent
+            last[place] = sent
 
     def missing(self, subscription: Subscription, cluster: str, got: Collection[str]) -> list[str]:
         """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not deliver."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import random
+from pathlib import Path
 
 import pytest
-from histories.model import SHAPES, Model, Violation
+from histories.drawing import KINDS, draw
+from histories.edits import Edit
+from histories.model import Model, Violation
+from histories.pauses import POINTS
+from histories.reverts import REVERTS
+from histories.shapes import SHAPES
 from histories.shrink import shrunk
-from histories.steps import KINDS, Step, describe, draw, possible
+from histories.steps import Step, describe, possible
+from histories.watch import LOOK_SECONDS, STILL_LOOKS, Watch, cpu_seconds
+
+ROOT = Path(__file__).parents[2]
 
 
 def followed(model: Model, step: Step) -> None:
@@ -27,10 +39,29 @@ def followed(model: Model, step: Step) -> None:
         model.down.add(at)
     elif step.name == "start":
         model.down.discard(at)
+    elif step.name == "subscribe_apart":
+        for cluster, earliest in ((at, True), (given["other"], False)):
+            model.subscribed(given["topic"], given["name"], cluster, replicated=True, earliest=earliest)
+    elif step.name == "grow":
+        model.partitions = given["to"]
+    elif step.name == "drop_link":
+        model.dropped.add((given["source"], given["to"]))
+        model.paused.add((given["source"], given["to"]))
+    elif step.name in ("lose_disk", "restore"):
+        model.disk_lost(at)
+    elif step.name == "back_up":
+        model.backed_up.add(at)
+    elif step.name == "postgres_away":
+        model.without_postgres.add(at)
+    elif step.name == "postgres_back":
+        model.without_postgres.discard(at)
+    elif step.name == "settle" and not model.down and not model.paused:
+        model.settled()
     elif step.name == "pause":
         model.paused.add((given["source"], given["to"]))
     elif step.name == "resume":
         model.paused.discard((given["source"], given["to"]))
+        model.dropped.discard((given["source"], given["to"]))
     elif step.name in ("fail_over", "fail_over_dead"):
         model.failed_over(given["source"], given["to"], planned=step.name == "fail_over")
     elif step.name == "fail_back":
@@ -51,8 +82,10 @@ def test_each_kind_of_step_is_drawn_and_only_where_it_is_possible(shape: object)
             assert possible(step, model), step
             followed(model, step)
             seen.add(step.name)
-    rare = {"lose_disk"}  # only where links lead both ways between all clusters
-    assert set(KINDS) - seen <= rare
+    rare = {"lose_disk", "restore", "reclaim_while_trimming"}
+    """Only where links lead both ways between all clusters."""
+    two_ways = {"back_up", "subscribe_apart", "unsubscribe_in_use"}
+    assert set(KINDS) - seen <= rare | two_ways
 
 
 def a_pair() -> Model:
@@ -123,6 +156,104 @@ def test_across_clusters_a_duplicate_must_be_known_and_in_one_cluster_the_sequen
     model.judge_duplicate("named", "a", "orders", 5, "orders-5-other")
     with pytest.raises(Violation, match="no cluster has it"):
         model.judge_duplicate("named", "b", "orders", 5, "orders-5-other")
+
+
+def test_a_gap_needs_a_cause_and_markers_alone_are_none() -> None:
+    model = a_pair()
+    with pytest.raises(Violation, match="lost and deleted nothing"):
+        model.judge_gap("t0", "a", "made-anew")
+    model.topic_deleted("t0", "b")  # which published nothing there
+    with pytest.raises(Violation, match="lost and deleted nothing"):
+        model.judge_gap("t0", "b", "lost-data")
+    model.topic_deleted("t0", "a")
+    model.judge_gap("t0", "a", "made-anew")
+
+
+def test_what_was_copied_before_its_origin_deleted_the_topic_still_comes_elsewhere() -> None:
+    model = a_pair()
+    model.settled()
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    model.topic_deleted("t0", "a")
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    assert model.missing(subscription, "b", []) == ["a1", "a2"]
+    with pytest.raises(Violation, match="does not get a1, a2"):
+        model.judge_read("t0", "b", [])
+    model.judge_read("t0", "a", [])
+
+
+def test_after_a_lost_disk_messages_of_others_come_by_links_and_own_ones_are_there_at_once() -> None:
+    model = a_pair()
+    model.sending("t0", "b", "b1")
+    model.confirmed("t0", ["b1"])
+    model.settled()
+    model.disk_lost("a")
+    with pytest.raises(Violation, match="does not get a1, a2"):
+        model.judge_read("t0", "a", [])
+    model.judge_read("t0", "a", ["a1", "a2"])
+    model.settled()
+    with pytest.raises(Violation, match="does not get b1"):
+        model.judge_read("t0", "a", ["a1", "a2"])
+
+
+def test_a_dry_run_must_not_hide_what_a_paused_link_holds_back() -> None:
+    model = a_pair()
+    model.paused.add(("a", "b"))
+    model.judge_dry_run("a", "b", 0)
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    model.judge_dry_run("a", "b", None)
+    with pytest.raises(Violation, match="lacks messages"):
+        model.judge_dry_run("a", "b", 0)
+
+
+def test_a_request_that_stands_still_while_no_worker_works_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("histories.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("histories.watch.LATE_SECONDS", 10.0)
+    monkeypatch.setattr("histories.watch.cpu_seconds", lambda _: {1: 1.0})
+
+    async def main() -> None:
+        watch = Watch(list)
+        assert await watch.ended(asyncio.sleep(0, "answer"), "asking") == "answer"
+        with pytest.raises(Violation, match="publishing stands still"):
+            await watch.ended(asyncio.get_running_loop().create_future(), "publishing")
+
+    asyncio.run(main())
+
+
+def test_a_request_may_take_its_time_while_a_worker_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("histories.watch.LOOK_SECONDS", 0.01)
+    used = itertools.count(1)
+    monkeypatch.setattr("histories.watch.cpu_seconds", lambda _: {1: 1.0, 2: float(next(used))})
+
+    async def main() -> None:
+        assert await Watch(list).ended(asyncio.sleep(3 * STILL_LOOKS * 0.01, "answer"), "asking") == "answer"
+
+    asyncio.run(main())
+
+
+def test_processor_time_of_processes_is_counted_and_processes_that_are_gone_count_nothing() -> None:
+    assert LOOK_SECONDS > 0
+    assert cpu_seconds([os.getpid(), 2**30]).keys() == {os.getpid()}
+    assert cpu_seconds([os.getpid()])[os.getpid()] > 0
+
+
+@pytest.mark.parametrize("name", ["", *REVERTS])
+def test_a_fix_can_still_be_taken_back_and_points_of_pauses_are_there(name: str) -> None:
+    sources: dict[str, str] = {}
+    for edit in (*POINTS, *REVERTS.get(name, ())):
+        file = ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
+        sources[edit.module] = edit.applied(sources.get(edit.module) or file.read_text())
+    for module, source in sources.items():
+        compile(source, module, "exec")
+
+
+def test_an_edit_whose_text_is_not_there_once_is_an_error() -> None:
+    assert Edit("module", "one", "two").applied("one three") == "two three"
+    for source in ("three", "one one"):
+        with pytest.raises(ValueError, match="instead of once"):
+            Edit("module", "one", "two").applied(source)
 
 
 def test_shrinking_leaves_the_steps_that_are_needed() -> None:

@@ -1,0 +1,91 @@
+"""Known sequences: for each fix that can be taken back, few steps that find its fault.
+
+``python -m histories --known`` runs them all, and ``--known --revert NAME`` the one that must fail without that fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from histories.running import History
+from histories.shapes import SHAPES
+from histories.steps import Step
+
+
+def _step(name: str, /, **arguments: Any) -> Step:
+    return Step(name, arguments)
+
+
+def _history(shape: str, *steps: Step, deduplication: bool = False) -> History:
+    return History(SHAPES[shape], deduplication, 0, slow=True, deletes=True, steps=steps)
+
+
+def _publish(at: str, how: str = "single", count: int = 5) -> Step:
+    return _step("publish", at=at, topic="t0", how=how, count=count)
+
+
+def _subscribe(at: str, name: str = "r-shared") -> Step:
+    return _step("subscribe", at=at, topic="t0", name=name, earliest=True)
+
+
+def _named(at: str) -> Step:
+    return _step("publish_named", at=at, producer="orders", first=0, count=3, content="other")
+
+
+_SETTLE: Final = _step("settle")
+_CONSUME_ALL: Final = _step("consume_all", at="a", topic="t0")
+
+KNOWN: Final[Mapping[str, History]] = {
+    "content-across-origins": _history("pair", _named("a"), _SETTLE, _named("b"), deduplication=True),
+    "markers-are-no-lineage": _history(
+        "pair",
+        _publish("b"),
+        _SETTLE,
+        _subscribe("a"),
+        _CONSUME_ALL,
+        _SETTLE,
+        _step("delete_topic", at="a", topic="t0"),
+        _publish("b"),
+        _SETTLE,
+    ),
+    "keep-both": _history(
+        "pair",
+        _subscribe("b"),
+        _publish("a"),
+        _SETTLE,
+        _step("delete_topic", at="a", topic="t0"),
+        _publish("a"),
+    ),
+    "earlier-store-is-taken-back": _history(
+        "pair", _subscribe("a"), _publish("a"), _SETTLE, _step("lose_disk", at="a")
+    ),
+    "a-start-is-no-acknowledgement": _history(
+        "pair",
+        _publish("a"),
+        _SETTLE,
+        _step("subscribe_apart", at="b", other="a", topic="t0", name="r-shared", count=2),
+    ),
+    "positions-that-are-received": _history(
+        "pair", _publish("a", "mixed", 3), _step("compact_and_read", at="a", topic="t0")
+    ),
+    "bound-of-the-walk": _history(
+        "pair",
+        _publish("a"),
+        _subscribe("a"),
+        _SETTLE,
+        _step("retain_nothing", topic="t0"),
+        _CONSUME_ALL,
+        _SETTLE,
+        _CONSUME_ALL,
+    ),
+    "reclaim-goes-on-past-damage": _history("mesh", _publish("a"), _SETTLE, _step("lose_disk", at="a", damaged="b")),
+    "retention-is-held-back": _history("one-way", _publish("a"), _step("reclaim_while_trimming", at="a")),
+    "unsubscribe-asks": _history(
+        "pair",
+        _publish("a"),
+        _subscribe("a"),
+        _SETTLE,
+        _step("unsubscribe_in_use", at="a", other="b", topic="t0", name="r-shared"),
+    ),
+}

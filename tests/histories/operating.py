@@ -1,0 +1,211 @@
+"""Steps of operators: topics, retention, links, workers, failovers and lost disks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Collection
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import forked_commands
+
+from histories.model import Violation
+from histories.pauses import FAILOVER, Pause
+from histories.settling import Settling
+from histories.shapes import Shape
+from histories.steps import PARTED
+
+COMMAND_SECONDS: Final = 90.0
+UNAVAILABLE: Final = 3
+"""Exit status of a command for which a worker went away."""
+
+
+def links_of(shape: Shape, without: Collection[tuple[str, str]] = ()) -> str:
+    """Return the links of a shape as a topology file has them."""
+    more = ", forward: true" if shape.forwards else ""
+    links = (f"{{from: {link[0]}, to: {link[1]}{more}}}" for link in shape.links if link not in without)
+    return f"[{', '.join(links)}]"
+
+
+def failed(done: subprocess.CompletedProcess[str]) -> Violation:
+    """Return the violation that a command did not succeed."""
+    said = f"{done.stdout[-1500:]} {done.stderr[-1500:]}"
+    return Violation(f"{' '.join(map(str, done.args))} ended with {done.returncode}: {said}")
+
+
+class Operating(Settling):
+    """Steps of operators. Each tells the model what was done."""
+
+    # Topics and links.
+
+    async def compact(self, *, at: str, topic: str) -> None:
+        """Compact a topic, and wait for the end of it."""
+        await self._admin(at, "PUT", f"{self._path(topic)}/compaction", allow=(404, 409))
+
+        async def done() -> bool:
+            found = await self._admin(at, "GET", f"{self._path(topic)}/compaction", allow=(404,))
+            return found is None or found.get("status") != "RUNNING"
+
+        await self._until(done, f"compaction of {topic} at {at}")
+
+    async def retain_nothing(self, *, topic: str) -> None:
+        """Set the retention of a topic to nothing, at every cluster that has the topic."""
+        for name in self.shape.clusters:
+            await self._retain_nothing_at(name, topic)
+        self.model.trims(topic)
+
+    async def _retain_nothing_at(self, at: str, topic: str) -> None:
+        body = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        await self._ask(at, "POST", f"/admin/v2/persistent/{self._path(topic)}/retention", body, allow=(404,))
+
+    async def trim(self, *, at: str, topic: str) -> None:
+        """Delete messages of a topic that the retention policy does not keep."""
+        await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
+
+    async def grow(self, *, at: str, to: int) -> None:
+        """Give a topic more partitions, and wait until the clusters behind links have them. Make it first if there is
+        none."""
+        path = f"/admin/v2/persistent/{self._path(PARTED)}/partitions"
+        others = [name for name in self.shape.clusters if name != at]
+        if self.model.partitions:
+            await self._ask(at, "POST", path, to)
+        else:
+            await self._ask(at, "PUT", path, to)
+
+        async def told(name: str) -> bool:
+            found = await self._ask(name, "GET", path, allow=(404,))
+            return found is not None and found["partitions"] == to
+
+        for name in others:
+            if self.shape.reaches(at, name):
+                await self._until(partial(told, name), f"telling {name} of {to} partitions")
+            elif self.model.partitions:
+                await self._ask(name, "POST", path, to)
+            else:
+                await self._ask(name, "PUT", path, to)
+        self.model.partitions = to
+
+    async def delete_topic(self, *, at: str, topic: str) -> None:
+        """Delete a topic at one cluster, with its subscriptions there."""
+        await self._forget_producers(at)
+        await self._admin(at, "DELETE", f"{self._path(topic)}?force=true", allow=(404,))
+        self.model.topic_deleted(topic, at)
+
+    async def pause(self, *, source: str, to: str) -> None:
+        """Pause a link."""
+        await self._link(source, to, "pause")
+        self.model.paused.add((source, to))
+
+    async def resume(self, *, source: str, to: str) -> None:
+        """Let a paused link go on, or put a link that was taken away into the topology again."""
+        if (source, to) in self.model.dropped:
+            self.model.dropped.discard((source, to))
+            await self._change_links()
+        else:
+            await self._link(source, to, "resume")
+        self.model.paused.discard((source, to))
+        self.model.held.pop((source, to), None)
+
+    async def drop_link(self, *, source: str, to: str) -> None:
+        """Take a link out of the topology, while all workers run."""
+        self.model.dropped.add((source, to))
+        self.model.paused.add((source, to))
+        await self._change_links()
+
+    async def _change_links(self) -> None:
+        """Write the topology without the links that were taken away, and let all workers that run read it."""
+        self.regions.write(links_of(self.shape, without=self.model.dropped))
+        for name in self.shape.clusters:
+            if name not in self.model.down:
+                await self._ask(name, "POST", "/replication/v1/topology/reload", {})
+
+    async def _link(self, source: str, to: str, verb: str) -> None:
+        key = quote(f"{source}>{to}", safe="")
+        await self._ask(source, "POST", f"/replication/v1/links/{key}/{verb}")
+
+    # Workers.
+
+    async def stop(self, *, at: str) -> None:
+        """Stop a worker in good order."""
+        await self._leave(at)
+        await asyncio.to_thread(self.regions.stop_one, at)
+        self.model.down.add(at)
+
+    async def kill(self, *, at: str) -> None:
+        """Kill a worker by SIGKILL."""
+        self.regions.kill(at)
+        self.model.down.add(at)
+        await self._leave(at)
+
+    async def start(self, *, at: str) -> None:
+        """Start a worker that was stopped or killed.
+
+        Its database is there: a worker takes a server that answers, and refuses it, for a wrong setting.
+        """
+        if at in self.model.without_postgres:
+            await self.postgres_back(at=at)
+        await asyncio.to_thread(self.regions.start, at)
+        self.model.down.discard(at)
+
+    async def fail_over(self, *, source: str, to: str, killed: bool = False) -> None:
+        """Move the clients of a cluster by a planned failover, which leaves nothing behind.
+
+        With ``killed`` the operator's command is killed in the middle, and run again.
+        """
+        await self._leave(source)
+        planned = ("failover", "--from", source, "--to", to, "--planned")
+        if killed:
+            pause = Pause(FAILOVER)
+            words = (*planned, "-f", str(self.regions.file), "--output", "json")
+            log = self.regions.path / "failover.log"
+            command = forked_commands.start(words, cwd=self.regions.path, stdout=log, stderr=log)
+            await asyncio.to_thread(pause.wait, lambda: command.poll() is not None)
+            command.kill()
+            pause.end()
+        await self._command(*planned)
+        self.model.failed_over(source, to, planned=True)
+
+    async def dry_run(self, *, source: str, to: str) -> None:
+        """Ask what a failover would lose."""
+        answer = await self._command("failover", "--from", source, "--to", to, "--unplanned", "--dry-run")
+        self.model.judge_dry_run(source, to, answer["not_received"])
+
+    async def fail_over_dead(self, *, source: str, to: str) -> None:
+        """Kill a cluster, and move its clients by an unplanned failover."""
+        await self.kill(at=source)
+        await self._command("failover", "--from", source, "--to", to, "--unplanned")
+        self.model.failed_over(source, to, planned=False)
+
+    async def fail_back(self, *, to: str) -> None:
+        """Let a cluster serve its own clients again."""
+        for name in self.shape.clusters:
+            await self._leave(name)
+        await self._command("failback", "--to", to)
+        self.model.failed_back(to)
+
+    async def postgres_away(self, *, at: str) -> None:
+        """End all connections of a worker to its database, and let it have no new ones."""
+        await asyncio.to_thread(self.regions.allow_database, at, allowed=False)
+        self.model.without_postgres.add(at)
+
+    async def postgres_back(self, *, at: str) -> None:
+        """Let a worker connect to its database again."""
+        await asyncio.to_thread(self.regions.allow_database, at, allowed=True)
+        self.model.without_postgres.discard(at)
+
+    async def _command(self, *words: str) -> Any:
+        """Run a command as an operator does. It must succeed."""
+        done = await self._run(*words)
+        if done.returncode:
+            raise failed(done)
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    async def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        given = (*words, "-f", str(self.regions.file), "--output", "json")
+        return await asyncio.to_thread(
+            partial(forked_commands.run, *given, cwd=self.regions.path, timeout=COMMAND_SECONDS)
+        )

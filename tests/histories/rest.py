@@ -1,0 +1,108 @@
+"""End of a history: judging what every subscription gets."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from histories.clients import FIRST_SECONDS, SURE_SECONDS
+from histories.disks import Disks
+from histories.model import Subscription, Violation
+from histories.steps import PARTED
+from histories.traffic import uid_of
+from replicator.pipeline.errors import BadOption
+from replicator.pipeline.verify.verify import VerifySettings, verify
+from replicator.topology import load_topology
+
+
+class AtRest(Disks):
+    """Judgement of all clusters at the end of a history."""
+
+    async def finish(self) -> None:
+        """Heal everything, come to rest, and judge what every subscription gets."""
+        for name in sorted(self.model.without_postgres):
+            await self.postgres_back(at=name)
+        for source, to in sorted(self.model.paused):
+            if source in self.model.down:
+                await self.start(at=source)
+            await self.resume(source=source, to=to)
+        for name in sorted(self.model.down):
+            await self.start(at=name)
+        await self.settle()
+        if self.model.moved:
+            for name in sorted(self.model.moved):
+                await self.fail_back(to=name)
+            await self.settle()
+        for cluster in self.shape.clusters:
+            left = [
+                each
+                for each in self.model.subscriptions.values()
+                if not each.deleted and cluster in each.clusters and cluster not in each.excluded
+            ]
+            came = await asyncio.gather(*(self._drain(each, cluster) for each in left))
+            if sum(came):
+                await self.settle()
+        await self._judge_backlogs()
+        if self.model.damaged:
+            await self._run("verify", "--fix")  # mends blocks that nobody read
+        await self._verify()
+
+    async def _judge_backlogs(self) -> None:
+        """Raise :class:`Violation` if a cluster says that a subscription has messages left, and none comes."""
+        for each in list(self.model.subscriptions.values()):
+            for cluster in sorted(each.clusters - each.excluded):
+                if each.deleted or each.passed_over or not await self._backlog(each, cluster):
+                    continue
+                await self._drain(each, cluster, patient=True)
+                if left := await self._backlog(each, cluster):
+                    raise Violation(f"{each.topic} {each.name} at {cluster} has a backlog of {left}, and nothing comes")
+
+    async def _backlog(self, subscription: Subscription, at: str) -> int:
+        """Return how many messages a subscription has left, by its worker's word."""
+        stats = "partitioned-stats" if subscription.topic == PARTED else "stats"
+        found = await self._admin(at, "GET", f"{self._path(subscription.topic)}/{stats}", allow=(404,))
+        return 0 if found is None else int(found["subscriptions"].get(subscription.name, {}).get("msgBacklog", 0))
+
+    async def _drain(self, subscription: Subscription, at: str, *, patient: bool = False) -> int:
+        """Receive and acknowledge all messages that a subscription has left, and judge them. Return their number.
+
+        ``patient`` waits for messages that need not come, too.
+        """
+        consumer = await self._consumer(at, subscription.topic, subscription.name, earliest=True)
+        got: list[str] = []
+        try:
+            while True:
+                missing = self.model.missing(subscription, at, got)
+                first_seconds = SURE_SECONDS if missing or (patient and not got) else FIRST_SECONDS
+                messages = await self._receive(consumer, 1_000, first_seconds=first_seconds)
+                if not messages:
+                    break
+                self._judge(subscription, at, messages)
+                got += [uid_of(message) for message in messages]
+                await self._in_time(
+                    asyncio.gather(*(consumer.acknowledge(message) for message in messages)), f"acknowledging at {at}"
+                )
+            self.model.judge_session(subscription, at, got, redelivered=consumer in self._asked_again)
+            if missing := self.model.missing(subscription, at, got):
+                where = f"{subscription.topic} {subscription.name} at {at}"
+                raise Violation(f"{where} never got {', '.join(missing[:10])} ({len(missing)}); it got {got}")
+            self.model.acknowledged(subscription, at, set(got))
+        finally:
+            await consumer.close()
+        return len(got)
+
+    async def _verify(self) -> None:
+        """Run ``verify`` on all clusters. Raise :class:`Violation` if it finds a fault."""
+        topology = load_topology(self.regions.file)
+        urls = {name: self.regions.url(name) for name in self.shape.clusters}
+        settings = VerifySettings(settle_seconds=3.0)
+        topics = [self._full(topic) for topic in self.model.topics if topic != PARTED]
+        topics += [f"{self._full(PARTED)}-partition-{number}" for number in range(self.model.partitions)]
+        if not topics:
+            return
+        try:
+            report = await asyncio.to_thread(partial(verify, None, urls, topology.links, topics, settings=settings))
+        except BadOption:
+            return  # no cluster has any of these topics
+        if report.findings:
+            raise Violation(f"verify finds {report.findings[:5]}")

@@ -1,0 +1,115 @@
+"""Waiting until clusters are at rest: nothing moves any more, and all agree."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from histories.clients import NAMESPACE, POLL_SECONDS, ClusterClients
+from histories.model import Violation
+
+REST_SECONDS: Final = 25.0
+STILL_SECONDS: Final = 0.1
+"""Time without movement after which clusters count as being at rest."""
+STILL_LOOKS: Final = 3
+"""Looks without movement. A worker answers each one after everything that was due before, however busy the machine."""
+
+
+class Settling(ClusterClients):
+    """Clusters that are waited for until they are at rest."""
+
+    async def settle(self) -> None:
+        """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing."""
+        if self.model.down or self.model.paused:
+            return
+        deadline = time.monotonic() + REST_SECONDS
+        seen: Any = None
+        since, looks = time.monotonic(), 0
+        while True:
+            busy, state = await self._look()
+            if busy or state != seen:
+                seen, since, looks = state, time.monotonic(), 0
+            looks += 1
+            if not busy and looks >= STILL_LOOKS and time.monotonic() - since > STILL_SECONDS:
+                break
+            if time.monotonic() > deadline:
+                raise Violation(f"the clusters do not come to rest: {busy or state}")
+            await asyncio.sleep(POLL_SECONDS)
+        await self._agree(deadline)
+        self.model.settled()
+        for each in self.model.subscriptions.values():
+            if each.home is None and not each.deleted:
+                for cluster in self.shape.clusters:
+                    if cluster not in each.excluded and any(self.shape.tells(known, cluster) for known in each.made):
+                        each.clusters.add(cluster)
+
+    async def _look(self) -> tuple[str, Any]:
+        """Return a text that names what still moves, and the state of all clusters. End the gaps of links.
+
+        The text is empty if nothing moves. The state changes while messages are copied.
+        """
+        state = []
+        clusters = self.shape.clusters
+        answers = await asyncio.gather(
+            *(self._ask(name, "GET", f"/replication/v1/{what}") for name in clusters for what in ("links", "topics"))
+        )
+        for name, links, topics in zip(clusters, answers[::2], answers[1::2], strict=True):
+            links, topics = links["links"], topics["topics"]
+            own = f"{NAMESPACE}/{self._name}-"
+            state.append([(topic["name"], topic["entries"], topic["lac"]) for topic in topics if own in topic["name"]])
+            for link in links:
+                for gap in link["gaps"]:
+                    await self._resolve(name, link, gap)
+                if link["state"] not in ("idle", "copying"):
+                    return f"{link['key']} is {link['state']}: {link['detail']}", None
+                if link["gaps"] or link["halted"] or link["backlog_entries"]:
+                    return f"{link['key']}: {link['gaps']}, {link['halted']}, {link['backlog_entries']} entries", None
+        return "", state
+
+    async def _resolve(self, name: str, link: Mapping[str, Any], gap: Mapping[str, Any]) -> None:
+        own = f"persistent://{NAMESPACE}/{self._name}-"
+        if gap["topic"].startswith(own):
+            self.model.judge_gap(gap["topic"].removeprefix(own), gap["origin"], gap["kind"])
+        policies = gap.get("policies", [])
+        if not policies:
+            raise Violation(f"{link['key']} has a gap that no policy ends: {gap}")
+        key = quote(link["key"], safe="")
+        body = {"topic": gap["topic"], "policy": policies[0]}
+        await self._ask(name, "POST", f"/replication/v1/links/{key}/resolve", body, allow=(404, 409))
+
+    async def _agree(self, deadline: float) -> None:
+        """Wait until clusters that tell each other acknowledgements agree on every replicated subscription.
+
+        They must agree on each origin of which they have the same messages.
+        """
+        for topic in sorted(self.model.topics):
+            if self.model.topic(topic).void or self.model.topic(topic).trims:
+                continue  # clusters have different messages, for good
+            while (different := await self._different(topic)) is not None:
+                if time.monotonic() > deadline:
+                    raise Violation(f"{topic}: {different}")
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _different(self, topic: str) -> str | None:
+        path = f"/replication/v1/ack-vectors?topic={quote(self._full(topic), safe='')}"
+        clusters = self.shape.clusters
+        found = await asyncio.gather(*(self._ask(name, "GET", path, allow=(404,)) for name in clusters))
+        answers = {name: answer for name, answer in zip(clusters, found, strict=True) if answer is not None}
+        for one, its in answers.items():
+            for other, theirs in answers.items():
+                if one == other or not (self.shape.tells(one, other) and self.shape.tells(other, one)):
+                    continue
+                for name, state in its["subscriptions"].items():
+                    if name not in theirs["subscriptions"]:
+                        return f"{other} lacks the replicated subscription {name} of {one}"
+                    same = {
+                        origin for origin, mark in its["high_water"].items() if theirs["high_water"].get(origin) == mark
+                    }
+                    there = theirs["subscriptions"][name]["digest"]
+                    for origin in same:
+                        if state["digest"].get(origin) != there.get(origin):
+                            return f"{name} of origin {origin} differs between {one} and {other}: {state} {there}"
+        return None

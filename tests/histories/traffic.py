@@ -1,0 +1,250 @@
+"""Steps of producers and consumers, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
+from histories.model import Subscription, Violation
+from histories.operating import Operating
+from histories.steps import NAMED, is_replicated
+from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
+
+
+def uid_of(message: Message) -> str:
+    """Return the unique id that the driver gave to a message; "" if it has none."""
+    return message.properties().get("uid", "")
+
+
+ALL: Final = 10_000
+QUIET_SECONDS: Final = 0.4
+AGAIN_SECONDS: Final = 1.0
+"""Time for which a consumer waits for messages that it acknowledged negatively."""
+
+
+class Traffic(Operating):
+    """Steps of producers and consumers. Each tells the model what was confirmed, and asks it to judge what came."""
+
+    # Publishing.
+
+    async def publish(self, *, at: str, topic: str, how: str, count: int) -> None:
+        """Send messages in one of several ways, and wait until they are confirmed."""
+        by_key = topic == "keyed" or how in ("keyed", "mixed")
+        keys = [f"k{1 + number % 3}" if by_key else None for number in range(count)]
+        uids = [self._uid(at) for _ in range(count)]
+        for uid, key in zip(uids, keys, strict=True):
+            self.model.sending(topic, at, uid, key, delayed=how == "delayed")
+        producer = await self._producer(at, topic, how)
+        content = {"chunks": b"x" * (3 * CHUNK_BYTES), "compressed": b"y" * 500}.get(how, b"z")
+        sends = []
+        for uid, key in zip(uids, keys, strict=True):
+            is_null = key is None if how == "null" else how == "mixed" and uid == uids[-1]
+            value = None if is_null else content
+            more: dict[str, Any] = {"deliver_after": timedelta(seconds=0.2)} if how == "delayed" else {}
+            sends.append(producer.send(value, properties={"uid": uid}, partition_key=key, **more))
+        ids = await self._in_time(asyncio.gather(*sends), f"publishing to {topic} at {at}")
+        for uid, stored in zip(uids, ids, strict=True):
+            self.model.topic(topic).sent[uid].lane = stored.partition()
+        self.model.confirmed(topic, uids)
+
+    async def publish_named(self, *, at: str, producer: str, first: int, count: int, content: str) -> None:
+        """Send messages with a producer's name and sequence ids of their own, as a producer that moved does."""
+        made = await self._in_time(
+            self._client(at).create_producer(self._full(NAMED), producer_name=producer, batching_enabled=False),
+            f"a producer {producer} at {at}",
+        )
+        try:
+            for number in range(first, first + count):
+                uid = f"{producer}-{number}" if content == "same" else f"{producer}-{number}-{self._uid(at)}"
+                if uid not in self.model.topic(NAMED).sent:
+                    self.model.sending(NAMED, at, uid, delayed=True)
+                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number)
+                stored = await self._in_time(sent, f"publishing {uid} at {at}")
+                if not stored.is_duplicate():
+                    self.model.confirmed(NAMED, [uid], at)
+                    self.model.stored(at, producer, number)
+                else:
+                    self.model.judge_duplicate(NAMED, at, producer, number, uid)
+        finally:
+            await made.close()
+
+    async def publish_and_kill(self, *, at: str, topic: str, count: int, after: int) -> None:
+        """Kill the worker while messages are on their way to it."""
+        uids = [self._uid(at) for _ in range(count)]
+        for uid in uids:
+            self.model.sending(topic, at, uid)
+        client = Client(self.regions.client_url(at), reconnect=False)
+        confirmed: list[str] = []
+        enough = asyncio.Event()
+
+        async def send(producer: Any, uid: str) -> None:
+            with suppress(PulsarException):
+                await producer.send(b"k", properties={"uid": uid})
+                confirmed.append(uid)
+                if len(confirmed) > after:
+                    enough.set()
+
+        producer = await client.create_producer(
+            self._full(topic), batching_max_messages=3, batching_max_publish_delay_ms=1
+        )
+        sends = [asyncio.create_task(send(producer, uid)) for uid in uids]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 0.5)
+        await self.kill(at=at)
+        await asyncio.gather(*sends)
+        self.model.confirmed(topic, confirmed)
+        with suppress(PulsarException):
+            await client.close()
+
+    # Consuming.
+
+    async def subscribe_apart(self, *, at: str, other: str, topic: str, name: str, count: int) -> None:
+        """Make one subscription in two clusters that do not reach each other, first at the earliest message and then at
+        the latest, and let them meet."""
+        parted = [link for link in self.shape.links if link not in self.model.paused]
+        for source, to in parted:
+            await self.pause(source=source, to=to)
+        await self.subscribe(at=at, topic=topic, name=name, earliest=True)
+        await self.consume(at=at, topic=topic, name=name, count=count, how="each", seed=0)
+        await self.subscribe(at=other, topic=topic, name=name, earliest=False)
+        for source, to in parted:
+            await self.resume(source=source, to=to)
+
+    async def unsubscribe_in_use(self, *, at: str, other: str, topic: str, name: str) -> None:
+        """Delete a subscription while a consumer uses it in another cluster. The cluster must refuse."""
+        consumer = await self._consumer(other, topic, name, earliest=True)
+        try:
+            status = await self._status(at, "DELETE", f"/admin/v2/persistent/{self._path(topic)}/subscription/{name}")
+        finally:
+            await consumer.close()
+        if status not in (404, 412):
+            raise Violation(f"{at} deleted {topic} {name}, which has a consumer at {other}: it answered {status}")
+
+    async def rest(self, *, at: str, topic: str, name: str) -> None:
+        """Do nothing for a moment, and then consume one message. So nothing else wakes whoever sleeps too long."""
+        await asyncio.sleep(QUIET_SECONDS)
+        await self.consume(at=at, topic=topic, name=name, count=1, how="each", seed=0)
+
+    async def subscribe(self, *, at: str, topic: str, name: str, earliest: bool) -> None:
+        """Connect a consumer to a subscription, which creates it if there is none, and disconnect."""
+        known = self.model.find(topic, name, at, replicated=is_replicated(name))
+        if known is not None and known.deleted:
+            return
+        consumer = await self._consumer(at, topic, name, earliest=earliest)
+        self.model.subscribed(topic, name, at, replicated=is_replicated(name), earliest=earliest)
+        await consumer.close()
+
+    async def consume(self, *, at: str, topic: str, name: str, count: int, how: str, seed: int) -> None:
+        """Receive some messages, and acknowledge them in one of several ways."""
+        subscription = self._known(topic, name, at)
+        consumer = await self._consumer(at, topic, name, earliest=True)
+        try:
+            waiting = self.model.is_waiting(subscription, at)
+            got = await self._receive(consumer, count, first_seconds=SURE_SECONDS if waiting else FIRST_SECONDS)
+            self._judge(subscription, at, got)
+            again = consumer in self._asked_again
+            self.model.judge_session(subscription, at, [uid_of(message) for message in got], redelivered=again)
+            await self._acknowledge(subscription, consumer, at, got, how, random.Random(seed))
+        finally:
+            await consumer.close()
+
+    async def consume_all(self, *, at: str, topic: str) -> None:
+        """Consume all messages of all subscriptions of a topic at one cluster, let retention pass, and read the
+        topic."""
+        for each in list(self.model.of_topic(topic)):
+            if not each.deleted and each.is_at(at) and at in each.clusters - each.excluded:
+                await self.consume(at=at, topic=topic, name=each.name, count=ALL, how="each", seed=0)
+        await self.trim(at=at, topic=topic)
+        await self.last_message(at=at, topic=topic)
+
+    async def compact_and_read(self, *, at: str, topic: str) -> None:
+        """Compact a topic, and read it at once. So its last message may be one that compaction removed."""
+        await self.compact(at=at, topic=topic)
+        await self.last_message(at=at, topic=topic)
+
+    async def _acknowledge(
+        self,
+        subscription: Subscription,
+        consumer: Consumer,
+        at: str,
+        got: list[Message],
+        how: str,
+        drawn: random.Random,
+    ) -> None:
+        if how == "nothing" or not got:
+            return
+        if how == "negative":
+            for message in got:
+                await consumer.negative_acknowledge(message)
+            got = await self._receive(consumer, len(got), first_seconds=AGAIN_SECONDS)
+            self._judge(subscription, at, got)
+            how = "each"
+        if how == "cumulative" and subscription.name.endswith(("exclusive", "failover")):
+            last = drawn.randrange(len(got))
+            chosen = got[: last + 1]
+            await self._in_time(consumer.acknowledge_cumulative(got[last]), f"acknowledging at {at}")
+        else:
+            share = {"some": 0.5, "half batches": 0.5}.get(how, 1.0)
+            chosen = [message for message in got if drawn.random() < share]
+            acks = [consumer.acknowledge(message) for message in chosen]
+            await self._in_time(asyncio.gather(*acks), f"acknowledging at {at}")
+        self.model.acknowledged(subscription, at, {uid_of(message) for message in chosen})
+
+    def _judge(self, subscription: Subscription, at: str, got: list[Message]) -> None:
+        for message in got:
+            self.model.judge_delivery(subscription, at, uid_of(message))
+
+    async def seek(self, *, at: str, topic: str, name: str, earliest: bool) -> None:
+        """Put a subscription back to the first message, or forward behind the last."""
+        subscription = self._known(topic, name, at)
+        consumer = await self._consumer(at, topic, name, earliest=True)
+        try:
+            to = MessageId.earliest if earliest else MessageId.latest
+            await self._in_time(consumer.seek(to), f"seeking {name} at {at}")
+            self.model.sought(subscription, at, earliest=earliest)
+        finally:
+            await consumer.close()
+
+    async def skip(self, *, at: str, topic: str, name: str, count: int) -> None:
+        """Skip the next ``count`` messages of a subscription, by an operator's request."""
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip/{count}")
+        self.model.passed_over(self._known(topic, name, at))
+
+    async def clear(self, *, at: str, topic: str, name: str) -> None:
+        """Skip all messages of a subscription, by an operator's request."""
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip_all")
+        self.model.passed_over(self._known(topic, name, at))
+
+    async def expire(self, *, at: str, topic: str, name: str) -> None:
+        """Expire messages of a subscription that are older than a second, by an operator's request."""
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/expireMessages/1", allow=(409, 404))
+        self.model.passed_over(self._known(topic, name, at))
+
+    async def unsubscribe(self, *, at: str, topic: str, name: str) -> None:
+        """Delete a subscription."""
+        await self._admin(at, "DELETE", f"{self._path(topic)}/subscription/{name}", allow=(404, 412))
+        self.model.unsubscribed(self._known(topic, name, at))
+
+    async def last_message(self, *, at: str, topic: str) -> None:
+        """Read a topic to its end, as it is and compacted. While a message is said to be available, one must come."""
+        for compacted in (False, True):
+            where = f"{topic} at {at}{' compacted' if compacted else ''}"
+            reader: Reader = await self._in_time(
+                self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
+                f"a reader of {where}",
+            )
+            got: set[str] = set()
+            try:
+                while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
+                    try:
+                        got.add(uid_of(await reader.read_next(timeout_millis=int(SURE_SECONDS * 1000))))
+                    except Timeout:
+                        raise Violation(f"{where} says that a message is available, and none comes") from None
+            finally:
+                await reader.close()
+            if not compacted:
+                self.model.judge_read(topic, at, got)
