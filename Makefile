@@ -56,6 +56,7 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py tests/integration/test_lost_disk_moments.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
+	$(MAKE) histories N=2000
 
 histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails; LIMIT=180 ends after so many seconds
 	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \

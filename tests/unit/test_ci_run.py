@@ -17,13 +17,13 @@ SCRIPTS = ("peers", "helm", "packages", "docs", "monitoring", "browser")
 STEPS = ("chart", "chart-and-program", "pods", "packages", "site", "browser")
 
 MAKEFILE = """
-.PHONY: venv lint test e2e histories
+.PHONY: venv lint test e2e
 venv:
 \t@mkdir -p .venv/bin && ln -sf "$(PYTHON)" .venv/bin/python && echo venv >>done
 lint:
 \t@[ ! -e unclean ] || { echo unclean && exit 1; }
 test: lint
-test e2e histories:
+test e2e:
 \t@echo $@ >>done; echo "addopts of $@:$$PYTEST_ADDOPTS"
 """
 PYTHONS = f"""#!/bin/sh
@@ -91,8 +91,8 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     ran = project.done()
     assert ran[:4] == ["venv", "test", "e2e", "peers"]
     keyed = {"helm chart", "helm chart-and-program", "helm pods", "packages packages", "docs site", "browser browser"}
-    assert set(ran[4:-2]) == keyed | {"monitoring"}
-    assert ran[-2:] == ["histories", "pythons"]
+    assert set(ran[4:-1]) == keyed | {"monitoring"}
+    assert ran[-1] == "pythons"
     (twice,) = re.findall(r"addopts of e2e: --deselect=(\S+)\n", said)
     file, _, name = twice.partition("::")
     assert f"def {name}(" in (CI.parent / file).read_text()
@@ -104,7 +104,7 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
 
     status, said = project.run()
     assert status == 0
-    assert project.done() == ["venv", "test", "e2e", "peers", "monitoring", "histories", "pythons"]
+    assert project.done() == ["venv", "test", "e2e", "peers", "monitoring", "pythons"]
     for step in STEPS:
         assert f"== {step}\n{step}: skipped" in said
 
