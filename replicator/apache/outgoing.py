@@ -8,7 +8,7 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
 
 1. Connect the producer. A broker refuses a second one of that name, and takes this one only when it has let go of the
    former one, so that what the former one sent is stored or on its way to be.
-2. Ask for the last entry that is stored, once those that are under way are. Wait until the bridge has read up to there.
+2. Wait until the entries under way are stored, and ask for the last one. Wait until the bridge has read up to there.
    What it did not find by then is not there, and never comes.
 3. Publish what was not found, of each origin. An answer makes room for more, and tells who reads the topic where the
    entry lies (:mod:`replicator.apache.confirmed`).
@@ -67,11 +67,11 @@ SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
 BARRIER_SECONDS_MAX: Final = 60.0
 """Past it the producer begins anew, and the status says why."""
 LIMITS_SECONDS: Final = 10.0
-"""So old may be what is known of the brokers' limits while something is published: two requests for each such topic."""
+"""Time after which the brokers' limits are asked for again, by two requests for each topic that is published to."""
 LIMITS_WAIT_SECONDS: Final = 1.0
-"""So long publishing waits for them."""
+"""Time for which publishing waits for the limits."""
 LIMITS_AGAIN_SECONDS: Final = 60.0
-"""So long it does not wait again after that."""
+"""Time after which the limits are asked for again if no answer came."""
 
 
 class Outgoing:
@@ -113,7 +113,7 @@ class Outgoing:
         self._fencing = False
         self._renewals = 0
         self._refused: Identity | None = None
-        """The entry that the brokers refused last, and have not taken since."""
+        """The entry that the brokers refused last; None if they have taken it since."""
         self.fenced = asyncio.Event()
         """Set while nobody else can publish, and all that others published was read."""
         self.messages = 0
@@ -260,8 +260,8 @@ class Outgoing:
     async def _ask_limits(self, sending: _Sending) -> float:
         """Ask for the brokers' limits, and return in how many seconds to ask again.
 
-        Without an answer what is known stays, as messages are copied while the admin API is away. The broker refuses
-        what exceeds a limit all the same.
+        If no answer comes, the known limits stay, because messages are copied even while the admin API is away. The
+        broker itself refuses entries that exceed a limit.
         """
         try:
             async with timeout(LIMITS_WAIT_SECONDS):
@@ -338,7 +338,7 @@ class _Sent(NamedTuple):
 
 
 class _Refused(Exception):
-    """The brokers refuse an entry, or would: ``reason`` says why."""
+    """Error for an entry that the brokers refused, or that exceeds one of their limits. ``reason`` says why."""
 
     def __init__(self, entry: _Sent, reason: str) -> None:
         super().__init__(reason)
@@ -347,7 +347,7 @@ class _Refused(Exception):
 
 
 class _Sending:
-    """How far one producer is."""
+    """What one producer still has to send: it knows by origin what is at the brokers or was sent."""
 
     def __init__(
         self, channel: BrokerProducerChannel, flight: _Flight, schemas: BrokerSchemas, entries: EntryMap
@@ -357,31 +357,31 @@ class _Sending:
         self.schemas = schemas
         self.limits = EntryLimits()
         self.number = channel.ready.last_sequence_id
-        """The sequence id of the last send."""
+        """Sequence id of the entry that was sent last."""
         self._entries = entries
         self._through: dict[str, Position] = {}
         """By origin, the last entry that was at the brokers or was sent."""
         self._sent: dict[str, PositionSet] = {}
-        """By origin, what was missing below that, and was sent."""
+        """By origin, entries below the last one that the brokers lacked, and that were sent."""
 
     def is_past(self, origin: str, last: Position) -> bool:
-        """Return whether nothing up to ``last`` is left to be sent."""
+        """Return whether no entry of ``origin`` up to ``last`` is left to be sent."""
         through = self._through.setdefault(origin, self._entries.seen_through(origin))
         return last <= through and not self._entries.missing(origin)
 
     def is_missing(self, origin: str, at: Position) -> bool:
-        """Return whether the brokers lack an entry, have later ones, and are to get it now."""
+        """Return whether the brokers have later entries of ``origin`` but lack this one, and it was not sent yet."""
         return at in self._entries.missing(origin) and at not in self._sent.get(origin, ())
 
     def is_sent(self, origin: str, at: Position) -> bool:
         return at <= self._through[origin]
 
     def is_first(self, origin: str) -> bool:
-        """Return whether nothing of an origin was at the brokers or sent."""
+        """Return whether no entry of ``origin`` is at the brokers or was sent."""
         return self._through[origin] == BEFORE_ALL
 
     def note(self, origin: str, at: Position) -> None:
-        """The entry was sent."""
+        """Record that the entry at a position of ``origin`` was sent."""
         if at <= self._through[origin]:
             self._sent.setdefault(origin, PositionSet()).add(at)
         else:
@@ -389,9 +389,12 @@ class _Sending:
 
 
 class _Flight:
-    """What one producer has sent and no answer confirmed. ``news`` is set when the producer is over; ``renewed`` says
-    whether it is to be another one; ``begins`` is called when an answer confirms something, and ``dropped`` for what
-    the broker dropped as a duplicate."""
+    """The entries that one producer has sent, and that no answer has confirmed yet.
+
+    ``news`` is set when the producer is over. ``renewed`` returns whether another producer must take its place.
+    ``begins`` is called after each answer that confirms entries. ``dropped`` is called for each entry that the broker
+    dropped as a duplicate.
+    """
 
     def __init__(
         self,
@@ -414,7 +417,7 @@ class _Flight:
 
     @property
     def waits(self) -> bool:
-        """Return whether something is not answered yet."""
+        """Return whether an answer to a sent entry is still to come."""
         return bool(self._sent)
 
     def check(self) -> None:
@@ -433,7 +436,7 @@ class _Flight:
         self.check()
 
     async def landed(self) -> None:
-        """Wait until all that was sent is answered. Raises as :meth:`check`."""
+        """Wait until all sent entries are answered. Raises the same errors as :meth:`check`."""
         while self._sent:
             self.check()
             self._answered.clear()

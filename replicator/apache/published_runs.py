@@ -1,13 +1,15 @@
-"""The runs of one origin's entries at the brokers, also of those that stand behind later ones. Pure.
+"""Where the entries of one origin stand at the brokers, including entries that stand behind later ones. Pure.
 
-Invariant (DESIGN §3): 3, entries of one origin have the same order everywhere. A broker that refuses an entry, and
-takes others that were under way behind it, breaks that. The refused entry follows later, and must be found all the
+Invariant (DESIGN §3): 3, entries of one origin have the same order everywhere. A broker breaks this if it refuses an
+entry, and takes others that were under way behind it. The refused entry is published later, and must be found all the
 same.
 
-1. A layer is a table of extents, which ascends on both sides. The first layer has nearly everything.
-2. An entry is added to the first layer that ends below it. So an entry that stands behind a later one of its origin
-   lies in a layer of its own, with others like it.
-3. Entries are added in the order of the brokers. So the layers follow from the runs alone, and only runs are stored.
+1. A run has entries that follow each other both at the origin and at the brokers (:class:`snapshots.extents.Extent`).
+2. A layer is a table of runs, in which both the origin positions and the places at the brokers ascend. The first layer
+   has nearly all runs.
+3. A run is added to the first layer whose origin positions all lie below it. So an entry that stands behind a later one
+   of its origin gets into another layer than the first.
+4. Runs are added in the order of the brokers. So the layers follow from the runs alone, and only the runs are stored.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from snapshots.position_set import PositionSet
 
 
 class PublishedRuns:
-    """Runs of one origin at the brokers: origin position to position at the brokers."""
+    """The runs of one origin's entries. They map origin positions to the places of the entries at the brokers."""
 
     __slots__ = ("_layers",)
 
@@ -27,7 +29,7 @@ class PublishedRuns:
 
     @property
     def main(self) -> ExtentTable:
-        """Return the runs that ascend, without those that stand behind later ones."""
+        """Return the first layer, which has all runs except those that stand behind later entries of the origin."""
         return self._layers[0]
 
     @property
@@ -36,7 +38,7 @@ class PublishedRuns:
         return max((table.last.local_last for table in self._layers if table.last), default=None)
 
     def add(self, run: Extent) -> Extent:
-        """Add ``run``, which stands behind everything that was added before, and return the run that it belongs to."""
+        """Add ``run``, which stands behind all earlier runs at the brokers. Return the run that now has its entries."""
         for table in self._layers:
             if table.last is None or table.last.origin_last < run.origin_first:
                 break
@@ -63,21 +65,21 @@ class PublishedRuns:
         return [run for table in self._layers[1:] for run in table]
 
     def places(self, positions: PositionSet) -> PositionSet:
-        """Return where those of the origin's ``positions`` stand that are at the brokers."""
+        """Return the places at the brokers of the origin's ``positions``. Leave out positions that are not there."""
         found = self.main.to_local_set(positions)
         for table in self._layers[1:]:
             found.update(table.to_local_set(positions))
         return found
 
     def origins(self, places: PositionSet) -> PositionSet:
-        """Return the origin positions of those of the brokers' ``places`` that have entries of this origin."""
+        """Return the origin positions of the brokers' ``places``. Leave out places with entries of other origins."""
         found = self.main.to_origin_set(places)
         for table in self._layers[1:]:
             found.update(table.to_origin_set(places))
         return found
 
     def after(self, place: Position) -> PositionSet:
-        """Return all places at the brokers after ``place`` that have entries of the origin, and maybe some before."""
+        """Return all places after ``place`` that have entries of the origin. Some places before it may be included."""
         found = PositionSet()
         for table in self._layers:
             for index in range(len(table) - 1, -1, -1):
@@ -88,9 +90,9 @@ class PublishedRuns:
         return found
 
     def through(self, place: Position) -> Position | None:
-        """Return an origin position up to which everything at the brokers stands at or before ``place``.
+        """Return an origin position such that all entries up to it that the brokers have stand at or before ``place``.
 
-        Return None if nothing of the origin stands there.
+        Return None if the brokers have no entry of the origin, or their first one stands after ``place``.
         """
         first = self.main.first
         if first is None or first.local_first > place:
@@ -105,9 +107,10 @@ class PublishedRuns:
         return end
 
     def trim(self, first: Position | None) -> list[Extent]:
-        """Forget the runs that lie wholly below ``first``, a position of the origin, and return them; with None, all.
+        """Remove the runs whose entries all lie below the origin position ``first``, and return these runs.
 
-        The last run of the first layer stays: it says how far publishing is.
+        If ``first`` is None, remove all runs. The last run of the first layer always stays, because it says how far
+        publishing has got.
         """
         gone: list[Extent] = []
         for number, table in enumerate(self._layers):

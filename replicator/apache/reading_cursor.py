@@ -2,15 +2,16 @@
 
 Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 
-1. Its properties say which life of the topic at the brokers this is; they go with it.
-2. Where it has passed over messages that were not read (:mod:`replicator.apache.passed_over`), it is put back to them,
-   as long as the brokers have them still. So is one that is ahead of an older copy of the worker's store.
-3. Where they are gone, or the cursor is, only an operator can say how to go on: the topic halts.
-4. Where messages stop coming after it passed over some, no gap shows that. So each comparison of the topic's
-   subscriptions looks at it, too.
-5. A broker may be put back to an older copy of its data. Then it gives positions that were read to other messages. So
-   before reading begins, the last message that was read is compared with the worker's copy: the topic halts where it is
-   gone or differs.
+1. The properties of the subscription say which life of the topic at the brokers this is. They are deleted with it.
+2. If the cursor has passed over messages that were not read (:mod:`replicator.apache.passed_over`), it is put back to
+   them, as long as the brokers still have them. The same is done if the worker's store was put back to an older copy,
+   and the cursor is ahead of it.
+3. If the messages are gone, or the cursor is, only an operator can say how to go on: the topic halts.
+4. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
+   subscriptions checks the cursor, too.
+5. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
+   messages. So before reading begins, the last message that was read is compared with the worker's copy of it. The
+   topic halts if the message is gone or differs.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class ReadingCursor:
         self._read_through = read_through
         self._put_back_to: Position | None = None
         self._ahead: tuple[Position, Position] | None = None
-        """How far reading was and where the cursor stood when it was ahead last; empty if it was not."""
+        """Up to where this process had read and where the cursor stood, at the last check; None if it was not ahead."""
         self._harmless: tuple[Position, Position] | None = None
-        """The same, where nothing is missing in between."""
+        """Such a pair of positions, between which no message is missing."""
         self._left_out: Position | None = None
         """What did not come although the cursor was put back to it, and what follows did."""
         self.times_put_back = 0
@@ -118,9 +119,10 @@ class ReadingCursor:
             raise BridgeError(self._passed_over(missed, moved_to))
 
     async def left_behind(self, internals: TopicInternals) -> BridgeError | None:
-        """Return an error if the cursor has passed over messages, and reading did not go on since the last call.
+        """Return an error if the cursor has passed over messages, and neither it nor reading moved since the last call.
 
-        :meth:`standing` sees to it when reading begins anew. Raises :class:`AdminFailed`.
+        The caller must then begin to read anew, so that :meth:`standing` puts the cursor back. Raises
+        :class:`AdminFailed`.
         """
         reached, moved_to = self._read_through(), self._mark_delete(internals)
         before, self._ahead = self._ahead, None

@@ -20,13 +20,13 @@ class TopicInternals:
     last: Position
     """Position of the last durable entry."""
     pending: int
-    """Entries that are being stored."""
+    """Number of entries that are being stored."""
     load: str
-    """Text that names this loading of the topic: it changes each time that a broker loads the topic."""
+    """Text that changes each time that a broker loads the topic."""
     cursors: Mapping[str, Mapping[str, Any]]
     """Cursors by the name of their subscription, or of their reader."""
     last_entries: Mapping[int, int]
-    """Last entry of each ledger, including the ledger of :attr:`last`, which may be deleted."""
+    """Number of the last entry of each ledger. The ledger of :attr:`last` is included, even if it was deleted."""
     ledgers: frozenset[int] = frozenset()
     """Ids of the ledgers that the topic has."""
     entries: int = 1
@@ -46,7 +46,7 @@ class SubscriptionShown:
     """A subscription, in the statistics of its topic."""
 
     type: str
-    """``Shared`` and so on, as its consumers have it or had it; empty if it had none since the topic was loaded."""
+    """Type of its present or last consumers, such as ``Shared``; empty if none came since the topic was loaded."""
     properties: Mapping[str, str]
 
 
@@ -55,13 +55,13 @@ class ConsumersShown:
     """The consumers of one subscription, in the statistics of its topic."""
 
     unacknowledged: int
-    """Messages that they hold; brokers count them for Shared and Key_Shared alone."""
+    """Messages that the consumers hold. Brokers count them for Shared and Key_Shared subscriptions only."""
     backlog: int
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEntry:
-    """An entry as the brokers show it: what tells one from another. Empty texts are not known."""
+    """What the brokers show of the entry at a position, to tell it from other entries. Unknown texts are empty."""
 
     there: bool
     publish_time: str = ""
@@ -69,7 +69,7 @@ class SeenEntry:
 
     @property
     def differs(self) -> str:
-        """Return how the brokers' entry is another one, as a sentence."""
+        """Return a sentence that says what the brokers show instead of the entry that was expected."""
         if not self.there:
             return "that entry is not there"
         return f"another entry is there, number {self.sequence_id or '?'}, published at {self.publish_time or '?'}"
@@ -88,7 +88,10 @@ class SeenEntry:
 
 
 def internals_of(topic: str, answer: Any) -> TopicInternals:
-    """Return the internal statistics in an answer. Raises :class:`AdminFailed` if something is missing in it."""
+    """Read the internal statistics of ``topic`` from the brokers' ``answer``, and return them.
+
+    Raises :class:`AdminFailed` if the answer lacks a value, or has one that cannot be read.
+    """
     try:
         last = parse_position(answer["lastConfirmedEntry"])
         ledgers = answer["ledgers"]
@@ -105,9 +108,10 @@ def internals_of(topic: str, answer: Any) -> TopicInternals:
 
 
 def _by_subscription(cursors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return cursors by subscription. A cursor's name is that of its subscription as a form encodes it.
+    """Return cursors by the name of their subscription, or of their reader.
 
-    Cursors of readers have their names as they are. Where both would have one name, it is the subscription's.
+    Brokers encode the name of a subscription as in a form, and leave the name of a reader as it is. If a subscription
+    and a reader have the same name, return the subscription's cursor.
     """
     named = [(unquote_plus(name), name) for name in cursors]
     return {subscription: cursors[name] for subscription, name in sorted(named, key=lambda each: each[0] != each[1])}

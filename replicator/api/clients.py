@@ -1,6 +1,6 @@
-"""Clients that are connected: an operator ends the connections of one that takes too much of the worker's time.
+"""Route by which an operator ends the connections of a client that takes too much of the worker's time.
 
-Which ones do is told by the worker's status (:meth:`replicator.running.turns.Turns.busiest`).
+The worker's status names the clients that take the most time (:meth:`replicator.running.turns.Turns.busiest`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class ClientNotFound(EngineError):
 
 
 def add_clients(app: web.Application, engine: Engine, audit: Audit | None) -> None:
-    """Add the route. ``audit`` gets what an operator closes."""
+    """Add the route that closes connections of clients. ``audit`` records what an operator closes."""
 
     async def close(request: web.Request) -> web.Response:
         """Close the connection from ``?address=HOST:PORT``, or all connections from ``?address=HOST``.
 
-        The client may connect again. To keep it away, take its permissions. The answer says how many were closed.
+        Answer with the number of closed connections. The client may connect again: to keep it away, revoke its
+        permissions.
         """
         address = request.query.get("address", "")
         if not address or len(address) > ADDRESS_CHARS_MAX:

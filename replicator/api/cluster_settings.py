@@ -1,7 +1,10 @@
-"""Routes by which workers learn the policies and permissions of other clusters, and read those kept for their own.
+"""Routes by which workers exchange the policies and permissions of clusters.
 
-A role that may replicate something can send a hint that a cluster has a newer version. Only the answer of that
-cluster's worker, at its address in the topology, is kept (:mod:`replicator.peering.asking_back`).
+Each worker tells those of its own cluster. It keeps those of other clusters, and tells which it keeps.
+
+A role that may replicate something can send a hint that a cluster has a newer version. The hint itself is not believed:
+this worker asks the cluster's worker, at its address in the topology, and keeps only what that one answers
+(:mod:`replicator.peering.asking_back`).
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def settings_routes() -> list[web.RouteDef]:
 
 
 async def take_hint(request: web.Request) -> web.Response:
-    """Ask the worker of another cluster for its policies and permissions, if a version of them is not kept here."""
+    """Take a hint that a cluster has other policies and permissions. Ask its worker for them if they are not kept."""
     engine, asking = request.app[ENGINE], request.app[ASKING]
     source = request.query.get("from", "")
     asking.check(source)
@@ -78,7 +81,10 @@ async def _hint(request: web.Request) -> SettingsHead:
 
 
 async def _ask(engine: Engine, asking: AskingBack, source: str) -> tuple[Verdict, SettingsHead | None]:
-    """Ask the worker of ``source`` for its settings, and keep them. Return its version; None if it has none."""
+    """Ask the worker of ``source`` for its settings, and keep them. Return what came of it, and their version.
+
+    The version is None if nothing was ever set at ``source``.
+    """
     known = {head.store: head.digest for head in engine.kept_settings.of(source)}
     told = await asking.settings(source, known)
     verdict = Verdict.KEPT if told is None else await engine.kept_settings.take(told)
@@ -89,7 +95,7 @@ async def _ask(engine: Engine, asking: AskingBack, source: str) -> tuple[Verdict
 
 
 async def own_settings(request: web.Request) -> web.StreamResponse:
-    """Answer with the policies and permissions of this cluster itself, or with those that changed since.
+    """Answer with this cluster's own policies and permissions, or only with what changed since the asker's version.
 
     The role needs ``replicate`` for each tenant, namespace and topic in the answer.
     """

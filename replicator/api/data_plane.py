@@ -50,7 +50,7 @@ ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
 ASKING: Final = web.AppKey("asking_back", AskingBack)
-"""Asks the cluster that a claim is about. Whoever may replicate can send claims."""
+"""Asks the worker of a cluster whether a claim about that cluster is true. Anybody who may replicate sends claims."""
 PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
 """The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
@@ -235,8 +235,10 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
 
 
 async def take_partitions(request: web.Request) -> web.Response:
-    """Make or grow partitioned topics to the numbers of partitions that a link's source has. Answer with the numbers
-    here."""
+    """Make or grow partitioned topics, so that they have as many partitions as at the source of a link.
+
+    Answer with the numbers of partitions that the topics then have here.
+    """
     source = await _served_source(request)
     try:
         told = PartitionsTold.of_json(await request.json())
@@ -308,10 +310,10 @@ async def take_lineage(request: web.Request) -> web.Response:
 async def _believed(
     request: web.Request, source: str, told: Mapping[str, StoreLine]
 ) -> tuple[dict[str, StoreLine], dict[str, tuple[str, str]]]:
-    """Return those of the stores ``told`` that count, and by origin why others do not.
+    """Return the stores of ``told`` that are believed, and for other origins the reason why their store is not.
 
-    A store that would replace the known one ends a worker that still runs on that. So the worker of ``source`` is
-    asked, at its configured address.
+    A new store replaces the known one, and ends a worker that still runs on the known one. So the worker of ``source``
+    is asked, at its configured address, whether the new store is the right one.
     """
     stores, believed = request.app[ENGINE].origin_stores, dict[str, StoreLine]()
     doubted: dict[str, tuple[str, str]] = {}
@@ -327,9 +329,10 @@ async def _believed(
 
 
 async def delete_copy(request: web.Request) -> web.Response:
-    """Delete the copy of a topic, which a link is to copy anew, if nothing is lost by it.
+    """Delete the copy of a topic that a link is to copy anew, if no message is lost by it.
 
-    The source's worker is asked whether it wants that, and what it has in full. The marks in the request do not count.
+    The source's worker is asked whether it wants that, and up to where it has the topic in full. The marks in the
+    request alone do not count.
     """
     source, topic = await _served_source(request), await _topic(request)
     told = await copies.read_marks(request)

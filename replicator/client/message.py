@@ -223,16 +223,16 @@ class Unpacked(Protocol):
     """Interface of an entry that is being decompressed elsewhere."""
 
     def content(self) -> bytes | None:
-        """Return the uncompressed content; None while it is not there.
+        """Return the uncompressed content; None until the entry is decompressed.
 
         Raises :class:`~replicator.engine.errors.EngineError` if the entry cannot be decompressed.
         """
 
     def belongs_to(self, message: Message) -> None:
-        """Count the content as held until ``message`` is gone: it holds the content itself."""
+        """Count the content as in use until ``message`` is gone, because the message holds it."""
 
     def close(self) -> None:
-        """Let go of the content. Content that belongs to a message stays until the message is gone."""
+        """Release the content. If it belongs to a message, it counts as in use until the message is gone."""
 
 
 Unpack = Callable[[memoryview, CompressionType, int, Callable[[], None]], Unpacked]
@@ -241,10 +241,10 @@ Unpack = Callable[[memoryview, CompressionType, int, Callable[[], None]], Unpack
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a consumer opens entries.
+    """Settings with which a consumer turns a received entry into messages.
 
-    ``on_chunk`` is called for each chunk and returns the message that it completes, if it does; without it chunks are
-    refused. With ``unpack`` entries are decompressed elsewhere, and ``ready`` is called when one is.
+    ``on_chunk`` takes each chunk. It returns the whole message if the chunk completes one. Without ``on_chunk``, chunks
+    are refused. With ``unpack``, entries are decompressed elsewhere, and ``ready`` is called when one is done.
     """
 
     schema: Schema | None = None
@@ -382,9 +382,9 @@ def messages_of(
 def messages_as_unpacked(
     delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None, opening: Opening | None = None
 ) -> Iterator[Message | None]:
-    """Yield what :func:`messages_of` does, and None while the entry is being decompressed elsewhere.
+    """Yield the same messages as :func:`messages_of`, and None while the entry is being decompressed elsewhere.
 
-    After a None the caller asks again once :attr:`Opening.ready` was called.
+    After a None, the caller waits until :attr:`Opening.ready` is called, and then asks for the next message again.
     """
     unpacked: Unpacked | None = None
     try:

@@ -6,11 +6,10 @@ that is refused costs nothing but that request.
 
 Invariant 11 on this path: frames have a limit (:mod:`replicator.protocol.frames`); reading stops while
 :data:`HELD_BYTES_MAX` of the client wait for the engine (not for a quota: that is given back) or :data:`CALLS_MAX`
-calls run; consumers have no permits while
-the socket does not take more, and a client that leaves too much lying is not listened to
-(:mod:`replicator.gateway.outgoing`);
-producers, consumers and watchers of one connection are counted. Producers that wait for their turn are among these, and
-not among the calls: they may wait for days, and would keep a connection from all else.
+calls run; consumers have no permits while the socket takes no more bytes, and nothing is read from a client that leaves
+too many bytes unread (:mod:`replicator.gateway.outgoing`); producers, consumers and watchers of one connection are
+counted. Producers that wait for their turn count as producers, and not as calls: they may wait for days, and would keep
+the connection from everything else.
 
 Time has a limit as well: commands are carried out in slices (:mod:`replicator.gateway.arriving`).
 
@@ -72,7 +71,7 @@ log = structlog.get_logger(__name__)
 
 T = BaseCommand.Type
 Handler = Callable[["Connection", Frame], Iterator[None] | None]
-"""Begins to carry a command out. What it leaves for later slices it returns as an iterator, whose steps are short."""
+"""Begins to carry out a command. It returns an iterator with short steps if it leaves work for later slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._arrivals = Arrivals(self, self._outgoing, self._turns, self.share)
         self.data_received = self._arrivals.came  # type: ignore[method-assign]
         self._to_close: Iterator[Any] = iter(())
-        """Sessions that are left to be closed when the client has gone."""
+        """Sessions that are still to be closed after the client has left."""
         self._first_consumer = 0
         self._later: list[Callable[[], None]] = []
 
@@ -264,13 +263,13 @@ class Connection(asyncio.Protocol):
         self._outgoing.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the connection, after what the client sent before it left is carried out."""
+        """Carry out what the client sent before it left, and then end the connection."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._arrivals.left([] if error is None else unread(self._transport))
 
     def over(self) -> None:
-        """Let go of the client, who has left."""
+        """Cancel the calls of the client, which has left, and close its sessions."""
         self._turns.closed(self.share)
         for task in self._calls - self.answering:
             task.cancel()
@@ -279,7 +278,7 @@ class Connection(asyncio.Protocol):
             self._turns.wait(self.share, self._close_some)
 
     def _close_some(self) -> bool:
-        """Close sessions for a slice, and return whether some are left: a connection may have thousands."""
+        """Close sessions for one slice of time, and return whether some are left. A connection may have thousands."""
         clock = self._turns.clock
         began = clock()
         more = False
@@ -300,9 +299,9 @@ class Connection(asyncio.Protocol):
         return more
 
     def close(self) -> None:
-        """It is over, for the client that broke the protocol, or because the worker stops.
+        """Close the connection, because the client broke the protocol or the worker stops.
 
-        What is left of what the client sent is dropped: none of it was answered.
+        Commands of the client that were not carried out yet are dropped. None of them was answered.
         """
         self._arrivals.drop()
         self._outgoing.flush()
@@ -340,7 +339,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the socket takes more."""
+        """Return whether the socket takes more bytes."""
         return self._outgoing.writable
 
     @property

@@ -44,7 +44,7 @@ class Transport(Protocol):
 
 
 class _Why(IntEnum):
-    """Reasons to announce a topic; a greater one replaces a lesser one."""
+    """Reasons to announce a topic to the destination. If a topic has several, the greatest one counts."""
 
     CONNECTED = 0
     CHANGED = 1
@@ -123,7 +123,7 @@ class PartitionAnnouncer:
             log.warning("deletions not noted", cluster=self._engine.cluster, of=self._to, reason=str(error))
 
     async def _learn(self, told: PartitionsTold, reply: PartitionsReply) -> None:
-        """Record deletions by the destination that this cluster did not know, and topics that are there again."""
+        """Record which topics the destination deleted, and which deleted ones it has again."""
         at_ms = self._engine.writer.wall_clock_ms()
         deleted = [
             Deletion(name, self._to, each, BEFORE_ALL, at_ms)

@@ -67,7 +67,8 @@ class ClaimNotChecked(EngineError):
 class AskingBack:
     """Asks the other clusters of the topology. ``own`` is this cluster. All methods run on one event loop.
 
-    Make it in the context whose credentials count: questions that a request causes must not use others.
+    Make it in the context that has the worker's credentials. Questions that a request causes then use these, too, and
+    not the credentials of the request.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class AskingBack:
         self._copies = asyncio.Semaphore(COPIES_AT_ONCE)
 
     def change(self, addresses: Mapping[str, str]) -> None:
-        """Ask the workers at ``addresses`` from now on, by cluster; this cluster is not among them."""
+        """Take new addresses of the other clusters' workers, by cluster. All later questions go to them."""
         self._addresses = dict(addresses)
 
     async def stop(self) -> None:
@@ -102,8 +103,9 @@ class AskingBack:
             raise NotAllowedError(f"{cluster[:100]!r} is no other cluster of the topology of {self._own!r}")
 
     async def store_line(self, cluster: str, origin: str, told: StoreLine) -> StoreLine:
-        """Return the newest store of ``origin`` by the worker of ``cluster``, if that is the store ``told``. For
-        ``origin == cluster``, it is the store on which that worker runs.
+        """Ask the worker of ``cluster`` for the newest store of ``origin``, and return it if it is the store ``told``.
+
+        If ``origin`` is ``cluster``, its newest store is the one on which the worker runs.
 
         Raises :class:`ClaimNotChecked`, and :class:`NotAllowedError` if the worker names another store.
         """
@@ -114,10 +116,10 @@ class AskingBack:
         return line
 
     async def settings(self, cluster: str, known: Mapping[str, str]) -> Told | None:
-        """Return the settings of ``cluster`` by its own worker; None if nothing was ever set there.
+        """Ask the worker of ``cluster`` for its settings, and return them; None if nothing was ever set there.
 
-        ``known`` has, by store of that cluster, the digest of the settings that are here. The answer may have only the
-        changes since. Raises :class:`ClaimNotChecked` or :class:`NotAllowedError`.
+        ``known`` has, for each store of that cluster, the digest of the settings that are kept here. The answer may
+        have only what changed since. Raises :class:`ClaimNotChecked` or :class:`NotAllowedError`.
         """
         self.check(cluster)
         params = [("from", self._own), *(("known", f"{digest}:{store}") for store, digest in known.items())]
@@ -130,7 +132,7 @@ class AskingBack:
         return told.told
 
     async def copied_anew(self, cluster: str, topic: str, told: Mapping[str, HighWater]) -> Mapping[str, HighWater]:
-        """Return those of the marks ``told`` up to which the worker of ``cluster`` says that it has ``topic`` in full.
+        """Return the marks of ``told`` that the worker of ``cluster`` confirms: it has ``topic`` in full up to them.
 
         Raises :class:`ClaimNotChecked`, and :class:`NotAllowedError` if no link of that worker wants to copy the topic
         anew to this cluster at this moment.
@@ -210,7 +212,11 @@ class AskingBack:
         seconds_max: float = ANSWER_SECONDS_MAX,
         bytes_max: int = ANSWER_BYTES_MAX,
     ) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON object with which the worker of ``cluster`` answers."""
+        """Send a GET request to the worker of ``cluster``. Return the status and the JSON object of its answer.
+
+        Raises :class:`ClaimNotChecked` if no answer comes, or one that cannot be read, and :class:`NotAllowedError` if
+        the topology no longer has the cluster.
+        """
         self.check(cluster)  # a reload may have taken it away meanwhile
         address = self._addresses[cluster]
         try:
@@ -234,7 +240,10 @@ class AskingBack:
             raise self._unchecked(cluster, f"its answer cannot be read: {error!r:.100}") from None
 
     async def _read(self, cluster: str, reading: Callable[[], _T]) -> _T:
-        """Return what ``reading``, which may take long, finds in an answer."""
+        """Return the result of ``reading``, which reads an answer and may take long.
+
+        Raises :class:`ClaimNotChecked` if the answer cannot be read.
+        """
         try:
             return await asyncio.to_thread(reading)
         except (*UNREADABLE, InvalidPosition) as error:
@@ -256,6 +265,6 @@ class AskingBack:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a question, for which nobody may wait any more."""
+    """Retrieve a question's error, so that asyncio does not report it where nobody waits for the answer any more."""
     if not task.cancelled():
         task.exception()

@@ -17,7 +17,7 @@ NONE_U64: Final = 2**64 - 1
 SIGN: Final = 2**63
 _WORD_BITS: Final = 64
 _SMALL_BATCH: Final = 256
-"""For so few messages plain numbers are faster than arrays."""
+"""Number of messages up to which plain numbers are faster than arrays."""
 _WORDS_MAX: Final = BATCH_MESSAGES_MAX // _WORD_BITS + 1
 
 
@@ -37,9 +37,9 @@ def position_of(message: MessageIdData) -> Position:
 
 
 def ack_set(acked: BitMap, batch_size: int) -> list[int]:
-    """Return one bit for each message of a batch, set while it is not acknowledged, in signed words of 64 bits.
+    """Return the acknowledgement set of a batch, in signed words of 64 bits. Leave out zero words at the end.
 
-    Words at the end that are zero are left out.
+    The set has one bit for each message. The bit is set while the message is not acknowledged.
     """
     count = -(-batch_size // _WORD_BITS)
     if batch_size <= _SMALL_BATCH:
@@ -62,7 +62,7 @@ def _without_zeros(words: list[int]) -> list[int]:
 
 
 def acked_indexes(words: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """Return the messages of a batch that an acknowledgement set says are done: its bits that are not set."""
+    """Return the indexes of a batch's acknowledged messages: their bits in the acknowledgement set are not set."""
     if batch_size <= _WORD_BITS:
         word = words[0] if words else 0
         return tuple([index for index in range(batch_size) if not word >> index & 1])
@@ -74,7 +74,10 @@ def acked_indexes(words: Sequence[int], batch_size: int) -> tuple[int, ...]:
 
 
 def first_unacked(words: Sequence[int]) -> int | None:
-    """Return the first message of a batch that an acknowledgement set leaves; None if it leaves none."""
+    """Return the index of the first message of a batch that is not acknowledged by the acknowledgement set ``words``.
+
+    Return None if all messages are acknowledged.
+    """
     for number, word in enumerate(words[:_WORDS_MAX]):
         if word:
             return number * _WORD_BITS + (word & -word).bit_length() - 1

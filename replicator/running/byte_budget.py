@@ -1,11 +1,11 @@
-"""A budget of bytes that many holders share: what is asked for waits until it fits, and is never refused.
+"""A budget of bytes that many holders share: a claim waits until it fits, and is never refused.
 
-1. A claim is granted if it fits into what is left, and its holder then has at most a quarter of the budget.
+1. A claim is granted if it fits into what is left, and if its holder then has at most a quarter of the budget.
 2. A claim of more than a quarter is *large*. It is granted when no other is. Small ones may join it where they fit.
-3. Claims are granted in the order in which they came. Claims whose holder has its share already are passed over; behind
-   the first other claim that does not fit, all wait. So a large claim does not wait for ever.
+3. Claims are granted in the order in which they came. A claim by which its holder would get more than a quarter is
+   passed over. If another claim does not fit, all claims behind it wait. So a large claim does not wait for ever.
 4. A holder that keeps bytes for :data:`HELD_SECONDS_MAX` while others wait for :data:`PATIENCE_SECONDS` is cut off, the
-   one that has kept them for longest first. So who stops to read cannot stop the others.
+   one that has kept them for longest first. So a client that stops reading cannot stop the others.
 
 :class:`ByteBudget` decides; it has no clock. :class:`WaitingBudget` lets tasks wait, on one event loop.
 """
@@ -31,9 +31,9 @@ UNPACKED_BYTES_LIMIT: Final = 64 * 1024**3
 SHARES: Final = 4
 """Number of parts of a budget; one holder may have one part. Four holders that work at once use two cores."""
 PATIENCE_SECONDS: Final = 10.0
-"""Time that a claim waits before anybody is cut off for it: a large message is sent in this time by then."""
+"""Time for which a claim waits before a holder is cut off for it. It is enough to send a large message."""
 HELD_SECONDS_MAX: Final = 30.0
-"""Time after which a holder counts as one that has stopped to read."""
+"""Time after which a holder counts as a client that has stopped reading."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +43,7 @@ class Claim:
     holder: object
     size_bytes: int
     cut: Callable[[], None]
-    """End the holder, which keeps the bytes for too long."""
+    """Function that ends the holder, if it keeps the bytes for too long."""
     asked_at: float = 0.0
     granted_at: float | None = None
     was_cut: bool = False
@@ -51,7 +51,7 @@ class Claim:
 
 
 class ByteBudget:
-    """The decisions of one budget."""
+    """One budget. It decides which claims are granted, and which holder is cut off."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -63,17 +63,20 @@ class ByteBudget:
 
     @property
     def waiting(self) -> int:
-        """Number of claims that are not granted yet."""
+        """Return the number of claims that are not granted yet."""
         return len(self._waiting)
 
     def ask(self, claim: Claim, now: float) -> list[Claim]:
-        """Put ``claim`` into the line. Return what is granted now, which may be this claim."""
+        """Put ``claim`` into the line. Return the claims that are granted now, perhaps this one among them."""
         claim.asked_at = now
         self._waiting[claim] = None
         return self._grant(now)
 
     def give_back(self, claim: Claim, now: float) -> list[Claim]:
-        """End ``claim``, whether it was granted or not. Return what is granted now. The second call does nothing."""
+        """End ``claim``, whether it was granted or not. Return the claims that are granted now.
+
+        A claim may be ended more than once.
+        """
         if claim in self._granted:
             del self._granted[claim]
             self.used_bytes -= claim.size_bytes
@@ -85,7 +88,7 @@ class ByteBudget:
         return self._grant(now)
 
     def overdue(self, now: float) -> Claim | None:
-        """Return the claim whose holder is to be cut off now, if there is one. It is returned once."""
+        """Return a claim whose holder must be cut off now; None if there is none. Each claim is returned only once."""
         first = next((claim for claim in self._waiting if not self._has_its_share(claim)), None)
         if first is None or now - first.asked_at < PATIENCE_SECONDS:
             return None
@@ -187,7 +190,7 @@ class WaitingBudget:
 
 
 class ThreadBudget:
-    """A budget of work that threads do. A claim of more than the whole is served alone."""
+    """A budget for work on threads. A claim for more than the whole budget is granted when there is no other."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -196,7 +199,7 @@ class ThreadBudget:
 
     @contextmanager
     def held(self, size_bytes: int) -> Iterator[None]:
-        """Hold ``size_bytes`` while the block runs; wait for them on this thread."""
+        """Hold ``size_bytes`` of the budget while the ``with`` block runs. Block this thread until they are free."""
         with self._changed:
             self._changed.wait_for(lambda: not self.used_bytes or self.used_bytes + size_bytes <= self.bytes_max)
             self.used_bytes += size_bytes

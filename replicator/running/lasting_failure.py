@@ -1,6 +1,7 @@
 """Log lines about a failure that lasts: one when it begins, one an hour while it lasts, and one when it ends.
 
-What is tried again for ever may fail for days. A line for each attempt would fill the log and hide everything else.
+Something that is tried again for ever may fail for days. A line for each attempt would fill the log and hide everything
+else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ REPEAT_SECONDS: Final = 3600.0
 
 
 class LastingFailure:
-    """One thing that is tried again and again."""
+    """Failures of one thing that is tried again and again: when they began, and when they were logged last."""
 
     __slots__ = ("_clock", "_logged_at", "_since", "attempts")
 
@@ -23,10 +24,10 @@ class LastingFailure:
         self._since: float | None = None
         self._logged_at = 0.0
         self.attempts = 0
-        """Attempts that failed since it went well last."""
+        """Number of attempts that failed since one succeeded last."""
 
     def failed(self) -> bool:
-        """Note that an attempt failed, and return whether to log that."""
+        """Note that an attempt failed, and return whether the caller must log it."""
         now = self._clock()
         self.attempts += 1
         if self._since is None:
@@ -37,6 +38,6 @@ class LastingFailure:
         return True
 
     def ended(self) -> float | None:
-        """Note that it goes well, and return how many seconds it failed; None if it did not."""
+        """Note that an attempt succeeded. Return the seconds since the first failure; None if none came before it."""
         since, self._since, self.attempts = self._since, None, 0
         return None if since is None else self._clock() - since

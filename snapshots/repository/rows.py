@@ -29,7 +29,7 @@ ROWS_AT_ONCE: Final = 200
 """Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
-"""Characters that Postgres does not take in a text: NUL, and halves of a character in UTF-16."""
+"""Characters that Postgres does not take in a text: NUL, and surrogates of UTF-16."""
 _ESCAPE_CHARS: Final = 6
 
 OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
@@ -153,9 +153,9 @@ def first_line(error: BaseException) -> str:
 
 
 def shown(text: str, chars_max: int) -> str:
-    """Return ``text`` as a column can hold it: with escapes for what Postgres refuses, and cut at ``chars_max``.
+    """Return ``text`` so that a column can hold it. Escape what Postgres refuses, and cut the text to ``chars_max``.
 
-    This is for what people read. A key must not change, so keys are checked where they are taken.
+    Use this only for text that people read. A key must not change, so keys are checked when they come in instead.
     """
     if not text.isprintable():
         text = _UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -163,7 +163,10 @@ def shown(text: str, chars_max: int) -> str:
 
 
 def shown_json(value: Any) -> Any:
-    """Return ``value`` with escapes for texts that Postgres refuses in JSON, in names of fields too."""
+    """Return ``value`` so that Postgres takes it as JSON.
+
+    Characters that Postgres refuses are escaped, in names of fields, too. Numbers that are not finite become texts.
+    """
     match value:
         case str():
             return shown(value, len(value) * _ESCAPE_CHARS + 1)

@@ -1,4 +1,5 @@
-"""Drawing of steps: one function for each kind of step draws its arguments, if the kind is possible now."""
+"""Drawing of steps: for each kind of step, a function draws the arguments, or returns None if no such step can be
+done now."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def _at(drawn: random.Random, model: Model) -> str | None:
 
 
 def _consumed(model: Model) -> list[str]:
-    """Return the topics that producers and consumers use. Topics without partitions count twice."""
+    """Return the topics to draw from. Topics without partitions are in the list twice, to be drawn more often."""
     return [*TOPICS, *TOPICS, PARTED] if model.partitions else list(TOPICS)
 
 
@@ -60,7 +61,7 @@ def _publish(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _publish_named(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a step that publishes with a producer's name and sequence ids that other clusters may use, too."""
+    """Draw a step that publishes by a producer name and sequence ids that are perhaps used at other clusters, too."""
     if (at := _at(drawn, model)) is None or not model.deduplication:
         return None
     return {
@@ -81,7 +82,7 @@ def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _subscribe_apart(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a new replicated subscription, and two clusters that tell each other of it later."""
+    """Draw a new replicated subscription, and two clusters that make it before they tell each other of it."""
     topic, name = drawn.choice(TOPICS), drawn.choice(REPLICATED)
     pairs = [
         (at, other)
@@ -110,7 +111,7 @@ def _unsubscribe_in_use(drawn: random.Random, model: Model) -> dict[str, Any] | 
 
 
 def _any_existing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw an existing subscription, and one of its clusters that runs."""
+    """Draw an existing subscription, and a running cluster that has it."""
     found = [
         {"at": cluster, "topic": each.topic, "name": each.name}
         for each in model.subscriptions.values()
@@ -122,7 +123,7 @@ def _any_existing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _existing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw an existing subscription of a topic without partitions, and one of its clusters that runs."""
+    """Draw an existing subscription of a topic without partitions, and a running cluster that has it."""
     found = _any_existing(drawn, model)
     return None if found is None or found["topic"] == PARTED else found
 
@@ -136,7 +137,10 @@ def _consume(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _seek(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a seek at a cluster that can tell all others of it. Elsewhere the generations would differ for good."""
+    """Draw a seek at a cluster that can tell all others of it.
+
+    After a seek at another cluster, the clusters would have different generations of the subscription for good.
+    """
     found = _existing(drawn, model)
     if found is None or not all(model.shape.tells(found["at"], other) for other in model.shape.clusters):
         return None
@@ -165,12 +169,12 @@ def _topic_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _to_consume_all(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a topic to consume, rather one of which retention then deletes everything."""
+    """Draw a topic to consume. Prefer one whose consumed messages retention deletes."""
     return _trimmed(drawn, model) or _topic_at(drawn, model)
 
 
 def _untrimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a topic that still keeps consumed messages, while all clusters run."""
+    """Draw a topic that still keeps consumed messages, if all clusters run and no link was dropped."""
     known = sorted(name for name, topic in model.topics.items() if not topic.trims and name in TOPICS)
     return {"topic": drawn.choice(known)} if known and not model.down and not model.dropped else None
 
@@ -208,7 +212,7 @@ def _publish_and_kill(drawn: random.Random, model: Model) -> dict[str, Any] | No
 
 
 def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a planned failover along a link, while everything runs."""
+    """Draw a planned failover along a link, if all clusters run and all links carry."""
     if model.down or model.paused or model.moved:
         return None
     source, to = drawn.choice(model.shape.links)
@@ -229,7 +233,7 @@ def _fail_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _one_disk(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a cluster, while all clusters run and all links lead both ways and carry."""
+    """Draw the cluster for a step about its disk, if all clusters run, and links carry both ways between them."""
     if model.down or model.paused or model.moved or model.without_postgres or not model.shape.is_mesh:
         return None
     return {"at": drawn.choice(model.shape.clusters)}
@@ -253,8 +257,10 @@ def _back_up(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _reclaim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a cluster that takes back its messages. A link back holds retention back anyway, so draw one-way links,
-    too."""
+    """Draw a cluster that takes back its messages. The source of a one-way link may be drawn, too.
+
+    Where a link leads back, that link keeps retention from deleting the messages anyway.
+    """
     one_way = model.shape.name == "one-way" and not model.subscriptions
     if one_way and not (model.down or model.paused or model.moved or model.without_postgres):
         return {"at": model.shape.links[0][0]}
@@ -276,7 +282,7 @@ def _postgres_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _drop_link(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a link that is taken out of the topology. Retention then deletes what the link has not copied."""
+    """Draw a link to take out of the topology. Retention then deletes messages that the link has not copied."""
     if model.down or model.moved or any(topic.trims for topic in model.topics.values()):
         return None
     return _link(drawn, model)
@@ -288,7 +294,7 @@ def _nothing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Kind of step: its weight when steps are drawn, and whether it takes seconds or deletes a topic."""
+    """Kind of step: its weight when steps are drawn, whether it takes seconds, and whether it deletes a topic."""
 
     weight: int
     draw: Draw

@@ -42,7 +42,10 @@ async def regions_of(
 
 @asynccontextmanager
 async def world(regions: Regions, shape: Shape, *, name: str = "h", official: bool = False) -> AsyncIterator[World]:
-    """Begin a history on clusters that run. ``official`` lets the official Python client take part in it."""
+    """Yield the world of a new history, on clusters that run already. Close its clients at the end.
+
+    With ``official``, the official Python client takes part in the history, too.
+    """
     made = World(shape, regions, deduplication=regions.deduplication, name=name, official=official)
     try:
         yield made

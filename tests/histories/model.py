@@ -107,7 +107,7 @@ class Model:
         self.without_postgres: set[str] = set()
         self.backed_up: set[str] = set()
         self.damaged = False
-        """Whether a block was damaged, which perhaps nobody read since."""
+        """Whether a block was damaged, and perhaps has not been read since."""
         self.partitions = 0
         """Number of partitions of the topic that has some; 0 if there is no such topic yet."""
         self.moved: dict[str, str] = {}
@@ -204,8 +204,11 @@ class Model:
         found.forget([uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)])
 
     def _excuse_unreached(self, found: Subscription) -> None:
-        """Leave open whether messages come whose origin has a link less. A cluster that does not receive an origin says
-        nothing of where the subscription starts in it, so the start of another cluster counts."""
+        """Leave it open whether messages come if a link of their origin was dropped.
+
+        A cluster that does not receive an origin does not say at which of its messages the subscription starts. So the
+        start at another cluster counts.
+        """
         origins = {source for source, _ in self.dropped}
         sent = self.topic(found.topic).sent
         found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
@@ -267,8 +270,10 @@ class Model:
                 subscription.forget(lost)
 
     def _lose(self, topic: Topic, cluster: str) -> set[str]:
-        """Record that ``cluster`` has no message of its own in the topic any more. Return the messages that perhaps
-        nobody has."""
+        """Record that ``cluster`` no longer has its own messages of the topic.
+
+        Return those of them that perhaps no cluster has.
+        """
         lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not sent.copied}
         for uid in lost:
             topic.sent[uid].gone = True
@@ -352,8 +357,8 @@ class Model:
     def judge_gap(self, topic: str, origin: str, kind: str) -> None:
         """Raise :class:`Violation` if nothing happened that explains a gap of a link.
 
-        A topic that has only markers of ``origin`` has no earlier life. Messages are lacking only after a deletion, a
-        lost disk, or retention.
+        A gap is explained by a lost disk of ``origin``, by retention, or by a deletion of the topic there after it had
+        messages. Markers alone do not count as an earlier life of the topic.
         """
         found = self.topic(topic)
         if found.trims or origin in self.losers:
@@ -371,8 +376,10 @@ class Model:
             raise Violation(f"a dry run says that {to} has all of {source}, and it lacks messages")
 
     def judge_read(self, topic: str, cluster: str, uids: Collection[str]) -> None:
-        """Raise :class:`Violation` if somebody who read the topic from its first message did not get a message that
-        surely is there."""
+        """Raise :class:`Violation` if a read of the whole topic did not give a message that is surely at ``cluster``.
+
+        ``uids`` are the messages that the reader got.
+        """
         found = self.topic(topic)
         if found.trims:
             return

@@ -20,29 +20,29 @@ from histories.steps import PARTED
 
 COMMAND_SECONDS: Final = 90.0
 UNAVAILABLE: Final = 3
-"""Exit status of a command for which a worker went away."""
+"""Exit status of a command during which a worker went away."""
 
 
 def links_of(shape: Shape, without: Collection[tuple[str, str]] = ()) -> str:
-    """Return the links of a shape as a topology file has them."""
+    """Return the links of a shape as text for a topology file. Leave out the links ``without``."""
     more = ", forward: true" if shape.forwards else ""
     links = (f"{{from: {link[0]}, to: {link[1]}{more}}}" for link in shape.links if link not in without)
     return f"[{', '.join(links)}]"
 
 
 def failed(done: subprocess.CompletedProcess[str]) -> Violation:
-    """Return the violation that a command did not succeed."""
+    """Return a violation that says how a command failed, and what it printed."""
     said = f"{done.stdout[-1500:]} {done.stderr[-1500:]}"
     return Violation(f"{' '.join(map(str, done.args))} ended with {done.returncode}: {said}")
 
 
 class Operating(Settling):
-    """Steps of operators. Each tells the model what was done."""
+    """Steps of operators. Each step tells the model what it did."""
 
     # Topics and links.
 
     async def compact(self, *, at: str, topic: str) -> None:
-        """Compact a topic, and wait for the end of it."""
+        """Compact a topic, and wait until that ends."""
         await self._admin(at, "PUT", f"{self._path(topic)}/compaction", allow=(404, 409))
 
         async def done() -> bool:
@@ -66,8 +66,10 @@ class Operating(Settling):
         await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
 
     async def grow(self, *, at: str, to: int) -> None:
-        """Give a topic more partitions, and wait until the clusters behind links have them. Make it first if there is
-        none."""
+        """Give the topic with partitions more of them, and wait until other clusters have them, too.
+
+        Make the topic if there is none. Do the same at each cluster to which no link tells it.
+        """
         path = f"/admin/v2/persistent/{self._path(PARTED)}/partitions"
         others = [name for name in self.shape.clusters if name != at]
         if self.model.partitions:
@@ -143,7 +145,8 @@ class Operating(Settling):
     async def start(self, *, at: str) -> None:
         """Start a worker that was stopped or killed.
 
-        Its database is there: a worker takes a server that answers, and refuses it, for a wrong setting.
+        Let it connect to its database again first: a worker that starts takes a refusal by the database for a wrong
+        setting.
         """
         if at in self.model.without_postgres:
             await self.postgres_back(at=at)
@@ -153,7 +156,7 @@ class Operating(Settling):
     async def fail_over(self, *, source: str, to: str, killed: bool = False) -> None:
         """Move the clients of a cluster by a planned failover, which leaves nothing behind.
 
-        With ``killed`` the operator's command is killed in the middle, and run again.
+        With ``killed``, kill the operator's command in the middle, and run it again.
         """
         await self._leave(source)
         planned = ("failover", "--from", source, "--to", to, "--planned")
@@ -169,7 +172,7 @@ class Operating(Settling):
         self.model.failed_over(source, to, planned=True)
 
     async def dry_run(self, *, source: str, to: str) -> None:
-        """Ask what a failover would lose."""
+        """Ask how many messages an unplanned failover would lose, and judge the answer."""
         answer = await self._command("failover", "--from", source, "--to", to, "--unplanned", "--dry-run")
         self.model.judge_dry_run(source, to, answer["not_received"])
 
@@ -187,7 +190,7 @@ class Operating(Settling):
         self.model.failed_back(to)
 
     async def postgres_away(self, *, at: str) -> None:
-        """End all connections of a worker to its database, and let it have no new ones."""
+        """End all connections of a worker to its database, and refuse new ones."""
         await asyncio.to_thread(self.regions.allow_database, at, allowed=False)
         self.model.without_postgres.add(at)
 

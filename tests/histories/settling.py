@@ -13,13 +13,14 @@ from histories.model import Violation
 
 REST_SECONDS: Final = 25.0
 STILL_SECONDS: Final = 0.1
-"""Time without movement after which clusters count as being at rest."""
+"""Time without movement that is needed before clusters count as being at rest."""
 STILL_LOOKS: Final = 3
-"""Looks without movement. A worker answers each one after everything that was due before, however busy the machine."""
+"""Looks without movement that are needed before clusters count as being at rest. A worker answers a look only after the
+work that was due before it, however busy the machine is."""
 
 
 class Settling(ClusterClients):
-    """Clusters that are waited for until they are at rest."""
+    """Waits until the clusters of a history are at rest."""
 
     async def settle(self) -> None:
         """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing."""
@@ -47,9 +48,10 @@ class Settling(ClusterClients):
                         each.clusters.add(cluster)
 
     async def _look(self) -> tuple[str, Any]:
-        """Return a text that names what still moves, and the state of all clusters. End the gaps of links.
+        """Look at all links and topics once. Return a text that says what still moves, and the state of all topics.
 
-        The text is empty if nothing moves. The state changes while messages are copied.
+        The text is empty if no link is busy. A state that differs from the last one shows that messages were copied. If
+        a link has a gap, end the gap.
         """
         state = []
         clusters = self.shape.clusters
@@ -83,7 +85,7 @@ class Settling(ClusterClients):
     async def _agree(self, deadline: float) -> None:
         """Wait until clusters that tell each other acknowledgements agree on every replicated subscription.
 
-        They must agree on each origin of which they have the same messages.
+        They need to agree only on the messages of origins from which they have the same messages.
         """
         for topic in sorted(self.model.topics):
             if self.model.topic(topic).void or self.model.topic(topic).trims:

@@ -52,7 +52,7 @@ class Traffic(Operating):
         self.model.confirmed(topic, uids)
 
     async def publish_named(self, *, at: str, producer: str, first: int, count: int, content: str) -> None:
-        """Send messages with a producer's name and sequence ids of their own, as a producer that moved does."""
+        """Send messages with a given producer name and given sequence ids, as a producer does that changed clusters."""
         made = await self._in_time(
             self._client(at).create_producer(self._full(NAMED), producer_name=producer, batching_enabled=False),
             f"a producer {producer} at {at}",
@@ -103,8 +103,10 @@ class Traffic(Operating):
     # Consuming.
 
     async def subscribe_apart(self, *, at: str, other: str, topic: str, name: str, count: int) -> None:
-        """Make one subscription in two clusters that do not reach each other, first at the earliest message and then at
-        the latest, and let them meet."""
+        """Pause all links, make the same subscription at two clusters, and resume the links.
+
+        The subscription starts at the earliest message at one cluster, and at the latest at the other one.
+        """
         parted = [link for link in self.shape.links if link not in self.model.paused]
         for source, to in parted:
             await self.pause(source=source, to=to)
@@ -115,7 +117,7 @@ class Traffic(Operating):
             await self.resume(source=source, to=to)
 
     async def unsubscribe_in_use(self, *, at: str, other: str, topic: str, name: str) -> None:
-        """Delete a subscription while a consumer uses it in another cluster. The cluster must refuse."""
+        """Try to delete a subscription while a consumer uses it at another cluster. The deletion must be refused."""
         consumer = await self._consumer(other, topic, name, earliest=True)
         try:
             status = await self._status(at, "DELETE", f"/admin/v2/persistent/{self._path(topic)}/subscription/{name}")
@@ -125,12 +127,12 @@ class Traffic(Operating):
             raise Violation(f"{at} deleted {topic} {name}, which has a consumer at {other}: it answered {status}")
 
     async def rest(self, *, at: str, topic: str, name: str) -> None:
-        """Do nothing for a moment, and then consume one message. So nothing else wakes whoever sleeps too long."""
+        """Do nothing for a moment, and then consume one message. Nothing else wakes a task that sleeps too long."""
         await asyncio.sleep(QUIET_SECONDS)
         await self.consume(at=at, topic=topic, name=name, count=1, how="each", seed=0)
 
     async def subscribe(self, *, at: str, topic: str, name: str, earliest: bool) -> None:
-        """Connect a consumer to a subscription, which creates it if there is none, and disconnect."""
+        """Connect a consumer to a subscription, and disconnect it. This creates the subscription if there is none."""
         known = self.model.find(topic, name, at, replicated=is_replicated(name))
         if known is not None and known.deleted:
             return
@@ -220,7 +222,7 @@ class Traffic(Operating):
         self.model.passed_over(self._known(topic, name, at))
 
     async def expire(self, *, at: str, topic: str, name: str) -> None:
-        """Expire messages of a subscription that are older than a second, by an operator's request."""
+        """Skip the messages of a subscription that are older than a second, by an operator's request."""
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/expireMessages/1", allow=(409, 404))
         self.model.passed_over(self._known(topic, name, at))
 
@@ -230,7 +232,7 @@ class Traffic(Operating):
         self.model.unsubscribed(self._known(topic, name, at))
 
     async def last_message(self, *, at: str, topic: str) -> None:
-        """Read a topic to its end, as it is and compacted. While a message is said to be available, one must come."""
+        """Read a topic to its end, as it is and compacted. Each message that is said to be available must come."""
         for compacted in (False, True):
             where = f"{topic} at {at}{' compacted' if compacted else ''}"
             reader: Reader = await self._in_time(

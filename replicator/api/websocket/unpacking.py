@@ -1,4 +1,4 @@
-"""Decompression for one WebSocket: within the budget of the worker's clients, on threads, and counted until it is gone.
+"""Decompression of entries for one WebSocket, on threads. The content counts in the budget of the worker's clients.
 
 1. The consumer asks for an entry's content when its turn has come, and waits for it.
 2. The content counts as the socket's until nobody holds it: a single message until it is sent, a batch until its last
@@ -22,7 +22,7 @@ from replicator.running.short_tasks import in_background
 
 
 class SocketUnpacking:
-    """Decompression for one socket. The object is the holder of its claims."""
+    """Decompresses the entries of one WebSocket. It is the holder of the socket's claims on the budget of bytes."""
 
     def __init__(self, unpacking: Unpacking, cut: Callable[[], None]) -> None:
         self._unpacking = unpacking
@@ -68,7 +68,7 @@ class _Content:
         """The task that decompresses the entry."""
 
     def arrived(self, found: bytes, claim: Claim) -> None:
-        """Take the content, unless nobody wants it any more."""
+        """Keep the decompressed content, or give its claim back if nobody wants it any more."""
         self._claim = claim
         if self._closed:
             self._give_back()
@@ -76,7 +76,7 @@ class _Content:
             self._found = found
 
     def failed(self, error: EngineError) -> None:
-        """Note why there is no content."""
+        """Note the error because of which the entry has no content."""
         self._error = error
 
     def content(self) -> bytes | None:

@@ -141,7 +141,10 @@ class LogIndex:
         return bool(self.duplicates)
 
     def link_duplicates(self, found: Iterable[tuple[Position, Position]]) -> list[tuple[Position, Position]]:
-        """Link pairs of duplicates, the earlier entry first. Return the pairs whose earlier entry is not trimmed."""
+        """Record pairs of entries that have the same message. Each pair has the earlier entry first.
+
+        Return the pairs that are recorded. A pair is left out if its earlier entry was trimmed.
+        """
         pairs = [pair for pair in found if pair[0] > self.trimmed]  # else the later one is all that is left of it
         if pairs and self.duplicates is None:
             self.duplicates = DuplicateEntries()
@@ -151,8 +154,10 @@ class LogIndex:
         return pairs
 
     def duplicate_of(self, position: Position) -> Position | None:
-        """Return another entry with the message at ``position``: the duplicate before it, else the one after it, or
-        None."""
+        """Return another entry with the message at ``position``: the duplicate before it, else the one after it.
+
+        Return None if there is no duplicate.
+        """
         return None if self.duplicates is None else self.duplicates.duplicate_of(position)
 
     def with_duplicates(self, positions: PositionSet) -> PositionSet:

@@ -1,4 +1,4 @@
-"""Reading what a store has of topics besides the entries of their blocks: the catalog, small rows, and counts."""
+"""Reads what a store knows about topics, except their entries: the catalog, small rows, and counts."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class TopicRows:
     # What the headers of blocks say.
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
-        """Return the ledgers of a topic in order. This costs two look-ups for each ledger."""
+        """Return the ledgers of a topic in order, by two look-ups for each ledger."""
         found: list[LedgerExtent] = []
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
@@ -254,7 +254,7 @@ class TopicRows:
         return found
 
     def totals(self, topic_id: int) -> tuple[int, int]:
-        """Return the numbers of entries and messages ever appended to a topic, from its last block."""
+        """Return how many entries and how many messages were ever appended to a topic, as its last block says."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(TOPIC_KEY.pack(topic_id + 1))

@@ -1,15 +1,16 @@
-"""The check of recorded duplicates when another version takes a store over: do they hold the same messages?
+"""Check whether recorded duplicates have the same content, when another version of the program takes over a store.
 
-An earlier version took entries of two clusters for one message by their sequence ids alone, and delivered only the
-first of them. Its store may hide messages that nobody has ever received. So:
+If entries of two clusters had the same sequence id, an earlier version took them for the same message, and delivered
+only the first. It did not compare their contents. So its store may hide messages that nobody has ever received. Hence:
 
-1. Each chain of duplicates is read when the store is opened by another version than last time. Its entries are compared
-   with the first entry of the chain (:mod:`.contents`).
-2. Entries that differ leave their chain, and are delivered as messages of their own. If a subscription consumed such
-   an entry together with the first one, the entry stays consumed: nobody can tell it from others.
-3. Chunks leave their chains together with all other chunks of their message, unless the whole message is equal.
+1. When another version than last time opens the store, it reads each chain of duplicates, and compares each entry with
+   the first one of its chain (:mod:`.contents`).
+2. An entry that differs is taken out of its chain, and is delivered as a message of its own. A subscription that
+   consumed the first entry may have consumed this one as its duplicate. The entry then stays consumed, because nothing
+   tells it from entries that were really received.
+3. If one chunk of a message differs, all chunks of the message are taken out of their chains.
 
-The check runs before anybody uses the store, so it may take its time: some 0.1 ms for each comparison.
+The check runs before anybody uses the store. It takes some 0.1 ms for each comparison.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ log = structlog.get_logger(__name__)
 
 
 def part_differing_duplicates(store: Store) -> int:
-    """Take entries that differ in content out of their chains of duplicates. Return how many entries that were.
+    """Take entries that differ in content out of their chains of duplicates. Return the number of these entries.
 
-    Do nothing if the same version compared the duplicates of this store before.
+    Do nothing if this version has compared the duplicates of the store before.
     """
     with store.env.begin() as txn:
         none = txn.stat(store.tables["twins"])["entries"] == 0
@@ -80,8 +81,10 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
 
 
 def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
-    """Return the chains of duplicates of a topic, each in the order of the log. ``pairs`` are the neighbours in the
-    chains."""
+    """Build the chains of duplicates of a topic from ``pairs`` of neighbours, and return them.
+
+    Each pair has the earlier entry first. Each chain is in the order of the log.
+    """
     later = dict(pairs)
     followers = set(later.values())
     chains = []
