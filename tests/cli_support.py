@@ -66,6 +66,7 @@ GIVEN: Final[dict[str, str]] = {
     "older_than": "1h",
     "clusters": "solo",
     "at": "memory://backups",
+    "address": "127.0.0.1:9",
     "archive": "package.zip",
     "first": "latest",
     "keep": "1",

@@ -31,6 +31,8 @@ ROWS_AT_ONCE: Final = 200
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres does not take in a text: NUL, and surrogates of UTF-16."""
 _ESCAPE_CHARS: Final = 6
+JSON_LEVELS_MAX: Final = 50
+"""Levels of nested JSON that are kept. No report has half as many; a request of a client may have thousands."""
 
 OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
 """The tables whose rows are of a topic, and go with it."""
@@ -162,20 +164,24 @@ def shown(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
-def shown_json(value: Any) -> Any:
+def shown_json(value: Any, levels: int = JSON_LEVELS_MAX) -> Any:
     """Return ``value`` so that Postgres takes it as JSON.
 
     Characters that Postgres refuses are escaped, in names of fields, too. Numbers that are not finite become texts.
+    What is nested more than ``levels`` deep becomes "…".
     """
     match value:
         case str():
             return shown(value, len(value) * _ESCAPE_CHARS + 1)
+        case Mapping() | list() | tuple() if not levels:
+            return "…"
         case Mapping():
             return {
-                shown(str(name), len(str(name)) * _ESCAPE_CHARS + 1): shown_json(each) for name, each in value.items()
+                shown(str(name), len(str(name)) * _ESCAPE_CHARS + 1): shown_json(each, levels - 1)
+                for name, each in value.items()
             }
         case list() | tuple():
-            return [shown_json(each) for each in value]
+            return [shown_json(each, levels - 1) for each in value]
         case float() if not isfinite(value):
             return str(value)
         case _:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -25,7 +27,7 @@ from snapshots.repository import (
     SnapshotRepository,
     SubscriptionState,
 )
-from snapshots.repository.rows import shown, shown_json
+from snapshots.repository.rows import JSON_LEVELS_MAX, shown, shown_json
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 CLUSTER = "c" * limits.CLUSTER_CHARS_MAX
@@ -117,3 +119,12 @@ async def test_columns_of_an_earlier_version_are_made_wider_when_a_worker_starts
 def test_what_postgres_can_hold_is_left_as_it_is(text: str) -> None:
     assert shown(text, 100) == text
     assert shown_json({text: [text]}) == {text: [text]}
+
+
+def test_json_that_is_nested_too_deep_is_cut() -> None:
+    nested: Any = []
+    for _ in range(5_000):
+        nested = [nested]
+    found = shown_json({"asked": nested})
+    assert json.dumps(found).count("[") == JSON_LEVELS_MAX - 1
+    assert shown_json({"asked": [[1]]}) == {"asked": [[1]]}

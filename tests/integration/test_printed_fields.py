@@ -132,6 +132,8 @@ async def of_clusters(run: Printed, both: Pair) -> None:
     assert await run("audit list")
     await run("links list")
     await run("links list", "--topics")
+    address = (await run("status"))["us-east"]["clients"]["busiest"][0]["address"]
+    assert await run("clients close", address, "--cluster", "us-east")
     await run("links twins")
     await run("links pause", "--from", "us-east", "--to", "eu-west")
     await run("links resume", "--from", "us-east", "--to", "eu-west")
