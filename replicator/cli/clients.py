@@ -47,6 +47,8 @@ def close(
                 problems.append(str(error))
 
     asyncio.run(ask())
+    if len(problems) == len(asked):
+        raise WorkerUnavailable("; ".join(problems))
     lines = [f"{each['cluster']}: closed {each['closed']} connections from {address}" for each in closed]
     return Shown(
         closed,

@@ -253,7 +253,7 @@ def test_a_million_acknowledged_entries_of_the_view_are_passed_at_once() -> None
     cursor = Cursor(log, state)
     started = time.thread_time()
     cursor.acknowledge(Position(1, 0), None, 1)
-    assert time.thread_time() - started < 0.05
+    assert time.thread_time() - started < 0.5  # one by one, they take seconds
     assert cursor.mark_delete == Position(1, 1_999_997)
     assert cursor.backlog_entries() == 2
 
