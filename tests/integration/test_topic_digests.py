@@ -16,7 +16,7 @@ from sync_support import clusters
 from test_verify_live import LINKS, change_block, copied, faults, flipped, served
 from wire_worker import batch_entry, single_entry
 
-from replicator.api import slices, topic_digests
+from replicator.api import topic_digests
 from replicator.api.data_plane import ENGINE, list_topics
 from replicator.api.verifying import cuts
 from replicator.engine.engine import Engine
@@ -26,6 +26,7 @@ from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE, TOPICS_MAX
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.pipeline.verify.verify import VerifyReport, VerifySettings, verify
+from replicator.running import pacing
 from snapshots.position import BEFORE_ALL
 
 TOPICS = [f"persistent://public/default/many-{number:02d}" for number in range(12)]
@@ -199,7 +200,7 @@ def test_a_worker_says_what_it_cannot_answer(tmp_path: Path) -> None:
 
 def test_others_have_their_turn_while_all_topics_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+        monkeypatch.setattr(pacing, "SLICE_SECONDS", 0.0)
         async with clusters(tmp_path, "us-east") as (us,):
             for name in TOPICS:
                 await us.engine.topic(name)
