@@ -249,9 +249,18 @@ async def take_partitions(request: web.Request) -> web.Response:
     partitions: dict[str, int] = {}
     refused: dict[str, tuple[str, str]] = {}
     deleted: dict[str, int] = {}
+    at_ms = engine.writer.wall_clock_ms()
     for name, number in told.topics.items():
         try:
             check_may_replicate(request, name)
+            # First what third clusters deleted: this cluster announces the topic to them as soon as it is made here.
+            others = [
+                Deletion(name, cluster, each, BEFORE_ALL, at_ms)
+                for cluster, each in told.deleted.get(name, {}).items()
+                if cluster not in (engine.cluster, source)
+            ]
+            if others:
+                await stores.take(source, {}, [], others)
             after = told.deletion_after(name, engine.cluster, stores.partitioned_deleted(name).get(engine.cluster, 0))
             known = told.known.get(name, {}) if told.idle else None
             before = engine.partitioned.count(name)
@@ -264,7 +273,6 @@ async def take_partitions(request: web.Request) -> web.Response:
         except EngineError as error:
             LIMITED.say(log.warning, "partitions refused", source, source=source, topic=name, reason=str(error))
             refused[name] = error.code, str(error)
-    at_ms = engine.writer.wall_clock_ms()
     own = [Deletion(name, engine.cluster, each, BEFORE_ALL, at_ms) for name, each in deleted.items()]
     with suppress(EngineError):  # a new store does not remember them; the source tells them again
         await stores.learn_own(own)

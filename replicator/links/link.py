@@ -280,7 +280,7 @@ class Link:
         """Look again at the topics of ``namespace``: its policies say to which clusters it is copied."""
         self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
-            self._partitions.may_be_carried(name)
+            self._partitions.changed(name)
         self._schemas.all_again()
         self._method.wake()
 

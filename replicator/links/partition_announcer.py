@@ -10,15 +10,14 @@ deleted on purpose does not come back without a message.
    does not make again what it deleted on purpose, and answers so.
 3. Where it has more, the source grows. Where it refuses (the name is a plain topic there) the reason is kept for the
    link's status until the next connection; the partitions' blocks are refused too, and halt one by one.
-4. A topic that becomes partitioned or grows later is announced before the next frame of blocks. That is idle only if
-   the destination is known to have deleted the topic since it was made here.
+4. A topic that becomes partitioned or grows later is announced before the next frame of blocks, which is idle, too. An
+   operator may have made it here, or this cluster got it from a third one that does not know of a deletion.
 5. Before a frame with a partition's first block, its topic is announced once more, and never idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from itertools import islice
 from typing import Final, Protocol
 
@@ -43,14 +42,6 @@ class Transport(Protocol):
     async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply: ...
 
 
-class _Why(IntEnum):
-    """Reasons to announce a topic to the destination. If a topic has several, the greatest one counts."""
-
-    CONNECTED = 0
-    CHANGED = 1
-    MESSAGES = 2
-
-
 class PartitionAnnouncer:
     """For one link. ``carries`` says whether the link carries a topic of that name."""
 
@@ -58,29 +49,23 @@ class PartitionAnnouncer:
         self._engine = engine
         self._to = to
         self._carries = carries
-        self._unannounced: dict[str, _Why] = {}
+        self._unannounced: dict[str, bool] = {}
+        """By topic, whether a message follows."""
         self.refused: dict[str, str] = {}
         """By topic, why the two ends do not have the same partitions."""
 
     def on_connected(self) -> None:
         """Announce everything: nobody knows what the destination has."""
         self.refused.clear()
-        self._unannounced = {each.name: _Why.CONNECTED for each in self._engine.catalog.index.all_partitioned()}
+        self._unannounced = {each.name: False for each in self._engine.catalog.index.all_partitioned()}
 
     def changed(self, name: str) -> None:
-        """Announce a topic that was partitioned or grew."""
-        self._add(name, _Why.CHANGED)
-
-    def may_be_carried(self, name: str) -> None:
-        """Announce a topic that the link may carry from now on."""
-        self._add(name, _Why.CONNECTED)
+        """Announce a topic that was partitioned or grew, or that the link may carry from now on."""
+        self._unannounced.setdefault(name, False)
 
     def messages_follow(self, name: str) -> None:
         """Announce a topic again, because the next frame has the first block of a partition."""
-        self._add(name, _Why.MESSAGES)
-
-    def _add(self, name: str, why: _Why) -> None:
-        self._unannounced[name] = max(why, self._unannounced.get(name, why))
+        self._unannounced[name] = True
 
     def forget(self, name: str) -> None:
         """The topic was deleted."""
@@ -93,16 +78,12 @@ class PartitionAnnouncer:
             idle: dict[str, int] = {}
             others: dict[str, int] = {}
             for name in list(islice(self._unannounced, TOPICS_AT_ONCE)):
-                why = self._unannounced.pop(name)
+                messages_follow = self._unannounced.pop(name)
                 if self._carries(name) and (partitions := self._engine.partitioned.count(name)):
-                    (idle if self._is_idle(name, why) else others)[name] = partitions
+                    (others if messages_follow else idle)[name] = partitions
             for told in (self._told(idle, idle=True), self._told(others)):
                 if told.topics:
                     await self._take(told, await transport.announce_partitions(told))
-
-    def _is_idle(self, name: str, why: _Why) -> bool:
-        deleted_there = self._to in self._engine.partitioned.deletions_since(name)
-        return why is _Why.CONNECTED or (why is _Why.CHANGED and deleted_there)
 
     def _told(self, topics: Mapping[str, int], *, idle: bool = False) -> PartitionsTold:
         index, stores = self._engine.catalog.index, self._engine.origin_stores

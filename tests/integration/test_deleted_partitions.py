@@ -31,6 +31,7 @@ from snapshots.position import Position
 PARTED = "persistent://public/default/parted"
 BOTH = [LinkSpec("a", "b"), LinkSpec("b", "a")]
 BACK = [LinkSpec("b", "a")]
+MESH = [LinkSpec(one, other) for one in "abc" for other in "abc" if one != other]
 RING = [LinkSpec("a", "b", forward=True), LinkSpec("b", "c", forward=True), LinkSpec("c", "a", forward=True)]
 
 
@@ -111,6 +112,32 @@ async def test_it_does_not_come_back_by_a_lost_disk(tmp_path: Path, specs: Seque
         a = made.engines["a"]
         assert gone(a)
         assert "a" in a.origin_stores.partitioned_deleted(PARTED), "the new store learns of the deletion"
+
+
+@pytest.mark.parametrize("specs", [MESH, RING], ids=["mesh", "ring"])
+@asynchronous
+async def test_it_does_not_come_back_by_a_cluster_that_gets_it_from_another(
+    tmp_path: Path, specs: Sequence[LinkSpec]
+) -> None:
+    """The third cluster has a new store, and does not know of the deletion before it has the topic."""
+    await made_and_deleted(tmp_path, specs)
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "c")
+        async with connected(tmp_path, specs) as made:
+            await eventually(lambda: count(made.engines["c"]) == 3)
+            await settled(made)
+            assert gone(made.engines["a"])
+
+
+@asynchronous
+async def test_it_does_not_come_back_when_two_of_three_disks_are_lost(tmp_path: Path) -> None:
+    await made_and_deleted(tmp_path, MESH)
+    for name in ("a", "b"):
+        shutil.rmtree(tmp_path / name)
+    async with connected(tmp_path, MESH) as made:
+        await eventually(lambda: count(made.engines["b"]) == 3)
+        await settled(made)
+        assert gone(made.engines["a"])
 
 
 @asynchronous
