@@ -195,7 +195,9 @@ class _Peer:
         states = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
         if states is None:
             raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
-        others = [each for each in states if each.head.store != self._engine.origin_stores.store]
+        # What this store told itself is known, unless a snapshot of its disk was put back since.
+        own, store = self._engine.cluster_settings, self._engine.origin_stores.store
+        others = [each for each in states if each.head.store != store or each.head.rank > (own.set_at, own.version)]
         async with self._teller.noting:
             await self._heard(taken_back(self._engine.cluster, {self.name: others}))
 

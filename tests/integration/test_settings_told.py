@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
 from replicator.worker import settings_teller
 from replicator.worker.settings_teller import SettingsTeller, ask_settings
+from replicator.worker.taking_settings import take_settings
 
 PARTITIONED = "persistent://shop/orders/lines"
 LIMITED = PolicyOverrides({"max_producers": 3, "backlog_quota": BacklogQuota(bytes_max=1_000)})
@@ -513,6 +515,34 @@ def test_a_revoked_permission_does_not_come_back_with_the_second_lost_disk(tmp_p
                 async with telling(us, peer, away) as teller:
                     await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "all know it")
                 assert [len(each.kept_settings.of("us")) for each in (eu, ap)] == [1, 1]
+
+    asyncio.run(main())
+
+
+def test_a_revoked_permission_does_not_come_back_with_a_snapshot_of_the_disk(tmp_path: Path) -> None:
+    """The peer that knows the revocation is away when the store is reclaimed, and answers later."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            other = await stack.enter_async_context(serving_settings(ap))
+            async with opened(tmp_path / "us", "us") as us, telling(us, peer, other) as teller:
+                await grant(us, "shop", "fired", "produce")
+                await teller.settle()
+                await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
+            shutil.copytree(tmp_path / "us", tmp_path / "snapshot")
+            async with opened(tmp_path / "us", "us") as us, telling(us, peer) as teller:
+                await grant(us, "shop", "fired")
+                await teller.settle()
+                await eventually(lambda: has_all(teller, "eu"), "one keeps the revocation")
+            async with opened(tmp_path / "snapshot", "us") as us:
+                await take_settings(us, addresses_of(peer, other), ["ap"], seconds=5, reclaimed=False)
+                assert list(grants(us)["shop"].roles) == ["fired"]
+                async with telling(us, peer, other):
+                    await eventually(lambda: not us.store.meta(TAKEN)["silent"], "the other has answered")
+                    await eventually(lambda: "shop" not in grants(us), "the permission is revoked again")
 
     asyncio.run(main())
 
