@@ -443,7 +443,7 @@ class SubscriptionStates:
         )
         noted = dict(self._seen)
         self._seen[name] = seen
-        await self._note(noted)
+        noted = await self._note(noted)
         now = await self._admin.internals(self._topic.name)  # consumers may have acknowledged more meanwhile
         cursor = cursor_of(now, name)
         if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
@@ -452,7 +452,6 @@ class SubscriptionStates:
         self._merge_in_engine(subscription, acknowledged_at_broker(seen, cursor, engine))
         await subscription.saved()
         await self._admin.reset_subscription(self._topic.name, name, first)
-        self.counters["put_back"] += 1
         put = await self._admin.internals(self._topic.name)
         cursor = cursor_of(put, name)
         if cursor is None:
@@ -460,6 +459,8 @@ class SubscriptionStates:
         engines = self._side.engines(subscription)
         start = min(seen.start, cursor.mark_delete)
         seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
+        await self._note(noted)  # at once: a killed worker could not tell that it did this, once consumers went on
+        self.counters["put_back"] += 1
         missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
         if missing:
             done = (await self._applying.apply({name: Wanted(cursor, missing)}, put))[name]

@@ -332,6 +332,58 @@ async def test_invariants_5_and_6_an_earlier_start_puts_the_cursor_back_once_whe
 
 
 @asynchronous
+async def test_where_a_cursor_was_put_back_is_stored_before_anything_else_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that is killed later in its round puts it back again, once consumers have caught up."""
+    async with bridging(tmp_path) as bridge:
+        brokers, stored = bridge.brokers, [Seen(1, BrokerCursor(BEFORE_ALL), returning=BEFORE_ALL)]
+
+        async def acknowledge(*asked: Any) -> list[Position]:
+            stored[0] = load_seen(bridge.topic.reading._store, bridge.topic.topic_id)["one"]
+            return await brokers.acknowledge(*asked)
+
+        monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", acknowledge)
+        await bridge.publish(10)
+        brokers.acknowledged["one"] = set(range(5))
+        await bridge.settle()
+        brokers.acknowledged["one"] |= {5, 6, 8}
+        await bridge.settle()
+        await bridge.start_earlier("one", 2)
+        await bridge.states.compare()
+        assert brokers.resets == [2]
+        assert (stored[0].returning, stored[0].start) == (None, Position(1, 1))
+        assert bridge.states.counters["put_back"] == 1
+
+
+@asynchronous
+async def test_what_consumers_caught_up_with_before_that_is_stored_comes_a_second_time_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    """The worker is killed right after the reset, and cannot tell afterwards that it was done (docs/adr/0077)."""
+    async with bridging(tmp_path) as bridge:
+        brokers = bridge.brokers
+        await bridge.publish(10)
+        brokers.acknowledged["one"] = set(range(10))
+        await bridge.settle()
+        await bridge.start_earlier("one", 3)
+        brokers.fails_after = 3
+        with suppress(BridgeError):
+            await bridge.states.compare()
+        assert brokers.acknowledged["one"] == {0, 1, 2}
+        brokers.acknowledged["one"] = set(range(10))
+        bridge.restart()
+        brokers.fails_after = None
+        await bridge.settle()
+        assert brokers.resets == [3, 3]
+        assert brokers.acknowledged["one"] == {0, 1, 2}
+        brokers.acknowledged["one"] = set(range(10))
+        await bridge.settle()
+        assert brokers.resets == [3, 3], "not a third time"
+        assert bridge.acknowledged("one") == set(range(3, 10)), "what lies before the start is acknowledged by nobody"
+
+
+@asynchronous
 async def test_a_seek_of_an_application_after_the_cursor_was_put_back_is_a_seek(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
