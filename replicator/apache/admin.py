@@ -163,8 +163,7 @@ class BrokerAdmin(ClosedAtExit):
         try:
             return await self._ask("GET", path)
         except AdminFailed as error:
-            refused = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-            if isinstance(error, AdminLimited) or not refused:
+            if not (error.is_refusal and HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
                 raise
             return None
 

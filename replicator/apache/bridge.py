@@ -19,7 +19,7 @@ import structlog
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
-from replicator.apache.errors import AdminFailed, AdminLimited, BridgeError
+from replicator.apache.errors import AdminFailed, BridgeError
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
 from replicator.apache.topic_bridge import TopicBridge
@@ -325,7 +325,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._refused[name] = str(error)
             return
         except AdminFailed as error:
-            if isinstance(error, AdminLimited) or not error.status:
+            if not error.is_refusal:
                 raise
             self._refused[name] = str(error)
             return
@@ -346,10 +346,8 @@ def _answered(refusals: list[AdminFailed]) -> Iterator[None]:
     """Collect what the brokers refuse. Without an answer nothing else is asked for: the error is raised."""
     try:
         yield
-    except AdminLimited:
-        raise
     except AdminFailed as error:
-        if not error.status:
+        if not error.is_refusal:
             raise
         if error.status != HTTPStatus.NOT_FOUND:  # it was deleted meanwhile
             refusals.append(error)

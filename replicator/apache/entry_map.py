@@ -21,13 +21,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+
+_NONE: Final = PositionSet()
+"""Nothing; not to be changed."""
 
 
 class _Both(NamedTuple):
@@ -177,7 +180,7 @@ class EntryMap:
     def missing(self, origin: str) -> PositionSet:
         """Return the origin positions of the messages of ``origin`` that the brokers lack, though they have earlier and
         later ones."""
-        return self._missing.get(origin) or PositionSet()
+        return self._missing.get(origin, _NONE)
 
     def seen_through(self, origin: str) -> Position:
         """Return the highest position of an origin that stands at the brokers. Others below may be missing there."""

@@ -19,6 +19,11 @@ class AdminFailed(BridgeError):
         self.status = status
         """Of the answer; 0 if there was none."""
 
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether the brokers answered, and refused just this request."""
+        return bool(self.status)
+
 
 class AdminLimited(AdminFailed):
     """The admin API takes no more requests for now."""
@@ -29,6 +34,11 @@ class AdminLimited(AdminFailed):
         super().__init__(text, status)
         self.said_seconds = said_seconds
         """When to come back, if the answer said so."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Return False: the brokers take no request for now."""
+        return False
 
 
 class ClientsRemain(EngineError):

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.guarding import PUBLIC, ROLE, SOCKETS, canonical, is_dashboard
 from replicator.engine.errors import TooBusy
+from replicator.running.connecting import address_of
 from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import CLIENT, Metered, next_slice
 from replicator.running.turns import Share, Turns
@@ -41,9 +42,9 @@ def bound_time(turns: Turns) -> Middleware:
 
     @web.middleware
     async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        peer = None if request.transport is None else request.transport.get_extra_info("peername")
-        share = turns.client(f"{peer[0]}:{peer[1]}") if peer else None
-        share = share or Share(request.remote or "")  # where no port of ours counts it
+        share = turns.client(address_of(request.transport)[1]) or Share(
+            request.remote or ""
+        )  # where no port of ours counts it
         CLIENT.set(share)
         if not turns.may_begin(share):
             await next_slice(turns, share)

@@ -13,6 +13,7 @@ from replicator.api.audit import OPERATOR, Audit
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
+from replicator.running.connecting import address_of
 
 CLOSE_ROUTE: Final = "/replication/v1/clients/close"
 ADDRESS_CHARS_MAX: Final = 200
@@ -36,8 +37,7 @@ def add_clients(app: web.Application, engine: Engine, audit: Audit | None) -> No
         address = request.query.get("address", "")
         if not address or len(address) > ADDRESS_CHARS_MAX:
             raise BadRequest("parameter address: HOST:PORT of a connection, or HOST, must be given")
-        peer = None if request.transport is None else request.transport.get_extra_info("peername")
-        own = f"{peer[0]}:{peer[1]}" if peer else ""
+        _, own = address_of(request.transport)
         found = [each for each in engine.turns.clients(address) if each.address != own]
         if not found:
             raise ClientNotFound(f"no client of cluster {engine.cluster!r} is connected from {address!r}")

@@ -30,7 +30,7 @@ from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
 from replicator.engine.log.writer import CopiedBlock, Extent
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 from replicator.tracing.notes import CarriedNotes, decode_notes
 
 STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
@@ -227,17 +227,11 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
         if begun is None:
             begun = awaited(topic.writing.copy(blocks, traced))
             is_waiting = True
-        begun.add_done_callback(_heard)  # the link may be gone before its answer is made
+        begun.add_done_callback(heard)  # the link may be gone before its answer is made
         results[name] = begun
     if is_waiting:
         await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
     return results
-
-
-def _heard(begun: asyncio.Future[Any]) -> None:
-    """Note that the outcome of an append was seen. Otherwise asyncio logs each error with a traceback."""
-    if not begun.cancelled():
-        begun.exception()
 
 
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:

@@ -35,7 +35,7 @@ from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
 from replicator.gateway.arriving import Arrivals
 from replicator.gateway.consuming import ConsumerSession
-from replicator.gateway.counted import address_of, unread
+from replicator.gateway.counted import unread
 from replicator.gateway.message_ids import KnownAs, Sought
 from replicator.gateway.outgoing import Outgoing
 from replicator.gateway.refusals import server_error
@@ -46,6 +46,7 @@ from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
+from replicator.running.connecting import address_of
 from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import Metered
 from replicator.running.short_tasks import awaited

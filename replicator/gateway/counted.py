@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import structlog
 
+from replicator.running.connecting import address_of
 from replicator.running.limited_log import LIMITED
 from replicator.running.turns import SLICE_SECONDS, Share, Turns
 from replicator.security.client_limits import ClientLimits
@@ -109,12 +110,6 @@ class CountedConnection(asyncio.Protocol):
         self._protocol.connection_lost(error)
 
 
-def address_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """Return the host from which a connection came, and ``host:port``; empty if it is gone already."""
-    peer = transport.get_extra_info("peername")
-    return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("", "")
-
-
 def unread(transport: asyncio.BaseTransport) -> list[bytes]:
     """Return what a client had sent and its socket still holds, after writing to the socket failed.
 
@@ -130,8 +125,3 @@ def unread(transport: asyncio.BaseTransport) -> list[bytes]:
         while data := copy.recv(READ_BYTES):
             found.append(data)
     return found
-
-
-def host_of(transport: asyncio.BaseTransport) -> str:
-    """The address from which it came; empty if it is gone already."""
-    return str((transport.get_extra_info("peername") or ("",))[0])

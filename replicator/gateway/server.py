@@ -15,13 +15,14 @@ from typing import Final, cast
 from replicator.engine.engine import Engine
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.gateway.connection import Addresses, Connection, Served
-from replicator.gateway.counted import CountedConnection, host_of
+from replicator.gateway.counted import CountedConnection
 from replicator.gateway.handlers import HANDLERS
 from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
 from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server_tls import ServerTls
 from replicator.protocol.authentication import Anyone, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
+from replicator.running.connecting import address_of
 from replicator.security.client_limits import ClientLimits
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.identifying import ShownCertificate
@@ -146,7 +147,7 @@ class FirstByte(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS_MAX, self._transport.close)
-        self._host = host_of(transport)
+        self._host, _ = address_of(transport)
         if self._shares.take(self._host) is not None:
             self._transport.close()
 

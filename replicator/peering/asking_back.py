@@ -32,7 +32,7 @@ from replicator.peering.cluster_settings import BODY_BYTES_MAX, OWN_SETTINGS_ROU
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
 from replicator.running.connecting import UNREADABLE, why_no_answer
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from replicator.security.errors import SecurityError
@@ -156,7 +156,7 @@ class AskingBack:
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._start(self._ask_after(self._last.get(key), key, question))
-            waiting.add_done_callback(_retrieve)
+            waiting.add_done_callback(heard)
             self._waiting[key] = self._last[key] = waiting
         answer: _T = await asyncio.shield(waiting)
         return answer
@@ -262,9 +262,3 @@ class AskingBack:
             f"{self._own} believes claims about {cluster} only if its worker, at {at} by the topology, says the same. "
             f"It was asked: {reason}"
         )
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve a question's error, so that asyncio does not report it where nobody waits for the answer any more."""
-    if not task.cancelled():
-        task.exception()

@@ -1,4 +1,4 @@
-"""Reasons for failed connections to workers, as text for people, and a test whether an address is this machine's."""
+"""Reasons for failed connections to workers, as text for people, and addresses of machines and of connections."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import asyncio
+
     import aiohttp
 
 START_IT: Final = "start the worker there, or correct its address in the topology"
@@ -63,3 +65,9 @@ def is_of_this_machine(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def address_of(transport: asyncio.BaseTransport | None) -> tuple[str, str]:
+    """Return the host from which a connection came, and ``host:port``; empty texts if the connection is gone."""
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("", "")

@@ -55,6 +55,15 @@ def complete(receiver: Receiver, outcome: object) -> None:
         receiver.set_result(outcome)
 
 
+def heard(outcome: asyncio.Future[Any]) -> None:
+    """Note that the outcome of a task or a future was seen, though perhaps nobody waits for it any more.
+
+    Otherwise asyncio logs an error with its traceback.
+    """
+    if not outcome.cancelled():
+        outcome.exception()
+
+
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Await ``work`` to its end, also when whoever waits is cancelled meanwhile, however often; then raise that."""
     task = awaited(work)

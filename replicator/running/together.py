@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from replicator.running.short_tasks import heard
+
 
 async def until_first_ends(*parts: Coroutine[Any, Any, Any], names: str = "part") -> None:
     """Run ``parts`` together. When one ends, the others are cancelled and awaited; its error is raised.
@@ -74,7 +76,6 @@ async def _end_all(tasks: list[asyncio.Task[Any]]) -> None:
             for task in left:
                 task.cancel()
     for task in tasks:
-        if not task.cancelled():
-            task.exception()  # seen: asyncio is not to complain of it
+        heard(task)
     if cancelled is not None:
         raise cancelled

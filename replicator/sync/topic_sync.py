@@ -20,6 +20,7 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.starting import StartedSubscription
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.running.short_tasks import heard
 from replicator.sync.action_queue import ActionQueue
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.marker_log import MarkerLog
@@ -352,14 +353,14 @@ class TopicSync:
         if subscription is None or not subscription.replicated:
             return
         if self._state.exact.messages_came(subscription, relay=self._relays_any()):
-            subscription.saved().add_done_callback(_take_exception)  # if it fails, they wait again after a restart
+            subscription.saved().add_done_callback(heard)  # if it fails, they wait again after a restart
         self._queue.wake()
 
     def _duplicates_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
         """Deliver messages that came again as new entries, if only the new entries lie behind the subscription's
         start."""
         if entries and subscription.replicated and self._state.exact.duplicates_came(subscription, entries):
-            subscription.saved().add_done_callback(_take_exception)
+            subscription.saved().add_done_callback(heard)
 
     def _relays_any(self) -> bool:
         routes, name = self._shared.routes, self._topic.name
@@ -481,9 +482,3 @@ class TopicSync:
             self._shared.kept_lives[self._topic.name] = kept
         else:
             self._shared.kept_lives.pop(self._topic.name, None)
-
-
-def _take_exception(saving: asyncio.Future[None]) -> None:
-    """Take the exception of a failed save, for which nobody waits, so that asyncio does not log it."""
-    if not saving.cancelled():
-        saving.exception()

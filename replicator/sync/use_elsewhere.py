@@ -32,7 +32,7 @@ from replicator.engine.errors import EngineError, SubscriptionBusy
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.running.connecting import why_not_connected
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout_at
 from replicator.security.asking import worker_session, worker_url
 
@@ -145,8 +145,7 @@ class UseElsewhere:
 
     def _asked(self, question: UseQuestion, task: asyncio.Task[None]) -> None:
         self._asking.pop(question, None)
-        if not task.cancelled():
-            task.exception()  # perhaps no caller waits any more
+        heard(task)
 
     def _with_partitions(self, topics: Sequence[str]) -> list[str]:
         """Return ``topics``, each partition among them replaced by all partitions of its topic."""

@@ -43,7 +43,7 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.schemas import schema_from, schema_on_the_wire
 from replicator.running.connecting import why_no_answer
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout
 
 SESSIONS_PER_CONNECTION: Final = 5_000
@@ -255,8 +255,7 @@ class _Connections:
 
     def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]
-        if not task.cancelled():
-            task.exception()  # those who waited for it have it
+        heard(task)  # those who waited for it have it
 
     async def _connect(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()

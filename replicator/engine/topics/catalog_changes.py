@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from replicator.engine.topic import Topic
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ class CatalogChanges:
     async def made_by(self, full_name: str, making: Coroutine[Any, Any, Topic]) -> Topic:
         """What ``making`` makes. Others find it in :attr:`being_made`; it goes on when its callers give up."""
         task = awaited(making, name="making of a topic")
-        task.add_done_callback(_note_failure)
+        task.add_done_callback(heard)
         self.being_made[full_name] = task
         return await asyncio.shield(task)
 
@@ -61,10 +61,4 @@ class CatalogChanges:
 
     def _changed(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        _note_failure(task)
-
-
-def _note_failure(task: asyncio.Task[Any]) -> None:
-    """Who waits for the task has its error; if nobody does any more, asyncio need not complain about that."""
-    if not task.cancelled():
-        task.exception()
+        heard(task)  # who waits for the task has its error
