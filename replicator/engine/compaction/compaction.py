@@ -19,7 +19,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 import structlog
 
 from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedView, ViewState
-from replicator.engine.compaction.compactor import Compactor, publish_time_ms, unpacked_bytes
+from replicator.engine.compaction.compactor import Compactor, publish_time_ms
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex, ViewIndex
@@ -27,7 +27,6 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Writer
 from replicator.engine.types import LoggedEntry
-from replicator.engine.unpacking import INTERNAL
 from replicator.engine.upkeep.holds import Holds
 from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
@@ -267,9 +266,8 @@ class Compaction:
         """The next messages of the log, and how far they reach. On a thread, so not through the loop's cache."""
         blocks, reached = self._store.read_blocks(self._topic.topic_id, after, end, bytes_max=STEP_BYTES)
         found: list[LoggedEntry] = []
-        duplicates = (
-            self._topic.log.duplicates
-        )  # a message lies where its first entry does: newer ones of its key may follow it
+        # A message lies where its first entry does: newer ones of its key may follow it.
+        duplicates = self._topic.log.duplicates
         for stored in blocks:
             header = stored.header
             if header.kind is not BlockKind.MESSAGES:
@@ -289,8 +287,7 @@ class Compaction:
         rows: list[tuple[str, bytes, bytes]] = []
         messages = 0
         for entry in entries:
-            with INTERNAL.held(unpacked_bytes(entry)):
-                kept = compactor.retained(entry)
+            kept = compactor.retained(entry)
             if kept is not None:
                 rows.append(self._view.row(generation, entry, kept))
                 positions.add(entry.position)
@@ -304,8 +301,7 @@ class Compaction:
 
 def _note_all(compactor: Compactor, entries: Sequence[LoggedEntry]) -> None:
     for entry in entries:
-        with INTERNAL.held(unpacked_bytes(entry)):
-            compactor.note(entry)
+        compactor.note(entry)
 
 
 async def _on_thread(work: Callable[_P, _R], *arguments: _P.args, **named: _P.kwargs) -> _R:

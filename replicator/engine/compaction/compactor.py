@@ -22,6 +22,7 @@ Source: the publicly documented behaviour of Pulsar's two-phase compactor.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
@@ -33,6 +34,7 @@ from replicator.engine.errors import EntryCorrupt, MessageTooLarge, NotAllowedEr
 from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
 from replicator.engine.log.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
 from replicator.engine.types import LoggedEntry
+from replicator.engine.unpacking import INTERNAL
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from snapshots.position import Position
 
@@ -94,11 +96,14 @@ class Compactor:
 
     def note(self, entry: LoggedEntry) -> None:
         """First time through. Raises :class:`NotAllowedError` when there are more keys than fit."""
-        opened = None if entry.marker else _open(entry)
-        if opened is None:
-            return
+        with ExitStack() as held:
+            opened = None if entry.marker else _open(entry, held)
+            if opened is not None:
+                self._note(entry.position, opened)
+
+    def _note(self, position: Position, opened: _Opened) -> None:
         metadata = opened.metadata
-        if metadata.num_chunks_from_msg > 1 and not self._is_complete(metadata, entry.position):
+        if metadata.num_chunks_from_msg > 1 and not self._is_complete(metadata, position):
             return
         for index, part in enumerate(opened.parts):
             if part.key is None:
@@ -107,7 +112,7 @@ class Compactor:
             if part.tombstone:
                 self._newest.pop(digest, None)
             else:
-                self._newest[digest] = _identity(entry.position, index, metadata)
+                self._newest[digest] = _identity(position, index, metadata)
         if len(self._newest) > self._keys_max:
             raise NotAllowedError(f"the topic has more than {self._keys_max} keys: it is too large to be compacted")
 
@@ -121,9 +126,11 @@ class Compactor:
         """Second time through: the entry as it goes into the view; None if nothing of it does."""
         if entry.marker:
             return None
-        opened = _open(entry)
-        if opened is None:
-            return Retained(entry.entry)
+        with ExitStack() as held:
+            opened = _open(entry, held)
+            return Retained(entry.entry) if opened is None else self._retained(entry, opened)
+
+    def _retained(self, entry: LoggedEntry, opened: _Opened) -> Retained | None:
         kept = [
             part.key is not None
             and self._newest.get(_digest(part.key)) == _identity(entry.position, index, opened.metadata)
@@ -164,18 +171,9 @@ def publish_time_ms(entry: LoggedEntry) -> int:
     return metadata.publish_time
 
 
-def unpacked_bytes(entry: LoggedEntry) -> int:
-    """Return the most bytes that the compactor decompresses of ``entry``."""
-    try:
-        metadata, _ = decode_entry(entry.entry, check=False)
-    except EntryCorrupt:
-        return 0
-    unpacks = metadata.HasField("num_messages_in_batch") and metadata.compression != NONE
-    return min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX) if unpacks else 0
-
-
-def _open(entry: LoggedEntry) -> _Opened | None:
-    """Look into an entry; None for one that cannot be looked into."""
+def _open(entry: LoggedEntry, held: ExitStack) -> _Opened | None:
+    """Look into an entry; None for one that cannot be looked into. What is decompressed counts in the engine's budget
+    until ``held`` is closed."""
     try:
         metadata, payload = decode_entry(entry.entry, check=False)
         encrypted = bool(metadata.encryption_keys)
@@ -184,6 +182,8 @@ def _open(entry: LoggedEntry) -> _Opened | None:
         if encrypted:
             part = _single_part(metadata, payload, encrypted=True)
             return None if part.key is None else _Opened(metadata, [part], None)
+        if metadata.compression != NONE:
+            held.enter_context(INTERNAL.held(min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX)))
         content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
         batch = list(split_batch(metadata, content))
     except (EntryCorrupt, MessageTooLarge):
