@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,14 @@ class Mesh(Deployment):
             for link in self.status(name)["links"]
             for topic, reason in link["halted"].items()
         }
+
+    def until_nothing_halts(self, also: Callable[[], object] = lambda: True) -> None:
+        """Wait until no link halts a topic and ``also`` holds; a failure prints each reason."""
+
+        def reasons() -> dict[str, dict[str, str]]:
+            return {name: halted for name in "ABC" if (halted := self.halted(name))}
+
+        self.until(lambda: also() and not reasons(), reasons)
 
     def unconsumed(self, name: str, subscription: str, topic: str = ORDERS) -> dict[str, str] | None:
         """By origin, a digest of what is left to be consumed in a cluster; None where there is no such subscription."""

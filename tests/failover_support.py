@@ -164,10 +164,13 @@ class Deployment:
         """A client of the clients of ``home``, wherever they are served."""
         return Client(service_url_provider=self.providers(home), service_url_check_interval_seconds=CHECK_SECONDS)
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], object], what: str | Callable[[], object], seconds: float = 60) -> None:
+        """Wait until ``condition`` holds; a failure prints ``what``, or the answer of that function."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+            if time.monotonic() >= deadline:
+                missing = what if isinstance(what, str) else what()
+                raise AssertionError(f"did not come true within {seconds} s: {missing}")
             time.sleep(0.02)
 
 

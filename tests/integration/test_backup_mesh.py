@@ -254,7 +254,7 @@ def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claim
     assert "lost: " in printed
     assert "nobody has" in printed
     mesh.start("A")
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until_nothing_halts()
     (hole,) = mesh.get("A", "/replication/v1/cuts")["topics"][ORDERS]["left_out"]["A"]
     assert high(hole[0]) < high(hole[1]) <= high(mesh.topic("A")["high_water"]["A"])
     assert mesh.messages("A") == 5

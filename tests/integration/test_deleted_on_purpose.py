@@ -93,7 +93,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_by_a_restore_or_a_reclaim_o
     assert restored["store_id"] != before["store_id"]
     assert restored["predecessors"] == [before["store_id"]]
     mesh.start("A")
-    mesh.until(lambda: mesh.topic("A") is not None and not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until_nothing_halts(lambda: mesh.topic("A") is not None)
     assert mesh.topic("A", GOING) is None
     assert mesh.messages("B", GOING) == mesh.messages("C", GOING) == 50, "the copies stay"
 
@@ -123,7 +123,7 @@ def test_a_restore_that_brings_a_deleted_topic_itself_names_it(mesh: Mesh) -> No
     assert f"{GOING} was deleted on purpose" in printed
     assert "delete it there again" in printed
     mesh.start("A")
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until_nothing_halts()
     assert mesh.messages("A", GOING) == 50
     asyncio.run(publish(mesh.client_url("A"), numbered("a", 50, 60), GOING))
     mesh.until(lambda: mesh.messages("B", GOING) == mesh.messages("C", GOING) == 60, "it is in use again")
@@ -202,7 +202,7 @@ def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_
     assert "took back" not in printed
     assert f"not taken back: {GOING} was deleted on purpose" in printed
     mesh.start("A")
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until_nothing_halts()
     assert mesh.topic("A", GOING) is None, "nor do markers of the others make it again"
     asyncio.run(publish(mesh.client_url("B"), numbered("b", 0, 5), GOING))
     mesh.until(lambda: mesh.messages("A", GOING) == 5, "what is published elsewhere since comes, as ever")
@@ -262,7 +262,7 @@ def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_ma
     for topic in (GOING, *later):
         assert f"took back 50 messages of {topic} (the topic was made again)" in printed
     mesh.start("A")
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")) and mesh.messages("A", GOING) == 50, "no link stands still")
+    mesh.until_nothing_halts(lambda: mesh.messages("A", GOING) == 50)
     mesh.verify()
 
 
@@ -276,7 +276,7 @@ def test_a_topic_whose_earlier_life_was_put_back_is_deleted_with_both_lives(mesh
     mesh.kill("A")
     mesh.reclaim("A")
     mesh.start("A")
-    mesh.until(lambda: mesh.messages("A") == 55 and not any(map(mesh.halted, "ABC")), "both lives")
+    mesh.until_nothing_halts(lambda: mesh.messages("A") == 55)
     mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 55, "both lives everywhere")
 
     def lives(name: str) -> dict[str, dict[str, str]]:

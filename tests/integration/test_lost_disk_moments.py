@@ -217,7 +217,7 @@ def test_a_disk_that_is_lost_while_a_peer_is_down_heals(tmp_path: Path, postgres
             if only_there:
                 mesh.until(lambda topic=topic: f"C {topic}" in mesh.halted("A"), "the gap is named")  # type: ignore[misc]
                 mesh.run_links("resolve", "A", "C", "--topic", topic, "--policy", "keep-both")
-            mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+            mesh.until_nothing_halts()
 
 
 def test_a_reclaim_that_is_killed_again_and_again_loses_nothing(tmp_path: Path, postgres_server: str) -> None:
@@ -250,4 +250,4 @@ def test_workers_that_start_at_once_after_some_lost_their_disks_lose_nothing(
             else:
                 assert mesh.topic("A", topic) is None
                 assert "reclaimed" not in {mesh.status(name)["start"]["how"] for name in "ABC"}
-            mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+            mesh.until_nothing_halts()

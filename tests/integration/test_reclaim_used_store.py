@@ -94,7 +94,7 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since_and_nothing_is_
     assert sorted([*left, *acknowledged]) == sorted([*old, *others, *since]), "each is consumed once"
     first, second = (tuple(map(int, each.split(":"))) for each in (last, mesh.topic("A")["high_water"]["A"]))
     assert second > first, "invariant 10"
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still", 60)
+    mesh.until_nothing_halts()
     mesh.until(lambda: mesh.agree("sub") and mesh.consumed(), "the same state everywhere", 120)
     assert {mesh.messages(name) for name in "ABC"} == {MESSAGES + 150}
     said = " ".join(mesh.command("status").stdout.split())
@@ -170,7 +170,7 @@ def test_a_log_that_was_trimmed_since_takes_back_its_earlier_life_and_claims_not
     mesh.start("A")
     assert mesh.topic("A")["messages"] == 360, "what was trimmed counts, as ever"
     assert mesh.topic("A")["trimmed"] < trimmed
-    mesh.until(lambda: not any(map(mesh.halted, "ABC")), "no link stands still")
+    mesh.until_nothing_halts()
     mesh.until(lambda: mesh.agree("sub"), "the same state everywhere")
     rest = asyncio.run(take(b, 360 - len(acknowledged)))
     published = [*old, *others, *numbered("n", 0, 10)]

@@ -16,6 +16,7 @@ from wire_worker import batch_entry, single_entry
 
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app
+from replicator.api.data_plane import ENGINE
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
@@ -50,24 +51,29 @@ class Status:
 
 @asynccontextmanager
 async def served(
-    *nodes: Cluster, before: Callable[[web.Request], Awaitable[None]] | None = None
+    *nodes: Cluster,
+    before: Callable[[web.Request], Awaitable[None]] | None = None,
+    after: Callable[[web.Request], None] | None = None,
 ) -> AsyncIterator[dict[str, str]]:
-    """The whole API of clusters, by name; ``before`` is called before each request is handled."""
+    """The whole API of clusters, by name; ``before`` and ``after`` are called around the handling of each request."""
 
     @web.middleware
-    async def call_before(
+    async def call_around(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if before is not None:
             await before(request)
-        return await handler(request)
+        answer = await handler(request)
+        if after is not None:
+            after(request)
+        return answer
 
     async with AsyncExitStack() as stack:
         urls = {}
         for node in nodes:
             app = make_app(node.engine, Status(node), LinkedSources())
             add_ack_vectors(app, node.sync)
-            app.middlewares.append(call_before)
+            app.middlewares.append(call_around)
             runner = web.AppRunner(app, shutdown_timeout=0.2)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
@@ -153,6 +159,39 @@ def test_clusters_that_publish_and_consume_all_the_time_are_clean_and_a_lost_blo
             finally:
                 stop.set()
                 await asyncio.gather(*running)
+
+    asyncio.run(main())
+
+
+def test_what_is_published_and_copied_between_the_readings_of_two_clusters_is_not_missing_at_its_origin(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        asked: list[str] = []
+
+        async def publish_and_copy(request: web.Request) -> None:
+            """Before eu-west says where its logs end, us-east has said so, publishes, and eu-west has the copy."""
+            if request.path == "/replication/v1/cuts" and request.app[ENGINE] is eu.engine:
+                number = asked.count("eu-west")
+                asked.append("eu-west")
+                await eventually(lambda: asked.count("us-east") > number, "us-east has said where its logs end")
+                await topic.publish([single_entry(b"between")])
+                await copied(topic, eu.engine, topic.log.messages)
+
+        def note(request: web.Request) -> None:
+            if request.path == "/replication/v1/cuts" and request.app[ENGINE] is us.engine:
+                asked.append("us-east")
+
+        async with (
+            clusters(tmp_path, "us-east", "eu-west") as (us, eu),
+            served(us, eu, before=publish_and_copy, after=note) as urls,
+        ):
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([single_entry(b"first")])
+            await copied(topic, eu.engine, 1)
+            report = await look(urls, VerifySettings(settle_seconds=0, digests=False))
+            assert asked.count("eu-west") > 1
+            assert faults(report) == {}, report.findings
 
     asyncio.run(main())
 

@@ -33,6 +33,8 @@ class LogRange:
     number: int
     after: Position
     upto: Position
+    copies_upto: Position | None = None
+    """Last position at which copies of other clusters' entries are read; None means ``upto``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ A cut is a set of readings that fit together although clusters publish, copy and
 way then do not look lost.
 
 1. First verify reads high-water marks, subscriptions and mappings of every cluster. From then on, the logs and the
-   other clusters' states must contain what these readings claim.
+   other clusters' states must contain what these readings claim. Then it reads up to where it will compare copies.
 2. When all clusters have answered, verify reads where their logs end, and what is trimmed. Everything that the marks
-   claim lies before these ends.
+   claim lies before these ends. Each origin's log has all that was copied before.
 3. Subscriptions that changed meanwhile are read again after a pause. Acknowledgements of the first reading must have
    arrived in the other clusters by then.
 
@@ -178,13 +178,19 @@ def _read_first(state: ClusterState, wanted: Wanted, progress: Progress) -> None
         state.links = worker.link_states()
         _read_states(state, worker, list(state.topics), progress)
         state.told = state.subscriptions
+        now = worker.standings()
+        state.standings = {
+            name: replace(each, copied_upto=now.get(name, Standing()).end) for name, each in state.standings.items()
+        }
 
 
 def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing]) -> None:
     with VerifyPlane(state.url) as worker:
         ends = {name: each for name, each in worker.standings().items() if wanted(name)}
         state.standings = {
-            name: replace(end, high_water=marks[name].high_water) for name, end in ends.items() if name in marks
+            name: replace(end, high_water=marks[name].high_water, copied_upto=marks[name].copied_upto)
+            for name, end in ends.items()
+            if name in marks
         }
     state.gone |= state.topics.keys() - ends.keys()
     _read_subscriptions(state, state.topics)

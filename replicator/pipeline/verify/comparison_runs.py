@@ -107,7 +107,8 @@ def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list
                     if bundle and (share >= 0.9 or len(bundle) >= TASK_RANGES):
                         tasks.append(bundle)
                         bundle, share = [], 0.0
-                    bundle.append(LogRange(cluster, topic, number, Position(ledger, first - 1), Position(ledger, end)))
+                    after, upto = Position(ledger, first - 1), Position(ledger, end)
+                    bundle.append(LogRange(cluster, topic, number, after, upto, standing.copied_upto))
                     share += (end - first + 1) / size_max
                     first, number = end + 1, number + 1
     return [*tasks, bundle] if bundle else tasks

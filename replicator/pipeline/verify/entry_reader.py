@@ -45,7 +45,7 @@ from replicator.pipeline.verify.comparison.rows import (
     Found,
     PieceRows,
 )
-from replicator.pipeline.verify.comparison.scope import Scope
+from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.plane import Head, VerifyPlane, uneven_sizes
 from replicator.pipeline.verify.report import marker_name
 from snapshots.position import BEFORE_ALL, Position
@@ -181,6 +181,10 @@ class RangeReader:
 
     def _wanted(self, head: Head) -> tuple[int, int]:
         (ledger, first), after, upto = head.first, self.part.after, self.part.upto
+        if self.part.copies_upto is not None and home_of(head.origin) != self.scope.clusters[self.part.cluster]:
+            upto = min(upto, self.part.copies_upto)
+            if upto.ledger < ledger:
+                return 0, 0
         start = max(after.entry + 1 - first, 0) if ledger == after.ledger else 0
         stop = min(upto.entry + 1 - first, head.entries) if ledger == upto.ledger else head.entries
         return start, stop

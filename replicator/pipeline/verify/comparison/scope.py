@@ -43,6 +43,11 @@ class Standing:
     """Lives of the topic that their origin deleted, by origin and incarnation, each with its last position."""
     absent: bool = False
     """Whether the cluster does not have the topic."""
+    copied_upto: Position | None = None
+    """Last position at which copies of other clusters' entries are compared; None means all of ``runs``.
+
+    It is read before any log's end, so that an origin's log has all that is compared of its copies.
+    """
 
     def gone_upto(self, cluster: str, origin: str) -> Position:
         """Return the position of ``origin`` up to which ``cluster`` has trimmed its entries, included."""
@@ -68,6 +73,11 @@ class Standing:
         """
         mark = None if self.high_water is None else self.high_water.get(origin)
         return cluster == home_of(origin) and mark is not None and incarnation < mark[0]
+
+    @property
+    def end(self) -> Position:
+        """Return the position of the last entry in the log; :data:`BEFORE_ALL` if it has none."""
+        return max((Position(ledger, last) for ledger, _, last in self.runs), default=BEFORE_ALL)
 
     @property
     def entries(self) -> int:
