@@ -35,7 +35,7 @@ from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
 from replicator.peering.asking_back import AskingBack
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import OriginMarks
@@ -186,7 +186,9 @@ async def high_water(request: web.Request) -> web.Response:
     await hold_back_for_reclaim(request)
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
-    asked = filter(None, map(engine.find, named)) if named else engine.topics()
+    # A topic whose deletion is not durable yet is still here: a link that is told neither makes it again with markers.
+    stored = engine.loaded.by_name
+    asked = filter(None, (stored.get(str(parse_topic(name))) for name in named)) if named else list(stored.values())
     topics = [topic async for topic in in_slices(engine, asked) if may(request, READING, topic.name)]
     if "origins" in request.query:
         origins = _required(request, "origins").split(",")
@@ -194,15 +196,19 @@ async def high_water(request: web.Request) -> web.Response:
             raise BadRequest(f"parameter origins: {len(origins)} were asked for at once, the limit is {ORIGINS_MAX}")
         by_topic = {topic.name: _marks(engine, topic, origins) async for topic in in_slices(engine, topics)}
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
+        gone = engine.origin_stores.own_deletions(named)
+        deleted = [each.as_json() for each in gone if may(request, READING, each.topic)]
     else:
         origin = _required(request, "origin")
-        rows = {}
+        rows, deleted = {}, []
         async for topic in in_slices(engine, topics):
             if marks := _marks(engine, topic, [origin]):
                 rows[topic.name] = marks[origin]
     theirs = number(request, "protocol", PROTOCOL_UNSAID, 2**31)
     answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
     answer |= engine.origin_stores.line.as_json()
+    if deleted:
+        answer["deleted"] = deleted
     restored = restored_mark(engine.store)
     if restored is not None:
         answer["restored"] = restored.restore_id

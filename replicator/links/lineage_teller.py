@@ -17,13 +17,15 @@ Blocks do not wait for these reports. After a refusal, and after a doubt about a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
 from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judgement, StoreLine, judge
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import Mark
@@ -45,6 +47,12 @@ _Copy = tuple[str, str, int]
 
 class Transport(Protocol):
     """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
+
+    deleted_there: list[Deletion]
+
+    async def high_water(
+        self, origins: Collection[str], topics: Sequence[str] = ()
+    ) -> Mapping[str, Mapping[str, Mark]]: ...
 
     async def tell_lineage(self, told: LineageTold) -> LineageReply: ...
 
@@ -87,6 +95,19 @@ class LineageTeller:
             return
         self._there = there
         self._work.set()
+
+    async def ask_marks(self, transport: Transport, names: Sequence[str] = ()) -> Mapping[str, Mapping[str, Mark]]:
+        """Return the destination's marks, by topic and origin: of all topics, or of ``names``.
+
+        Topics that the destination deleted are recorded first, so that the link does not make them again with markers.
+        The destination's own link may not have reported them yet. Raises the errors of the transport.
+        """
+        there = await transport.high_water(self._topics.origins, names)
+        deleted = [each for each in transport.deleted_there if self._engine.find(each.topic) is not None]
+        if deleted:
+            with suppress(EngineError):  # a store that is full; the destination's link reports them again
+                await self._stores.take(self._topics.destination, {}, [], deleted)
+        return there
 
     def copied(self, name: str) -> None:
         """Record that the destination has the first blocks of topic ``name``, or the first blocks of another origin in

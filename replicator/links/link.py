@@ -370,7 +370,7 @@ class Link:
 
     async def _connect(self, transport: HttpTransport) -> None:
         await self._tell_run(transport)
-        there = await transport.high_water(self.route.origins)
+        there = await self._lineage.ask_marks(transport)
         await transport.open()
         self._topics.on_connected(there)
         await self._topics.heard_of_restore(transport.restore_id)
@@ -456,7 +456,7 @@ class Link:
         """Look again at topics that wait, and end their gaps where ``policy`` does, for which an operator may have
         ``asked``."""
         async with self._settling:
-            there = await transport.high_water(self.route.origins, names)
+            there = await self._lineage.ask_marks(transport, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport, asked=asked)
             self._method.wake()

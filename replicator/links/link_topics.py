@@ -188,9 +188,11 @@ class LinkTopics:
         """Return whether the destination deleted the topic, and the link has no message to bring to it."""
         if not self._route.origins.isdisjoint(topic.origins.message_vector()):
             return False
+        stores = self._engine.origin_stores
         if (mark := topic.origins.high_water(self.destination)) is None:
-            return self._engine.partitioned.is_of_deleted(topic.name, self.destination)
-        return self._engine.origin_stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
+            deleted = stores.deleted_lives(topic.name, self.destination)
+            return bool(deleted) or self._engine.partitioned.is_of_deleted(topic.name, self.destination)
+        return stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
 
     def _drop(self, name: str) -> None:
         self.carried.look_again(name)

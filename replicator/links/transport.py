@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.compression import Buffer
 from replicator.engine.log.frame_rows import encode_rows
@@ -109,6 +110,8 @@ class HttpTransport:
         """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.store_id = ""
         """Id of the destination's store, from its last answer about its marks; "" if its version is earlier."""
+        self.deleted_there: list[Deletion] = []
+        """Topics that the destination deleted and does not have, from its last answer about its marks."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -141,6 +144,8 @@ class HttpTransport:
         self._version = theirs
         self.restore_id = str(answer.get("restored") or "")
         self.store_id = str(answer.get("store") or "")
+        deleted = map(Deletion.of_json, answer.get("deleted", ()))
+        self.deleted_there = [each for each in deleted if each.origin == self._destination]
         return {
             topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in answer["topics"].items()
         }

@@ -172,6 +172,27 @@ def test_a_topic_that_was_deleted_does_not_come_back_in_a_ring(ring: Mesh) -> No
     assert ring.topic("A", GOING) is None
 
 
+def test_a_deleted_topic_is_not_made_again_by_markers_of_a_cluster_that_has_not_heard_of_the_deletion(
+    mesh: Mesh,
+) -> None:
+    """The deletion and a marker of B cross: A's links, which would tell B of it, are paused."""
+    published(mesh)
+    asyncio.run(take(mesh.client_url("B"), 10, topic=GOING))
+    mesh.until(lambda: mesh.agree("sub", GOING), "the same state everywhere")
+    mesh.pause("A", "B")
+    mesh.pause("A", "C")
+    delete(mesh, "A", GOING)
+    assert not marked(mesh, "B")
+    asyncio.run(take(mesh.client_url("B"), 10, topic=GOING))
+    mesh.until(lambda: marked(mesh, "B"), "B's own link has asked")
+    mesh.kill("A")
+    mesh.start("A")
+    mesh.until(lambda: all(link["state"] == "idle" for link in mesh.status("B")["links"]), "links are back")
+    assert mesh.topic("A", GOING) is None
+    asyncio.run(publish(mesh.client_url("B"), numbered("b", 0, 5), GOING))
+    mesh.until(lambda: mesh.messages("A", GOING) == 5, "what is published elsewhere since comes")
+
+
 def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_store_deleted(mesh: Mesh) -> None:
     """With retention 0, what is consumed everywhere is trimmed. No copy knew its store before the upgrade."""
     published(mesh)

@@ -24,7 +24,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -118,8 +118,8 @@ class OriginStores:
         self._loaded = loaded
         self._rows: dict[int, dict[str, _CopyRow]] = {}
         """Rows about copies, by topic id and origin."""
-        self._own_deleted: dict[str, dict[int, Position]] = {}
-        """For each topic, the lives that this cluster itself deleted."""
+        self._deleted: dict[tuple[str, str], dict[int, Position]] = {}
+        """For each topic and origin, the lives that the origin deleted."""
         self._partitioned_deleted: dict[str, dict[str, int]] = {}
         """For each partitioned topic, by cluster, the id of its newest deletion."""
         self._forgotten: _Writes = []
@@ -174,6 +174,24 @@ class OriginStores:
         known = self.deletions.get((topic.name, origin, incarnation))
         return known is not None and position <= known.position
 
+    def deleted_lives(self, name: str, origin: str) -> Mapping[int, Position]:
+        """Return the last position of each life of the topic ``name`` that ``origin`` deleted, by incarnation."""
+        return self._deleted.get((name, origin), {})
+
+    def own_deletions(self, names: Collection[str] = ()) -> list[Deletion]:
+        """Return what this cluster deleted on purpose and has not made again: all topics, or those of ``names``.
+
+        Records of partitioned topics are left out.
+        """
+        keys = [(name, self._cluster) for name in names] if names else list(self._deleted)
+        return [
+            self.deletions[name, origin, incarnation]
+            for name, origin in keys
+            if origin == self._cluster and name not in self._loaded.by_name
+            for incarnation, position in self.deleted_lives(name, origin).items()
+            if position != BEFORE_ALL
+        ]
+
     def partitioned_deleted(self, name: str) -> Mapping[str, int]:
         """Return, by cluster, the id of its newest deletion of the partitioned topic ``name``."""
         return self._partitioned_deleted.get(name, {})
@@ -186,7 +204,7 @@ class OriginStores:
     def own_topic(self, name: str) -> OwnTopic:
         """Return the state of the topic ``name`` in this cluster, with which :func:`~replicator.engine.lineage.judge`
         judges copies."""
-        deleted = self._own_deleted.get(name, {})
+        deleted = self.deleted_lives(name, self._cluster)
         topic = self._loaded.by_name.get(name)
         if topic is None or topic.deleted is not None:
             remembers = len(self.deletions) < DELETIONS_MAX
@@ -357,8 +375,10 @@ class OriginStores:
         too_many = [self.deletions[key] for key in islice(self.deletions, max(0, len(self.deletions) - DELETIONS_MAX))]
         for each in too_many:
             del self.deletions[each.key]
-            if each.origin == self._cluster:
-                del self._own_deleted[each.topic][each.incarnation]
+            lives = self._deleted[each.topic, each.origin]
+            del lives[each.incarnation]
+            if not lives:
+                del self._deleted[each.topic, each.origin]
             if self.partitioned_deleted(each.topic).get(each.origin) == each.incarnation and each.is_of_partitioned:
                 del self._partitioned_deleted[each.topic][each.origin]
         self._forgotten += [("deletions", each.row_key(), None) for each in too_many]
@@ -369,8 +389,7 @@ class OriginStores:
     def _add(self, deletion: Deletion) -> None:
         self.deletions.pop(deletion.key, None)
         self.deletions[deletion.key] = deletion
-        if deletion.origin == self._cluster:
-            self._own_deleted.setdefault(deletion.topic, {})[deletion.incarnation] = deletion.position
+        self._deleted.setdefault((deletion.topic, deletion.origin), {})[deletion.incarnation] = deletion.position
         if deletion.is_of_partitioned:
             newest = self._partitioned_deleted.setdefault(deletion.topic, {})
             newest[deletion.origin] = max(deletion.incarnation, newest.get(deletion.origin, 0))
