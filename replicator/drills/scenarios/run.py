@@ -29,6 +29,8 @@ SETTLE_POLL_SECONDS: Final = 0.2
 PROGRESS_SECONDS: Final = 0.1
 FIRST_SHARE_MAX: Final = 0.1
 """Largest share of the messages that is published before the clusters are in step."""
+READY_SECONDS: Final = 1.0
+"""Time in which a few messages are everywhere if links copy as fast as later. Spark's first batches take seconds."""
 BEGIN_SECONDS_MAX: Final = 150.0
 """Brokers and workers were ready before; what is left takes some seconds on a machine that does nothing else."""
 STALLED_SECONDS_MAX: Final = 180.0
@@ -143,26 +145,40 @@ class Run:
     async def _begin(self) -> None:
         """Publish a few messages, and wait until the clusters are in step. Raise :class:`DrillError` if they are late.
 
-        Their lags are not measured, like those of a broken link: they belong to the start. Systems that need no such
-        time skip this.
+        Repeat this until it takes at most :data:`READY_SECONDS`, or a tenth of all messages are used. Lags are not
+        measured meanwhile, like those of a broken link: they belong to the start. Systems that need no such time skip
+        this.
         """
         if not self._system.first_messages:
             return
-        first = min(self._system.first_messages, math.ceil(FIRST_SHARE_MAX * self._count))
+        step, most = self._system.first_messages, math.ceil(FIRST_SHARE_MAX * self._count)
         observations, now = self._drill.observations, time.monotonic()
         for source, destination in self._system.links:
             observations.link_broke(source, destination, now)
         self._operator.phase = "bringing the clusters in step"
-        self._publisher.limit_first(first)
         deadline = now + BEGIN_SECONDS_MAX
-        await self._publisher.wait_until_confirmed(first)
+        for first in range(
+            self._system.first_messages, most + self._system.first_messages, self._system.first_messages
+        ):
+            began = time.monotonic()
+            await self._bring_in_step(min(first, most), deadline)
+            if time.monotonic() - began <= READY_SECONDS:
+                break
+        now = time.monotonic()
+        for source, destination in self._system.links:
+            observations.link_repaired(source, destination, now)
+
+    async def _bring_in_step(self, count: int, deadline: float) -> None:
+        """Publish until ``count`` messages are confirmed, and wait until the clusters are in step.
+
+        Raise :class:`DrillError` if they are not at ``deadline``, a time of the monotonic clock.
+        """
+        self._publisher.limit_first(count)
+        await self._publisher.wait_until_confirmed(count)
         while (left := await self._system.left_to_begin(self._drill)) is not None:
             if time.monotonic() > deadline:
                 raise DrillError(f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {left}")
             await asyncio.sleep(SETTLE_POLL_SECONDS)
-        now = time.monotonic()
-        for source, destination in self._system.links:
-            observations.link_repaired(source, destination, now)
 
     async def _take_steps(self) -> str | None:
         """Take the steps of the scenario. If a step waits in vain, return what it waited for, and skip the rest."""
