@@ -157,9 +157,7 @@ class Run:
             observations.link_broke(source, destination, now)
         self._operator.phase = "bringing the clusters in step"
         deadline = now + BEGIN_SECONDS_MAX
-        for first in range(
-            self._system.first_messages, most + self._system.first_messages, self._system.first_messages
-        ):
+        for first in range(step, most + step, step):
             began = time.monotonic()
             await self._bring_in_step(min(first, most), deadline)
             if time.monotonic() - began <= READY_SECONDS:
