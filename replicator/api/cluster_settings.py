@@ -18,7 +18,8 @@ from aiohttp import web
 
 from replicator.api.data_plane import ASKING, ENGINE, check_room_for_page, send_page
 from replicator.api.errors import BadRequest
-from replicator.api.guarding import GUARD, ROLE
+from replicator.api.guarding import GUARD, ROLE, may
+from replicator.api.slices import in_slices
 from replicator.engine.cluster_settings.state import Changes, Kind, Rows, SettingsHead, Verdict
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
@@ -110,9 +111,11 @@ async def own_settings(request: web.Request) -> web.StreamResponse:
 
 
 async def list_settings(request: web.Request) -> web.StreamResponse:
-    """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores.
+    """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores, and with the
+    partitioned topics that the cluster deleted.
 
-    The role needs ``replicate`` for each tenant, namespace and topic in the answer.
+    Deletions of topics that the role may not replicate are left out. For the rest it needs ``replicate`` for each
+    tenant, namespace and topic in the answer.
     """
     return await settings_kept(request, request.app[ENGINE])
 
@@ -126,7 +129,10 @@ async def settings_kept(request: web.Request, engine: Engine) -> web.StreamRespo
     states = await asyncio.to_thread(engine.kept_settings.states, cluster)
     for state in states:
         await _check_rows(request, state.rows)
-    body = await asyncio.to_thread(lambda: json.dumps(SettingsKept(engine.cluster, states).as_json()).encode())
+    told = in_slices(engine, engine.origin_stores.partitioned_deletions(cluster))
+    deletions = [each async for each in told if may(request, REPLICATING, each.topic)]
+    kept = SettingsKept(engine.cluster, states, deletions)
+    body = await asyncio.to_thread(lambda: json.dumps(kept.as_json()).encode())
     return await send_page(request, body, JSON)
 
 

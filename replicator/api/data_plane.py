@@ -255,6 +255,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     partitions: dict[str, int] = {}
     refused: dict[str, tuple[str, str]] = {}
     deleted: dict[str, int] = {}
+    own: list[Deletion] = []
     at_ms = engine.writer.wall_clock_ms()
     for name, number in told.topics.items():
         try:
@@ -267,6 +268,9 @@ async def take_partitions(request: web.Request) -> web.Response:
             ]
             if others:
                 await stores.take(source, {}, [], others)
+            # A new store does not remember its own deletions. A later one must have a higher id.
+            if remembered := told.deleted.get(name, {}).get(engine.cluster, 0):
+                own.append(Deletion(name, engine.cluster, remembered, BEFORE_ALL, at_ms))
             after = told.deletion_after(name, engine.cluster, stores.partitioned_deleted(name).get(engine.cluster, 0))
             known = told.known.get(name, {}) if told.idle else None
             before = engine.partitioned.count(name)
@@ -279,9 +283,8 @@ async def take_partitions(request: web.Request) -> web.Response:
         except EngineError as error:
             LIMITED.say(log.warning, "partitions refused", source, source=source, topic=name, reason=str(error))
             refused[name] = error.code, str(error)
-    own = [Deletion(name, engine.cluster, each, BEFORE_ALL, at_ms) for name, each in deleted.items()]
-    with suppress(EngineError):  # a new store does not remember them; the source tells them again
-        await stores.learn_own(own)
+    with suppress(EngineError):  # the source tells them again
+        await engine.partitioned.learn_deletions(own)
     return web.json_response(PartitionsReply(partitions, refused, deleted).as_json())
 
 

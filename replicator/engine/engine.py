@@ -34,7 +34,8 @@ import lmdb
 
 from replicator.engine.admission import Admission
 from replicator.engine.cluster_settings.kept import KeptSettings
-from replicator.engine.cluster_settings.own import ChangedSettings, OwnSettings
+from replicator.engine.cluster_settings.changed import ChangedSettings
+from replicator.engine.cluster_settings.own import OwnSettings
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX

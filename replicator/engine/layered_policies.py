@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
@@ -27,6 +28,7 @@ class LayeredPolicies:
         "_namespace",
         "_topic_id",
         "_writer",
+        "changing",
         "effective",
         "on_own",
         "own",
@@ -51,6 +53,8 @@ class LayeredPolicies:
         self._changed = changed
         self.on_own: Callable[[], None] = lambda: None
         """Called when the topic's own policies changed."""
+        self.changing: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """Entered for the time of a change, which must not cross one of all settings."""
         own = store.policies(topic_id)
         self.own = None if own is None else decode_overrides(own)
         """Policies that were set for this topic; None if it uses those of its namespace, or the engine's default."""
@@ -85,8 +89,9 @@ class LayeredPolicies:
         self._changed()
 
     async def _set(self, policies: PolicyOverrides | None, stored: bytes | None) -> None:
-        await self._writer.put("policies", TOPIC_KEY.pack(self._topic_id), stored)
-        self.take_over(policies)
+        async with self.changing():
+            await self._writer.put("policies", TOPIC_KEY.pack(self._topic_id), stored)
+            self.take_over(policies)
 
     def take_over(self, own: PolicyOverrides | None) -> None:
         """Use ``own`` as the topic's own policies; the store has them already."""

@@ -77,8 +77,11 @@ class LinkMemory:
 
     async def set_paused(self, paused: bool) -> None:
         self.paused = paused
-        await self._engine.remember(f"{PAUSED}{self._key}", paused)
-        self._engine.cluster_settings.changed(Kind.LINKS, self._key)
+        changed = self._engine.cluster_settings.changed
+        async with changed.changing():
+            await self._engine.remember(f"{PAUSED}{self._key}", paused)
+            self.paused = paused  # settings that were put back meanwhile may have said otherwise
+            changed(Kind.LINKS, self._key)
 
     async def note_restore(self, restore_id: str) -> None:
         self.restore_id = restore_id

@@ -45,7 +45,7 @@ def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
     if start := answer.get("start"):  # older workers do not report it
         yield from _troubles_of_start(start)
     if (back := (answer.get("settings") or {}).get("taken_back")) is not None:  # older workers do not report it
-        yield from _troubles_of_settings(back)
+        yield from _troubles_of_settings(back, answer.get("cluster", ""))
     if failing := (answer.get("tasks") or {}).get("failing"):  # older workers do not report it
         named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
         yield Text(f"ready; failing: {named}", style="yellow")
@@ -131,8 +131,8 @@ def _troubles_of_start(start: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"its store is new, and some clusters were not asked what they have: {unasked}", style="yellow")
 
 
-def _troubles_of_settings(back: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield lines about policies and permissions that a new store took back, while somebody has to look at them."""
+def _troubles_of_settings(back: Mapping[str, Any], cluster: str) -> Iterator[Text]:
+    """Yield lines about policies and permissions that ``cluster`` took back, while somebody has to look at them."""
     if back["silent"] and back["version"]:
         places = ", ".join(back["permissions"][:TROUBLES_SHOWN_MAX]) or "none"
         yield Text(
@@ -143,6 +143,13 @@ def _troubles_of_settings(back: Mapping[str, Any]) -> Iterator[Text]:
     for each in back.get("newer", ()):
         yield Text(f"{each['peer']} keeps newer policies and permissions than those here", style="yellow")
     for each in back.get("passed_over", ()):
+        if each["peer"] == cluster:
+            yield Text(
+                f"policies and permissions that were set later replaced some that they never knew, such as permissions "
+                f"that were revoked: compare them with what GET /replication/v1/settings?cluster={cluster} tells",
+                style="yellow",
+            )
+            continue
         yield Text(
             f"{each['peer']} keeps policies and permissions that those here never knew, such as permissions that were "
             "revoked: compare them",

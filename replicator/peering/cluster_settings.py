@@ -7,8 +7,9 @@ the cluster, at the address in the topology, and then answers with a :class:`Hin
 ``GET /replication/v1/settings/own?from=CLUSTER&known=DIGEST:STORE`` is that question. The answer is an
 :class:`OwnSettingsTold`: all rows, or those that changed since the settings with one of the ``known`` digests.
 
-``GET /replication/v1/settings?cluster=CLUSTER`` answers with :class:`SettingsKept`: what the worker keeps of a cluster.
-A worker of an earlier version has none of these routes.
+``GET /replication/v1/settings?cluster=CLUSTER`` answers with :class:`SettingsKept`: what the worker keeps of a cluster,
+and which partitioned topics that cluster deleted. A worker of an earlier version has none of these routes, or names no
+deletions.
 
 :mod:`replicator.engine.cluster_settings.state` has the rules.
 """
@@ -27,6 +28,8 @@ from replicator.engine.cluster_settings.state import (
     rows_from_json,
     rows_to_json,
 )
+from replicator.engine.lineage import Deletion
+from snapshots.position import InvalidPosition
 
 SETTINGS_ROUTE: Final = "/replication/v1/settings"
 OWN_SETTINGS_ROUTE: Final = "/replication/v1/settings/own"
@@ -103,10 +106,14 @@ class OwnSettingsTold:
 
 @dataclass(frozen=True, slots=True)
 class SettingsKept:
-    """Answer of a worker: its cluster, and the settings that it keeps of another cluster, one for each store."""
+    """Answer of a worker: its cluster, and the settings that it keeps of another cluster, one for each store.
+
+    ``deletions`` are those of partitioned topics by that other cluster.
+    """
 
     cluster: str
     states: Sequence[KeptState]
+    deletions: Sequence[Deletion] = ()
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
@@ -114,6 +121,10 @@ class SettingsKept:
 
         Raises KeyError, TypeError, ValueError or AttributeError if the body is malformed.
         """
+        try:
+            deletions = [Deletion.of_json(row) for row in body.get("deletions", ())]
+        except InvalidPosition as error:
+            raise ValueError(str(error)) from None
         states = [
             KeptState(
                 SettingsHead.of_json(row["head"]),
@@ -121,8 +132,9 @@ class SettingsKept:
             )
             for row in body["states"]
         ]
-        return cls(str(body["cluster"]), states)
+        return cls(str(body["cluster"]), states, deletions)
 
     def as_json(self) -> dict[str, Any]:
         rows = [{"head": each.head.as_json(), "rows": rows_to_json(each.rows)} for each in self.states]
-        return {"cluster": self.cluster, "states": rows}
+        deletions = [each.as_json() for each in self.deletions]
+        return {"cluster": self.cluster, "states": rows, "deletions": deletions}

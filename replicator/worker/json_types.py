@@ -191,9 +191,11 @@ class ToldStatus(TypedDict):
 class NewerSettings(TypedDict):
     """Newer policies and permissions than those that were taken back, which a cluster named too late."""
 
-    peer: Annotated[str, "the cluster that keeps them"]
+    peer: Annotated[str, "the cluster that keeps them; this cluster itself, if they were replaced here"]
     store: Annotated[str, "the store that they are of"]
     version: Annotated[int, "their version"]
+    set_at: NotRequired[Annotated[int, "version in which somebody last set something; 0: nobody did"]]
+    set_in: NotRequired[Annotated[str, "store in which that was; empty if it is this one"]]
 
 
 class TakenBackStatus(TypedDict):
@@ -205,6 +207,7 @@ class TakenBackStatus(TypedDict):
     version: Annotated[int, "their version"]
     set_at: NotRequired[Annotated[int, "version in which somebody last set something; 0: nobody did"]]
     set_in: NotRequired[Annotated[str, "store in which that was"]]
+    own_version: NotRequired[Annotated[int, "version of the settings here from which versions count on"]]
     permissions: Annotated[list[str], "tenants, namespaces and topics with permissions, while a cluster is silent"]
     silent: Annotated[list[str], "clusters that did not answer yet, and may keep a newer version"]
     damaged: Annotated[list[str], "clusters whose newest version was not whole, so that it was not used"]
@@ -212,7 +215,8 @@ class TakenBackStatus(TypedDict):
     refused: Annotated[list[str], "rows that this version cannot read"]
     passed_over: NotRequired[
         Annotated[
-            list[NewerSettings], "older settings at other clusters that these never knew, so that they do not count"
+            list[NewerSettings],
+            "older settings that these never knew, so that they do not count; those of this cluster itself were replaced",
         ]
     ]
     paused: NotRequired[Annotated[list[str], "links that are paused again"]]

@@ -7,7 +7,8 @@ Invariants (DESIGN §3): 8, a worker that is away delays only itself; 11, one me
 2. A worker whose state is not known gets a hint, too; that costs a few hundred bytes if it has this version. This is so
    after a start, after a failure, after its link to this cluster opened, and every :data:`LOOK_SECONDS`.
 3. After a new store took back settings, each worker that was silent then is asked once it answers. If it keeps settings
-   that were set later, those count, as long as nobody set anything here meanwhile; otherwise the status names them.
+   that were set later, those count, as long as nobody set anything here meanwhile; otherwise the status names them. It
+   also names settings that those in effect never knew, here or there.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
 import structlog
 
 from replicator.engine.cluster_settings.own import TAKEN
-from replicator.engine.cluster_settings.putting_back import newer_of, put_back
-from replicator.engine.cluster_settings.state import KeptState, Taken, Verdict, taken_back
+from replicator.engine.cluster_settings.putting_back import keep_own, note_without, put_back
+from replicator.engine.cluster_settings.state import KeptState, Verdict, taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.peering.cluster_settings import SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
@@ -105,7 +107,11 @@ class SettingsTeller:
         return {
             "version": own.version,
             "told": {name: {"kept": peer.kept, "reason": peer.reason} for name, peer in self._peers.items()},
-            "kept_of": {cluster: max(head.version for head in kept.of(cluster)) for cluster, _ in kept.heads},
+            "kept_of": {
+                cluster: max(head.version for head in kept.of(cluster))
+                for cluster, _ in kept.heads
+                if cluster != self.engine.cluster  # what was replaced here
+            },
             "taken_back": note if waits or note is None else {**note, "permissions": []},
         }
 
@@ -192,31 +198,36 @@ class _Peer:
         note: dict[str, Any] | None = self._engine.store.meta(TAKEN)
         if note is None or self.name not in note["silent"]:
             return
-        states = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
-        if states is None:
+        kept = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
+        if kept is None:
             raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
-        # What this store told itself is known, unless a snapshot of its disk was put back since.
-        own, store = self._engine.cluster_settings, self._engine.origin_stores.store
-        others = [each for each in states if each.head.store != store or each.head.rank > (own.set_at, own.version)]
+        await self._engine.partitioned.learn_deletions(kept.deletions)
         async with self._teller.noting:
-            await self._heard(taken_back(self._engine.cluster, {self.name: others}))
+            await self._heard(kept.states)
 
-    async def _heard(self, taken: Taken) -> None:
-        """Put back the settings in ``taken``, or name them, if they were set later than those that were taken back."""
-        note: dict[str, Any] = self._engine.store.meta(TAKEN)
+    async def _heard(self, states: Sequence[KeptState]) -> None:
+        """Put back the newest of ``states`` if it was set later than the settings here. Name those that do not count.
+
+        If somebody set something here since settings were taken back, what is here counts.
+        """
+        engine = self._engine
+        note: dict[str, Any] = engine.store.meta(TAKEN)
         silent = [name for name in note["silent"] if name != self.name]
-        before = note.get("set_at", note["version"]), note["version"]
-        if taken.state is None or taken.state.head.rank <= before:
-            await self._engine.remember(TAKEN, {**note, "silent": silent})
+        own = await engine.cluster_settings.state()
+        set_last = engine.cluster_settings.set_at, engine.cluster_settings.set_in
+        is_as_taken = set_last == (note.get("set_at"), note.get("set_in"))
+        set_since = None if is_as_taken else (note.get("set_at", note["version"]), note["version"])
+        taken = taken_back(engine.cluster, {self.name: states}, own, set_since=set_since)
+        if set_since is not None and own is not None:
+            for each in _forked(own, states, note):
+                await keep_own(engine, each)  # the peer keeps one version of each store
+                taken = replace(taken, newer=(*taken.newer, (self.name, each.head)))
+        for peer, head in taken.newer:
+            log.warning("newer settings do not count", cluster=engine.cluster, peer=peer, store=head.store)
+        if taken.peer != self.name:
+            await engine.remember(TAKEN, note_without(taken, engine, silent))
             return
-        await self._teller.settle()
-        own = self._engine.cluster_settings
-        if (own.set_at, own.set_in) != (note.get("set_at"), note.get("set_in")):
-            newer = newer_of(self.name, taken.state.head)
-            log.warning("a cluster keeps newer settings than were taken back", cluster=self._engine.cluster, **newer)
-            await self._engine.remember(TAKEN, {**note, "silent": silent, "newer": [*note.get("newer", ()), newer]})
-            return
-        await put_back(self._engine, taken, note["missing"], silent=silent, late=True)
+        await put_back(engine, taken, note["missing"], silent=silent, unless_set_since=set_last)
         self._teller.on_put_back()
         await self._teller.settle()
 
@@ -238,10 +249,18 @@ class _Peer:
             raise NotTold(f"{self.name} at {self.address}: its answer cannot be read: {error!r:.100}") from None
 
 
+def _forked(own: KeptState, states: Sequence[KeptState], note: Mapping[str, Any]) -> list[KeptState]:
+    """Return those of ``states`` that this very store told before a snapshot of its disk was put back, and that it does
+    not know: they were set after the snapshot. ``note`` has the version at which the store went on."""
+    went_on_at = note.get("own_version", own.head.version)  # a note of an earlier version does not have it
+    of_store = [each for each in states if (each.head.cluster, each.head.store) == (own.head.cluster, own.head.store)]
+    return [each for each in of_store if each.head.rank[0] > went_on_at and each.head.digest != own.head.digest]
+
+
 async def ask_settings(
     addresses: Mapping[str, str], cluster: str, seconds_max: float = TELL_SECONDS_MAX
-) -> dict[str, Sequence[KeptState] | None]:
-    """Return, by other cluster, the settings of ``cluster`` that its worker keeps; None if it gives no valid answer.
+) -> dict[str, SettingsKept | None]:
+    """Return, by other cluster, what its worker keeps of ``cluster``'s settings; None if it gives no valid answer.
 
     Each worker is asked at its configured address, all at once.
     """
@@ -249,7 +268,7 @@ async def ask_settings(
     return dict(zip(addresses, answers, strict=True))
 
 
-async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> Sequence[KeptState] | None:
+async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> SettingsKept | None:
     url = f"{worker_url(address)}{SETTINGS_ROUTE}"
     try:
         async with (
@@ -263,7 +282,7 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
             kept = SettingsKept.of_json(json.loads(body))
             if kept.cluster != name:
                 raise NotTold(f"cluster {kept.cluster!r} answers there")  # noqa: TRY301 - see above
-            return kept.states
+            return kept
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))
         return None

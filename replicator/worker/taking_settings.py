@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from replicator.backup.reclaiming import opened
 from replicator.engine.cluster_settings.own import TAKEN
-from replicator.engine.cluster_settings.putting_back import put_back
+from replicator.engine.cluster_settings.putting_back import note_without, put_back
 from replicator.engine.cluster_settings.state import taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.restored import restored_mark
@@ -29,26 +29,30 @@ ASK_SECONDS: Final = 5.0
 async def take_settings(
     engine: Engine, peers: Mapping[str, str], asked: Collection[str], *, seconds: float, reclaimed: bool
 ) -> dict[str, Any] | None:
-    """Put back settings that the clusters ``asked`` keep, if they are newer than those of the store.
+    """Put back settings that the clusters ``asked`` keep, if they are newer than those of the store. First record which
+    partitioned topics this cluster deleted, so that no link brings them back.
 
     ``peers`` are the addresses of all other clusters; those that are not asked count as silent. ``reclaimed`` says that
     the store is new, and messages came back: namespaces without any kept settings are named. Return the note for the
     status; None if nothing was put back or is to be named.
     """
     kept = await ask_settings({name: peers[name] for name in asked}, engine.cluster, seconds)
-    taken = taken_back(engine.cluster, {**dict.fromkeys(peers), **kept})
-    own = engine.cluster_settings
-    await own.settle()
-    head = own.head()
-    if taken.state is not None and head is not None and head.rank >= taken.state.head.rank:
+    for each in kept.values():
+        await engine.partitioned.learn_deletions(() if each is None else each.deletions)
+    states = {name: None if each is None else each.states for name, each in kept.items()}
+    own = await engine.cluster_settings.state()
+    taken = taken_back(engine.cluster, {**dict.fromkeys(peers), **states}, own)
+    note = engine.store.meta(TAKEN) or {}
+    if taken.peer == engine.cluster:  # what is here counts
         taken = replace(taken, state=None, peer="")
-        note = engine.store.meta(TAKEN)
-        if note is not None and (note.get("set_at"), note.get("set_in")) == (own.set_at, own.set_in):
-            await engine.remember(TAKEN, {**note, "silent": list(taken.silent)})  # an earlier call took them back
+        set_last = engine.cluster_settings.set_at, engine.cluster_settings.set_in
+        if (note.get("set_at"), note.get("set_in")) == set_last:  # an earlier call took it back
+            version = {"own_version": engine.cluster_settings.version}
+            await engine.remember(TAKEN, {**note_without(taken, engine, taken.silent), **version})
             return None
     namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set[str]()
-    if taken.state is not None or namespaces or taken.silent:
-        return await put_back(engine, taken, namespaces)
+    if taken.state is not None or namespaces or taken.silent or taken.passed_over:
+        return await put_back(engine, taken, {*namespaces, *note.get("missing", ())})
     return None
 
 

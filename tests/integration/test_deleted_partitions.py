@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from engine_support import entries_of, eventually, message, opened, serving
 from link_support import Web
 from link_support import web as mesh_of
 
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
 from replicator.engine.topic import Topic
 from replicator.engine.topics.partitions import PartitionedTopic
@@ -29,6 +30,7 @@ from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
 
 PARTED = "persistent://public/default/parted"
+AHEAD_MS = 3_600_000
 BOTH = [LinkSpec("a", "b"), LinkSpec("b", "a")]
 BACK = [LinkSpec("b", "a")]
 MESH = [LinkSpec(one, other) for one in "abc" for other in "abc" if one != other]
@@ -150,6 +152,55 @@ async def test_a_one_way_link_learns_of_the_deletion_from_the_answer_and_keeps_i
     shutil.rmtree(tmp_path / "a")
     async with connected(tmp_path, BACK) as made:
         assert gone(made.engines["a"])
+
+
+@pytest.mark.parametrize("learns_first", [True, False])
+@asynchronous
+async def test_a_later_one_that_is_deleted_does_not_come_back_if_the_clock_was_ahead_at_the_first_deletion(
+    tmp_path: Path, learns_first: bool
+) -> None:
+    """The disk is lost in between. The second topic is made before or after the store learns of the first deletion."""
+    async with connected(tmp_path, BOTH) as made:
+        await made.engines["a"].partitioned.create(PARTED, 3)
+        await eventually(lambda: count(made.engines["b"]) == 3)
+    ahead = EngineSettings(wall_clock_ms=lambda: time.time_ns() // 1_000_000 + AHEAD_MS)
+    async with opened(tmp_path / "a", "a", ahead) as a:
+        await a.partitioned.delete(PARTED, force=True)
+        first = a.origin_stores.partitioned_deleted(PARTED)["a"]
+    async with connected(tmp_path, BOTH) as made:
+        await eventually(lambda: made.engines["b"].origin_stores.partitioned_deleted(PARTED) == {"a": first})
+    shutil.rmtree(tmp_path / "a")
+    if learns_first:
+        async with connected(tmp_path, BOTH) as made:
+            assert gone(made.engines["a"])
+    async with opened(tmp_path / "a", "a") as a:
+        await a.partitioned.create(PARTED, 3)
+    async with connected(tmp_path, BOTH) as made:
+        a, b = made.engines["a"], made.engines["b"]
+        await eventually(lambda: b.partitioned.deletions_since(PARTED) == {})
+        await a.partitioned.delete(PARTED, force=True)
+        assert a.origin_stores.partitioned_deleted(PARTED)["a"] > first
+        await settled(made)
+        assert gone(a)
+    async with connected(tmp_path, BOTH) as made:
+        assert gone(made.engines["a"])
+
+
+@asynchronous
+async def test_one_that_was_made_before_the_store_learned_of_its_deletion_is_in_use_for_all(tmp_path: Path) -> None:
+    """A third cluster hears of the deletion, and then that the topic is there again."""
+    await made_and_deleted(tmp_path, MESH)
+    shutil.rmtree(tmp_path / "a")
+    async with opened(tmp_path / "a", "a") as a:
+        await a.partitioned.create(PARTED, 3)
+    async with connected(tmp_path, MESH) as made:
+        a = made.engines["a"]
+        await eventually(lambda: "a" in a.origin_stores.partitioned_deleted(PARTED))
+        for name in "bc":
+            there = made.engines[name]
+            await eventually(lambda there=there: there.partitioned.deletions_since(PARTED) == {})  # type: ignore[misc]
+        await settled(made)
+        assert [made.engines[name].partitioned.deletions_since(PARTED) for name in "bc"] == [{}, {}]
 
 
 @asynchronous

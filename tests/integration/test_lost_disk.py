@@ -77,6 +77,30 @@ async def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_d
         assert "a new store since" in card
 
 
+@asynchronous
+async def test_a_deleted_partitioned_topic_does_not_come_back_when_two_of_three_disks_are_lost(tmp_path: Path) -> None:
+    """The cluster that remembers the deletion tells it at the start. Its link may come later than that of the other."""
+    parted = f"{ORDERS}-parted"
+    async with workers(tmp_path) as mesh:
+        a, peers = mesh.engine("A"), [mesh.engine("B"), mesh.engine("C")]
+        await a.partitioned.create(parted, 2)
+        await mesh.until(lambda: all(each.partitioned.count(parted) == 2 for each in peers), "it is everywhere")
+        await a.partitioned.delete(parted)
+        deleted = set(a.origin_stores.deletions)
+        await mesh.until(lambda: all(deleted <= set(each.origin_stores.deletions) for each in peers), "deletions")
+        await mesh.until(lambda: all(keeps_all(peers[1], each) for each in (a, peers[0])), "the settings are kept")
+        for link in mesh.running["C"].parts.links:
+            await link.pause()
+        await mesh.lose("A", "B")
+        await mesh.start("B")
+        assert mesh.engine("B").partitioned.count(parted) == 2, "its settings are back"
+        await mesh.start("A")
+        assert deleted <= set(mesh.engine("A").origin_stores.deletions)
+        await mesh.publish("B", numbered("b", 0, 1))
+        await mesh.until(lambda: mesh.messages("A") == 1, "what is announced before a message")
+        assert mesh.engine("A").partitioned.count(parted) == 0
+
+
 def partitions_of(engine: Engine, name: str) -> list[int]:
     """Return the number of messages of each partition; -1 for one that is not there."""
     found = [engine.find(f"{name}-partition-{index}") for index in range(3)]

@@ -106,6 +106,9 @@ async def subscribe(client: Client, topic: str, name: str, *, replicated: bool =
         consumer_type=ConsumerType.Shared,
         initial_position=InitialPosition.Earliest,
         replicate_subscription_state_enabled=replicated,
+        # An acknowledgement counts from when the cluster has it, and not from when a busy client gathered it.
+        ack_receipt_enabled=True,
+        acknowledgement_group_time_ms=0,
     )
 
 

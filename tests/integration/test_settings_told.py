@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,34 +15,23 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from engine_support import TOPIC, DataPlaneServer, eventually, opened
+from settings_support import addresses_of, ask_settings, grant, grants, has_all, serving_settings, settings_digest, telling
 
-from replicator.api.cluster_settings import settings_routes
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.runs import add_runs
-from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.putting_back import put_back
-from replicator.engine.cluster_settings.state import (
-    KeptState,
-    SettingsHead,
-    Told,
-    Verdict,
-    digest_of,
-    taken_back,
-)
+from replicator.engine.cluster_settings.state import KeptState, SettingsHead, digest_of, taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.policies import BacklogQuota, PolicyOverrides
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links.link import Link
 from replicator.links.memory import LinkMemory
-from replicator.peering.asking_back import AskingBack
 from replicator.peering.cluster_settings import SETTINGS_ROUTE
 from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
 from replicator.worker import settings_teller
-from replicator.worker.settings_teller import SettingsTeller, ask_settings
-from replicator.worker.taking_settings import take_settings
 
 PARTITIONED = "persistent://shop/orders/lines"
 LIMITED = PolicyOverrides({"max_producers": 3, "backlog_quota": BacklogQuota(bytes_max=1_000)})
@@ -57,77 +43,6 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_teller, "GATHER_SECONDS", 0.01)
 
 
-@dataclass
-class Peer:
-    """An engine that serves the routes, with what it was told and what it stored."""
-
-    engine: Engine
-    server: DataPlaneServer
-    hints: int = 0
-    stored: list[int] = field(default_factory=list)
-    """Number of rows of each message that it stored."""
-    asked: dict[str, str] = field(default_factory=dict)
-    """Addresses at which it asks other clusters."""
-
-    def asks(self, cluster: str, address: str) -> None:
-        self.asked[cluster] = address
-        self.server.asking.change(self.asked)
-
-
-@asynccontextmanager
-async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncIterator[Peer]:
-    server = DataPlaneServer(engine)
-    server.asking = AskingBack(engine.cluster, pause_seconds=0.01, failed_pause_seconds=0.01)
-    peer = Peer(engine, server)
-
-    @web.middleware
-    async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
-        peer.hints += request.method == "POST" and request.path == SETTINGS_ROUTE
-        response: web.StreamResponse = await handler(request)
-        return response
-
-    def add(app: web.Application) -> None:
-        app.middlewares.append(counted)
-        if middleware is not None:
-            app.middlewares.append(middleware)
-        app.add_routes(settings_routes())
-
-    server.also = add
-    take = engine.kept_settings.take
-
-    async def taken(told: Told) -> Verdict:
-        verdict = await take(told)
-        if verdict is Verdict.KEPT:
-            peer.stored.append(len(told.changes or {}))
-        return verdict
-
-    engine.kept_settings.take = taken  # type: ignore[method-assign]
-    await server.start()
-    try:
-        yield peer
-    finally:
-        await server.stop()
-
-
-@asynccontextmanager
-async def telling(engine: Engine, *peers: Peer, middleware: Any = None) -> AsyncIterator[SettingsTeller]:
-    """Tell ``peers``; they ask ``engine``'s cluster back at the address of a server that this context starts."""
-    async with serving_settings(engine, middleware) as own:
-        for peer in peers:
-            peer.asks(engine.cluster, own.server.address)
-        teller = SettingsTeller(engine)
-        await teller.change(addresses_of(*peers))
-        await teller.start()
-        try:
-            yield teller
-        finally:
-            await teller.stop()
-
-
-def addresses_of(*peers: Peer) -> dict[str, str]:
-    return {peer.engine.cluster: peer.server.address for peer in peers}
-
-
 async def set_everything(engine: Engine) -> None:
     """One of each kind of settings."""
     await engine.catalog.create_namespace("shop/orders", NamespacePolicies(auto_topic_creation=False))
@@ -136,21 +51,6 @@ async def set_everything(engine: Engine) -> None:
     await engine.partitioned.create(PARTITIONED, 3)
     await grant(engine, "shop/orders", "clerk", "produce")
     await grant(engine, TOPIC, "reader", "consume")
-
-
-async def grant(engine: Engine, name: str, role: str, *actions: str) -> None:
-    await engine.catalog.grants.change(name, lambda grants: grants.with_role(role, actions), lambda: None)
-
-
-def grants(engine: Engine) -> dict[str, Grants]:
-    return dict(engine.catalog.grants.all())
-
-
-def has_all(teller: SettingsTeller, peer: str = "eu") -> bool:
-    """Whether a peer has what is set now."""
-    own = teller.engine.cluster_settings
-    settled = not own.version or own.digest == settings_digest(teller.engine)
-    return settled and bool(teller.status()["told"][peer]["kept"])
 
 
 def test_a_cluster_that_sets_nothing_tells_nothing(tmp_path: Path) -> None:
@@ -282,10 +182,6 @@ def test_every_kind_of_change_is_noted(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def settings_digest(engine: Engine) -> str:
-    return digest_of(engine.cluster_settings.all_rows())
-
-
 def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -335,65 +231,6 @@ def test_a_store_that_began_empty_does_not_wipe_out_what_is_kept(tmp_path: Path)
             assert taken.state is not None
             assert ("grants", "us-empty") in taken.state.rows, "the newest counts"
             assert ("grants", "us") not in taken.state.rows, "and nothing is merged into it"
-
-    asyncio.run(main())
-
-
-def test_a_silent_cluster_is_asked_later_and_its_newer_version_counts(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
-            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
-            peer = await stack.enter_async_context(serving_settings(eu))
-            away = await stack.enter_async_context(serving_settings(ap))
-            addresses = addresses_of(peer, away)
-            async with opened(tmp_path / "us", "us") as us:
-                async with telling(us, peer, away) as teller:
-                    await grant(us, "shop", "old", "produce")
-                    await teller.settle()
-                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
-                async with telling(us, away) as teller:
-                    await grant(us, "shop", "old")
-                    await grant(us, "shop", "new", "produce")
-                    await teller.settle()
-                    await eventually(lambda: has_all(teller, "ap"), "one keeps the newer version")
-            await away.server.stop()
-            async with opened(tmp_path / "us-new", "us") as us:
-                note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")))
-                assert note["silent"] == ["ap"]
-                assert list(grants(us)["shop"].roles) == ["old"]
-                async with telling(us, peer, away) as teller:
-                    status = teller.status()["taken_back"]
-                    assert status["permissions"] == ["shop"], "they are shown while a cluster is silent"
-                    await away.server.start()
-                    await eventually(lambda: list(grants(us)["shop"].roles) == ["new"], "the newer version counts")
-                    await eventually(lambda: not us.store.meta(TAKEN)["silent"], "nobody is silent any more")
-                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "all know it")
-                assert [len(each.kept_settings.of("us")) for each in (eu, ap)] == [1, 1]
-
-    asyncio.run(main())
-
-
-def test_a_newer_version_that_comes_too_late_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
-            away = await stack.enter_async_context(serving_settings(ap))
-            addresses = addresses_of(away)
-            async with opened(tmp_path / "us", "us") as us, telling(us, away) as teller:
-                await grant(us, "shop", "old", "produce")
-                await teller.settle()
-                await eventually(lambda: has_all(teller, "ap"), "it is kept")
-            await away.server.stop()
-            async with opened(tmp_path / "us-new", "us") as us:
-                note = await put_back(us, taken_back("us", await ask_settings(addresses, "us")), ["shop/a"])
-                assert note["missing"] == ["shop/a"]
-                async with telling(us, away) as teller:
-                    await grant(us, "shop", "operator", "produce")
-                    await teller.settle()
-                    await away.server.start()
-                    await eventually(lambda: teller.status()["taken_back"].get("newer"), "the newer version is named")
-                    assert list(grants(us)["shop"].roles) == ["operator"]
 
     asyncio.run(main())
 
@@ -473,97 +310,6 @@ def test_settings_are_told_while_the_link_is_paused_so_that_its_run_is_not_annou
             teller = await stack.enter_async_context(telling(us, peer))
             await grant(us, "shop", "clerk", "produce")
             await eventually(lambda: has_all(teller) and eu.kept_settings.of("us"), "it is kept")
-
-    asyncio.run(main())
-
-
-def test_a_revoked_permission_does_not_come_back_with_the_second_lost_disk(tmp_path: Path) -> None:
-    """The peer that knows the revocation is away at the first one."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
-            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
-            peer = await stack.enter_async_context(serving_settings(eu))
-            away = await stack.enter_async_context(serving_settings(ap))
-            async with opened(tmp_path / "us", "us") as us:
-                async with telling(us, peer, away) as teller:
-                    await grant(us, "shop", "fired", "produce")
-                    await teller.settle()
-                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
-                async with telling(us, away) as teller:
-                    await grant(us, "shop", "fired")
-                    await teller.settle()
-                    await eventually(lambda: has_all(teller, "ap"), "one keeps the revocation")
-                    revoked = us.cluster_settings.version
-            async with opened(tmp_path / "us-2", "us") as us:
-                answers = await ask_settings(addresses_of(peer), "us")
-                await put_back(us, taken_back("us", {**answers, "ap": None}))
-                assert list(grants(us)["shop"].roles) == ["fired"]
-                async with telling(us, peer) as teller:
-                    await us.catalog.create_tenant("made-by-a-link")
-                    await us.partitioned.adopt(PARTITIONED, 2)  # told by a link, and no operator's change
-                    await teller.settle()
-                    await eventually(lambda: has_all(teller, "eu"), "the second store tells what it took back")
-                    assert us.cluster_settings.version > revoked
-            async with opened(tmp_path / "us-3", "us") as us:
-                taken = taken_back("us", await ask_settings(addresses_of(peer, away), "us"))
-                assert taken.peer == "ap"
-                note = await put_back(us, taken)
-                assert "shop" not in grants(us), "the permission stays revoked"
-                assert note["passed_over"] == [], "nothing was set that it does not know"
-                async with telling(us, peer, away) as teller:
-                    await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "all know it")
-                assert [len(each.kept_settings.of("us")) for each in (eu, ap)] == [1, 1]
-
-    asyncio.run(main())
-
-
-def test_a_revoked_permission_does_not_come_back_with_a_snapshot_of_the_disk(tmp_path: Path) -> None:
-    """The peer that knows the revocation is away when the store is reclaimed, and answers later."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
-            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
-            peer = await stack.enter_async_context(serving_settings(eu))
-            other = await stack.enter_async_context(serving_settings(ap))
-            async with opened(tmp_path / "us", "us") as us, telling(us, peer, other) as teller:
-                await grant(us, "shop", "fired", "produce")
-                await teller.settle()
-                await eventually(lambda: has_all(teller, "eu") and has_all(teller, "ap"), "both keep it")
-            shutil.copytree(tmp_path / "us", tmp_path / "snapshot")
-            async with opened(tmp_path / "us", "us") as us, telling(us, peer) as teller:
-                await grant(us, "shop", "fired")
-                await teller.settle()
-                await eventually(lambda: has_all(teller, "eu"), "one keeps the revocation")
-            async with opened(tmp_path / "snapshot", "us") as us:
-                await take_settings(us, addresses_of(peer, other), ["ap"], seconds=5, reclaimed=False)
-                assert list(grants(us)["shop"].roles) == ["fired"]
-                async with telling(us, peer, other):
-                    await eventually(lambda: not us.store.meta(TAKEN)["silent"], "the other has answered")
-                    await eventually(lambda: "shop" not in grants(us), "the permission is revoked again")
-
-    asyncio.run(main())
-
-
-def test_what_an_operator_set_without_knowing_a_revocation_counts_and_the_other_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
-            ap = await stack.enter_async_context(opened(tmp_path / "ap", "ap"))
-            peer = await stack.enter_async_context(serving_settings(eu))
-            away = await stack.enter_async_context(serving_settings(ap))
-            for name, tells, role in (("us", away, "one"), ("us-2", peer, "two")):  # two stores without each other
-                async with opened(tmp_path / name, "us") as us, telling(us, tells) as teller:
-                    await grant(us, "shop", role, "produce")
-                    await teller.settle()
-                    await eventually(partial(has_all, teller, tells.engine.cluster), "it is kept")
-            async with opened(tmp_path / "us-3", "us") as us:
-                note = await put_back(us, taken_back("us", await ask_settings(addresses_of(peer, away), "us")))
-                assert list(grants(us)["shop"].roles) == ["two"], "it was set last"
-                assert [each["peer"] for each in note["passed_over"]] == ["ap"]
-                assert SettingsTeller(us).status()["taken_back"]["permissions"] == ["shop"], "the status shows them"
 
     asyncio.run(main())
 

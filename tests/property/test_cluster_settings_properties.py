@@ -134,6 +134,35 @@ def test_a_new_store_takes_back_one_whole_version_of_its_own_cluster(
         assert head.rank <= taken.state.head.rank
 
 
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.one_of(st.none(), st.lists(STATES))),
+    STATES,
+    st.one_of(st.none(), st.tuples(st.integers(0, 9), st.integers(0, 9))),
+)
+def test_settings_of_the_store_itself_count_like_those_of_a_peer_and_nothing_unknown_goes_unnamed(
+    answers: dict[str, list[KeptState] | None], mine: KeptState, set_since: tuple[int, int] | None
+) -> None:
+    own = replace(mine, head=replace(mine.head, cluster="us"))
+    taken = taken_back("us", answers, own, set_since=set_since)
+    told = [(peer, each) for peer, states in answers.items() for each in states or () if each.head.cluster == "us"]
+    told.append(("us", own))
+    best = taken.state
+    assert best is not None
+    if set_since is None:
+        assert best.head.rank == max(each.head.rank for _, each in told)
+    else:
+        assert best is own, "somebody set something since"
+    limit = best.head.rank if set_since is None else set_since
+    unknown = {(peer, each.head.store) for peer, each in told if not best.head.knows(each.head)}
+    assert {(peer, head.store) for peer, head in (*taken.passed_over, *taken.newer)} == unknown
+    assert all(head.rank <= limit for _, head in taken.passed_over)
+    assert all(head.rank > limit for _, head in taken.newer)
+    assert (taken.replaced is own) == (not best.head.knows(own.head))
+    after = SettingsHead("us", "new", 10, digest_of({}), taken.earlier)
+    for peer, head in taken.passed_over:
+        assert peer == "us" or head.store not in dropped([head], after), "its peer keeps it"
+
+
 def nothing_set(store: str, version: int) -> KeptState:
     return KeptState(SettingsHead("us", store, version, digest_of({}), set_at=0), {})
 

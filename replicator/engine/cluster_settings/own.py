@@ -19,9 +19,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
+from replicator.engine.cluster_settings.changed import ChangedSettings
 from replicator.engine.cluster_settings.state import (
     SET_BY_OPERATORS,
     Changes,
+    KeptState,
     Key,
     Kind,
     SettingsHead,
@@ -52,27 +54,6 @@ ROWS_A_TURN: Final = 500
 """Rows that are read for a peer before other tasks of the event loop run."""
 HISTORY_ROWS_MAX: Final = 10_000
 """Most changed rows that are remembered for peers that lack only the last changes; some megabytes."""
-
-
-class ChangedSettings:
-    """Names of rows that may have changed; the parts of an engine that change them add to it.
-
-    It notes nothing before all rows were looked at: an engine whose settings nobody tells must not collect names.
-    """
-
-    __slots__ = ("keys", "noting", "on_changed")
-
-    def __init__(self) -> None:
-        self.keys: dict[Key, None] = {}
-        self.noting = False
-        self.on_changed: Callable[[], None] = lambda: None
-        """Called after a row was noted."""
-
-    def __call__(self, kind: str, name: str) -> None:
-        """Note that a row may have changed."""
-        if self.noting:
-            self.keys[kind, name] = None
-            self.on_changed()
 
 
 class OwnSettings:
@@ -165,6 +146,13 @@ class OwnSettings:
             return Told(now, None, self.all_rows())
         return Told(head, None, rows)
 
+    async def state(self) -> KeptState | None:
+        """Return the settings as they are, with their version; None if nothing was ever set."""
+        told = await self.told(None)
+        if told is None or told.changes is None:
+            return None
+        return KeptState(told.head, {key: text for key, text in told.changes.items() if text is not None})
+
     def _since(self, digest: str) -> Changes | None:
         changes: dict[Key, str | None] = {}
         for before, changed in reversed(self._history):
@@ -225,8 +213,9 @@ class OwnSettings:
             self._history_rows -= len(self._history.popleft()[1])
 
     async def put_back(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Have ``write`` replace settings, with a call of :meth:`begin_at`, while no version is made of others."""
-        async with self._settling:
+        """Have ``write`` replace settings, with a call of :meth:`begin_at`, while no version is made of others, and
+        nobody changes a row."""
+        async with self._settling, self.changed.replacing():
             await write()
 
     def version_row(

@@ -4,29 +4,37 @@ Invariants (DESIGN §3): 13, what is not put back is named. Permissions are thos
 the new store before is replaced.
 
 1. Topics with policies of their own that are not here are made, without messages. Links bring what others published.
+   A partitioned topic that this cluster deleted later is not made.
 2. All rows, the version from which this store counts on, and the note for the status are one transaction.
 3. A row that this version cannot read is left out and named.
 4. What is put back counts as set when somebody set it in an earlier store, and not now.
+5. Nobody changes a row meanwhile. A change that waited then changes the settings that were put back.
+6. Settings of this store that are replaced, and that the new ones never knew, are kept beside those of other clusters.
+7. What an earlier note names stays in the note until the settings here know it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
+from replicator.engine.cluster_settings.kept import SettingsRefused
 from replicator.engine.cluster_settings.own import PAUSED, PAUSED_TEXT, TAKEN
 from replicator.engine.cluster_settings.state import (
     SET_BY_OPERATORS,
+    KeptState,
     Key,
     Kind,
     Rows,
     SettingsHead,
     Taken,
+    Told,
     missing,
 )
 from replicator.engine.engine import Engine
@@ -37,7 +45,7 @@ from replicator.engine.policies_codec import decode_overrides
 from replicator.engine.topic_name import SCHEME, check_tenant, parse_namespace, parse_topic
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.namespace_policies import NamespacePolicies, decode_namespace_policies
-from replicator.engine.topics.partitions import PartitionedTopic
+from replicator.engine.topics.partitions import PartitionedTopic, base_name
 
 TOPICS_AT_ONCE: Final = 1_000
 """Topics that are made together: they share a commit."""
@@ -62,41 +70,66 @@ class _Read:
 
 
 async def put_back(
-    engine: Engine, taken: Taken, namespaces: Iterable[str] = (), *, silent: Sequence[str] = (), late: bool = False
+    engine: Engine,
+    taken: Taken,
+    namespaces: Iterable[str] = (),
+    *,
+    silent: Sequence[str] = (),
+    unless_set_since: tuple[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Put the settings of ``taken`` into a new store, and return the note that says so.
+    """Put the settings of ``taken`` into a store, and return the note that says so.
 
     ``namespaces`` are those in which messages were taken back; if nobody kept their settings, the note names them.
-    ``silent`` are clusters that were silent before, and still are. ``late`` says that the worker serves already.
+    ``silent`` are clusters that were silent before, and still are. ``unless_set_since`` says that the worker serves
+    already: it has the version and the store in which somebody last set something.
 
-    Raises the errors of the store, and :class:`NotAllowedError` if it is late and somebody just set something. Then at
-    most topics without messages were made.
+    Raises the errors of the store, and :class:`NotAllowedError` if somebody set something since. Then at most topics
+    without messages were made.
     """
     own = engine.cluster_settings
     if taken.state is None:
-        note = _note(taken, _Read(), missing(taken, namespaces), engine, silent)
         await own.settle()
+        note = note_without(taken, engine, taken.silent, missing(taken, namespaces))
         note |= {"set_at": own.set_at, "set_in": own.set_in}  # other values later mean that somebody set something
+        note |= {"own_version": own.version}
         await engine.remember(TAKEN, note)
         return note
+    if taken.replaced is not None:
+        await keep_own(engine, taken.replaced)
     head, notes = taken.state.head, list[dict[str, Any]]()
 
     async def write() -> None:
-        notes.append(await _put_back(engine, taken, head, missing(taken, namespaces), silent, late=late))
+        notes.append(await _put_back(engine, taken, head, missing(taken, namespaces), silent, unless_set_since))
 
-    await own.put_back(write)
+    await engine.catalog.alone(lambda: own.put_back(write))
     (note,) = notes
     told = log.warning if note["silent"] or note["missing"] or note["refused"] or note["passed_over"] else log.info
     told("settings of an earlier store were put back", cluster=engine.cluster, **_counted(note))
     return note
 
 
+async def keep_own(engine: Engine, state: KeptState) -> None:
+    """Keep settings of this cluster that do not count and that nobody else may keep, beside those of other clusters."""
+    with suppress(SettingsRefused):  # there are more than are kept
+        await engine.kept_settings.take(Told(state.head, None, state.rows))
+
+
 async def _put_back(
-    engine: Engine, taken: Taken, head: SettingsHead, without: Sequence[str], silent: Sequence[str], *, late: bool
+    engine: Engine,
+    taken: Taken,
+    head: SettingsHead,
+    without: Sequence[str],
+    silent: Sequence[str],
+    unless_set_since: tuple[int, str] | None,
 ) -> dict[str, Any]:
     assert taken.state is not None
     rows = taken.state.rows
     read = _read(rows)
+    for name in [each.name for each in read.partitioned.values() if _is_deleted_since(engine, each)]:
+        del read.partitioned[name]
+        read.grants.pop(name, None)
+        for each in [each for each in read.policies if base_name(each) == name]:
+            del read.policies[each]
     absent = [name for name in read.policies if name not in engine.loaded.by_name]
     for first in range(0, len(absent), TOPICS_AT_ONCE):
         names = absent[first : first + TOPICS_AT_ONCE]
@@ -108,9 +141,12 @@ async def _put_back(
     here = {each.name: each.partitions for each in index.all_partitioned()}
     grown = [each for each in read.partitioned.values() if each.partitions > here.get(each.name, 0)]
     own = engine.cluster_settings
-    if late and any(kind in SET_BY_OPERATORS for kind, _ in own.changed.keys):
+    set_since = unless_set_since != (own.set_at, own.set_in) or any(
+        kind in SET_BY_OPERATORS for kind, _ in own.changed.keys
+    )
+    if unless_set_since is not None and set_since:
         raise NotAllowedError("settings of an earlier store are not put back: somebody just set something here")
-    note = _note(taken, read, without, engine, silent)
+    note = _note(taken, head, read, without, engine, silent)
     writes: list[tuple[str, bytes, bytes | None]] = [
         *(("tenants", name.encode(), b"") for name in read.tenants),
         *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
@@ -127,7 +163,10 @@ async def _put_back(
         if topic.policies.own is not None or name in read.policies:
             text = rows.get((Kind.POLICIES, name)) if name in read.policies else None
             writes.append(("policies", TOPIC_KEY.pack(topic.topic_id), None if text is None else text.encode()))
-    count_from = max(own.version, head.version), {**own.earlier, **taken.earlier}, note["set_at"], note["set_in"]
+    earlier = dict(taken.earlier)
+    for store, version in own.earlier.items() if taken.replaced is None else ():
+        earlier[store] = max(version, earlier.get(store, -1))
+    count_from = max(own.version, head.version), earlier, note["set_at"], note["set_in"]
     writes.append(own.version_row(*count_from, of_set=None))
     await engine.writer.put_many(writes)
     for tenant in read.tenants:
@@ -143,9 +182,36 @@ async def _put_back(
     return note
 
 
-def _note(taken: Taken, read: _Read, without: Sequence[str], engine: Engine, silent: Sequence[str]) -> dict[str, Any]:
-    """Return what the status says about settings that were taken back."""
-    head = None if taken.state is None else taken.state.head
+def _is_deleted_since(engine: Engine, whole: PartitionedTopic) -> bool:
+    """Return whether this cluster deleted a partitioned topic that is not here, later than its settings were told."""
+    deleted = engine.origin_stores.partitioned_deleted(whole.name).get(engine.cluster, 0)
+    return deleted > whole.known.get(engine.cluster, 0) and not engine.partitioned.count(whole.name)
+
+
+def note_without(taken: Taken, engine: Engine, silent: Sequence[str], without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the note after nothing was put back: an earlier note, with ``silent`` and with what ``taken`` names.
+
+    ``without`` are further namespaces without any kept settings.
+    """
+    before = engine.store.meta(TAKEN) or _note(taken, None, _Read(), (), engine, ())
+    return {
+        **before,
+        "silent": list(silent),
+        "damaged": sorted({*before["damaged"], *taken.damaged}),
+        "missing": sorted({*before["missing"], *without})[:NAMED_MAX],
+        **_named(taken, engine, engine.cluster_settings.head()),
+    }
+
+
+def _note(
+    taken: Taken,
+    head: SettingsHead | None,
+    read: _Read,
+    without: Sequence[str],
+    engine: Engine,
+    silent: Sequence[str],
+) -> dict[str, Any]:
+    """Return what the status says about settings that were taken back, in the version ``head``."""
     return {
         "at_ms": engine.writer.wall_clock_ms(),
         "peer": taken.peer,
@@ -153,19 +219,47 @@ def _note(taken: Taken, read: _Read, without: Sequence[str], engine: Engine, sil
         "version": 0 if head is None else head.version,
         "set_at": 0 if head is None else head.rank[0],
         "set_in": "" if head is None else head.set_in or head.store,
+        "own_version": max(engine.cluster_settings.version, 0 if head is None else head.version),
         "permissions": sorted(read.grants)[:NAMED_MAX],
         "silent": sorted({*taken.silent, *silent}),
         "damaged": list(taken.damaged),
-        "passed_over": [newer_of(peer, each) for peer, each in taken.passed_over],
         "paused": sorted(read.paused)[:NAMED_MAX],
         "missing": list(without)[:NAMED_MAX],
         "refused": sorted(read.refused)[:NAMED_MAX],
+        **_named(taken, engine, head),
     }
 
 
-def newer_of(peer: str, head: SettingsHead) -> dict[str, Any]:
-    """Return what a note says of settings that do not count: the peer that keeps them, their store and version."""
-    return {"peer": peer, "store": head.store, "version": head.version}
+def _named(taken: Taken, engine: Engine, head: SettingsHead | None) -> dict[str, Any]:
+    """Return the settings that a note names because they do not count: those of an earlier note that ``head``, the
+    settings in effect, does not know, and those of ``taken``."""
+    before: Mapping[str, Any] = engine.store.meta(TAKEN) or {}
+    named: dict[str, Any] = {}
+    seen = set[tuple[str, str]]()
+    for kind, found in (("passed_over", taken.passed_over), ("newer", taken.newer)):
+        rows = [
+            {"peer": peer, "store": each.store, "version": each.version, "set_at": each.rank[0], "set_in": each.set_in}
+            for peer, each in found
+        ]
+        seen |= {(row["peer"], row["store"]) for row in rows}
+        named[kind] = rows
+    for kind, rows in named.items():
+        for row in before.get(kind, ()):
+            if (row["peer"], row["store"]) not in seen and not _is_known(row, engine, head):
+                seen.add((row["peer"], row["store"]))
+                rows.append(row)
+        del rows[NAMED_MAX:]
+    return named
+
+
+def _is_known(row: Mapping[str, Any], engine: Engine, head: SettingsHead | None) -> bool:
+    """Return whether the settings in ``head`` know those that a note names in ``row``."""
+    of = SettingsHead(engine.cluster, row["store"], row["version"], "", {}, row.get("set_at"), row.get("set_in", ""))
+    if head is None:
+        return False
+    if head.store == row["store"]:  # its versions go on, and it does not know those of another state of the disk
+        return of.rank[0] <= head.earlier.get(of.set_in or of.store, -1)
+    return head.knows(of)
 
 
 def _counted(note: dict[str, Any]) -> dict[str, Any]:

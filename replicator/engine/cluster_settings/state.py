@@ -15,7 +15,7 @@ Invariants:
 4. A new store takes back the settings that somebody set last, of all that answering peers keep of its cluster. Settings
    that a store took back count as old as they are, until somebody sets something there. Otherwise a permission that was
    revoked would come back with the second lost disk, if a peer that knew the revocation was away at the first.
-5. Settings that the chosen ones never knew are named.
+5. Settings that the chosen ones never knew are named, also those of the store itself. Peers go on keeping them.
 
 Source: a version with a digest of the whole, as in anti-entropy protocols; the digest is a sum of hashes, so a change
 costs what it changes.
@@ -234,13 +234,26 @@ class Taken:
     """For each earlier store, the newest version that a peer named and that does not count any more."""
     passed_over: tuple[tuple[str, SettingsHead], ...] = ()
     """Peers with settings that do not count and that the settings in ``state`` never knew."""
+    newer: tuple[tuple[str, SettingsHead], ...] = ()
+    """Peers with settings that would have counted before somebody set something here, and that it never knew."""
+    replaced: KeptState | None = None
+    """Settings of the store itself, if those in ``state`` replace them and never knew them."""
 
 
-def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) -> Taken:
-    """Return the settings that a new store of ``cluster`` takes back from its peers.
+def taken_back(
+    cluster: str,
+    answers: Mapping[str, Sequence[KeptState] | None],
+    own: KeptState | None = None,
+    *,
+    set_since: tuple[int, int] | None = None,
+) -> Taken:
+    """Return the settings that a store of ``cluster`` takes back from its peers.
 
     ``answers`` has the settings that each peer keeps, or None for a peer that did not answer. Settings of other
     clusters are ignored. The settings that somebody set last count, whole and unmerged.
+
+    ``own`` are the settings of the store itself, which count like those that a peer named ``cluster`` keeps. If somebody
+    set something since settings were taken back, they count in any case; ``set_since`` is the rank of the latter.
     """
     found = [
         (state, peer)
@@ -248,25 +261,35 @@ def taken_back(cluster: str, answers: Mapping[str, Sequence[KeptState] | None]) 
         for state in states or ()
         if state.head.cluster == cluster
     ]
-    whole = [(state, peer) for state, peer in found if state.whole]
+    if own is not None:
+        found.insert(0, (own, cluster))  # it counts before one of the same rank
+    whole = found[:1] if set_since is not None and own is not None else [(state, peer) for state, peer in found if state.whole]
     best, holder = max(whole, key=lambda each: each[0].head.rank, default=(None, ""))
     rank = (-1, -1) if best is None else best.head.rank
-    known: dict[str, int] = {}
-    for state, _ in found:
-        for store, seen in (*state.head.earlier.items(), (state.head.store, state.head.version)):
-            if state.head.rank <= rank:
-                known[store] = max(seen, known.get(store, -1))
-    newest = sorted(known, key=lambda store: known[store])[-EARLIER_MAX:]
     unknown = {
-        state.head.store: (peer, state.head) for state, peer in found if best and not best.head.knows(state.head)
+        (state.head.store, peer): (peer, state.head)
+        for state, peer in found
+        if best and not best.head.knows(state.head)
     }
+    known: dict[str, int] = {}
+    for state, peer in found:
+        if state.head.rank <= rank and (state.head.store, peer) not in unknown:
+            for store, seen in (*state.head.earlier.items(), (state.head.store, state.head.version)):
+                known[store] = max(seen, known.get(store, -1))
+    for _, head in unknown.values():  # peers go on keeping them
+        known[head.store] = min(known.get(head.store, -1), head.version - 1)
+    newest = sorted((store for store in known if known[store] >= 0), key=lambda store: known[store])[-EARLIER_MAX:]
+    named = [each for _, each in sorted(unknown.items(), key=lambda each: each[0])]
+    limit = rank if set_since is None else set_since
     return Taken(
         best,
         holder,
         tuple(sorted(peer for peer, states in answers.items() if states is None)),
         tuple(sorted({peer for state, peer in found if not state.whole and state.head.rank > rank})),
         {store: known[store] for store in newest},
-        tuple(each for _, each in sorted(unknown.items()) if each[1].rank <= rank),
+        tuple(each for each in named if each[1].rank <= limit),
+        () if set_since is None else tuple(each for each in named if each[1].rank > limit),
+        own if own is not None and any(peer == cluster for peer, _ in named) else None,
     )
 
 

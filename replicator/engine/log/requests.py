@@ -337,6 +337,8 @@ class DeleteTopicsRequest(Request):
     noted_ms: int | None = None
     """Time at which a client or an operator asked for the deletion. It is recorded with the topics. None records
     nothing."""
+    above: int = 0
+    """Id of an earlier deletion of the partitioned topic, which the new one exceeds. A clock that was ahead made it."""
 
 
 @dataclass(slots=True)

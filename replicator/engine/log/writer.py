@@ -351,13 +351,14 @@ class Writer:
         *,
         noted: bool = False,
         earlier: Mapping[int, Mapping[int, Position]] | None = None,
+        above: int = 0,
     ) -> list[Deletion]:
         """Remove topics from the catalog, with their partitioned topic. Requests that were queued before are done
         before.
 
         If ``noted``, the same transaction records the deletion of each topic that has blocks of this cluster. It also
         records the deletion of the ``earlier`` lives: by topic id, the last position of each incarnation; and that of
-        the partitioned topic. Return these records.
+        the partitioned topic, with an id higher than ``above``. Return these records.
         """
         noted_ms = self.wall_clock_ms() if noted else None
         found: list[Deletion] = await self._submit(
@@ -367,6 +368,7 @@ class Writer:
                 partitioned=partitioned,
                 earlier=earlier or {},
                 noted_ms=noted_ms,
+                above=above,
             )
         )
         return found

@@ -127,6 +127,11 @@ class Catalog:
 
     # Changing.
 
+    async def alone(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make a change of several parts of the catalog while nobody makes another. It goes on when its caller gives
+        up."""
+        await self._changes.alone(change)
+
     async def create_tenant(self, name: str) -> None:
         """Raises :class:`InvalidTopicName`, :class:`TenantExists`."""
         check_tenant(name)

@@ -5,10 +5,11 @@ A topic that is being deleted stays here until the store has deleted it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from replicator.engine.admission import Admission
+from replicator.engine.cluster_settings.changed import ChangedSettings
 from replicator.engine.log.block_cache import BlockCache
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
@@ -51,11 +52,11 @@ class LoadedTopics:
         cache: BlockCache,
         default_policies: TopicPolicies,
         tracing: Tracing | None = None,
-        changed: Callable[[str, str], None] = lambda table, name: None,
+        changed: ChangedSettings | None = None,
     ) -> None:
         """Create an empty set of topics. ``changed`` gets table ``policies`` and the name of each topic whose own
         policies changed."""
-        self._changed = changed
+        self._changed = changed or ChangedSettings()
         self._store = store
         self._writer = writer
         self._index = index
@@ -87,6 +88,7 @@ class LoadedTopics:
             self._tracing,
         )
         topic.policies.on_own = partial(self._changed, "policies", topic.name)
+        topic.policies.changing = self._changed.changing
         self.by_name[topic.name] = topic
         self.by_id[topic.topic_id] = topic
         return topic

@@ -51,6 +51,11 @@ DELETIONS_MAX: Final = 20_000
 the limit is reached, a store judges each topic that it does not have as deleted."""
 LIVES_MAX: Final = 100
 """Limit of lives of one origin that are recorded for a topic. The oldest ones are forgotten."""
+LEARNED_AT_ONCE: Final = 1_000
+"""Limit of deletions that one commit records; it takes some milliseconds."""
+ID_MAX: Final = 1 << 62
+"""Limit of an id of a deletion that another cluster sends. Later deletions have higher ids, which must fit into 63 bits,
+and clocks give such ids in 140,000 years."""
 STORES: Final = "origin stores"
 """Name of a row in the table ``meta``: by origin, its newest store that a link announced."""
 SEEN: Final = "origin stores seen"
@@ -196,6 +201,11 @@ class OriginStores:
         """Return, by cluster, the id of its newest deletion of the partitioned topic ``name``."""
         return self._partitioned_deleted.get(name, {})
 
+    def partitioned_deletions(self, cluster: str) -> list[Deletion]:
+        """Return the newest deletion by ``cluster`` of each partitioned topic that it deleted."""
+        newest = ((name, cluster, ids[cluster]) for name, ids in self._partitioned_deleted.items() if cluster in ids)
+        return [self.deletions[key] for key in newest]
+
     def as_json(self, topic: Topic) -> dict[str, Any]:
         """Return the records about ``topic`` by origin: which store wrote each life, and which lives the origin
         deleted."""
@@ -304,16 +314,19 @@ class OriginStores:
         await self.save()
 
     async def learn_own(self, deletions: Sequence[Deletion]) -> None:
-        """Record deletions by this cluster that other clusters remember and this store does not, as after a snapshot of
-        the disk was put back.
+        """Record deletions by this cluster that other clusters remember and this store does not, as after a lost disk,
+        or after a snapshot of the disk was put back.
 
-        If writing fails, nothing is recorded, and the error of the store is raised.
+        If writing fails, some are not recorded, and the error of the store is raised.
         """
-        async with self._writing:
-            new = [each for each in deletions if self._is_new(each)]
-            if new:
-                await self._writer.put_many([("deletions", *each.row()) for each in new])
-                self._remember(new)
+        told = {each.key: each for each in deletions if each.origin == self._cluster and each.incarnation <= ID_MAX}
+        rows = list(told.values())
+        for first in range(0, len(rows), LEARNED_AT_ONCE):
+            async with self._writing:
+                new = [each for each in rows[first : first + LEARNED_AT_ONCE] if self._is_new(each)]
+                if new:
+                    await self._writer.put_many([("deletions", *each.row()) for each in new])
+                    self._remember(new)
         await self.save()
 
     def _is_new(self, told: Deletion) -> bool:

@@ -10,11 +10,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from replicator.engine.errors import EngineError, InvalidPartitions, NotAllowedError, TopicNotFound
+from replicator.engine.errors import EngineError, InvalidPartitions, InvalidTopicName, NotAllowedError, TopicNotFound
+from replicator.engine.lineage import Deletion
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic_name import parse_topic
@@ -83,8 +85,30 @@ class PartitionedTopics:
                 await self._writer.put_many([(TABLE, whole.name.encode(), changed.encode())])
                 self._catalog.index.set_partitioned(changed)
 
-        if cluster in self.deletions_since(name):
+        # The report of the deletion itself may come later, by the link that carries messages.
+        whole = self._catalog.index.partitioned(parse_topic(name))
+        if whole is not None and deletion > whole.known.get(cluster, 0):
             await self._changes.alone(note)
+
+    async def learn_deletions(self, told: Sequence[Deletion]) -> None:
+        """Record deletions of partitioned topics by this cluster that other clusters remember, and this store does not.
+
+        A topic of such a name that is here was made after its deletion, so it is announced again. Raises the errors of
+        the store.
+        """
+        newer = [each for each in told if each.is_of_partitioned and self._is_news(each)]
+        await self._stores.learn_own(newer)
+        for each in newer:
+            if partitions := self.count(each.topic):
+                for listener in list(self._loaded.listeners):
+                    listener.on_partitions(each.topic, partitions)
+
+    def _is_news(self, told: Deletion) -> bool:
+        """Return whether this store lacks its own deletion ``told``. A malformed name is none of its own."""
+        with suppress(InvalidTopicName):
+            known = self._stores.partitioned_deleted(told.topic).get(self._cluster, 0)
+            return told.origin == self._cluster and told.incarnation > known and str(parse_topic(told.topic)) == told.topic
+        return False
 
     async def create(self, name: str, partitions: int) -> None:
         """Make a partitioned topic and its partitions; with the same number again, those that are missing.

@@ -87,7 +87,8 @@ class TopicDeleting:
     async def delete_partitioned(self, whole: PartitionedTopic, *, force: bool) -> None:
         """Delete a partitioned topic with all its partitions, in one step, as a part of the caller's change."""
         topics = [self._loaded.by_name[name] for name in self._index.partitions_here(whole.name)]
-        await self._delete(topics, whole, force=force)
+        known = whole.known.get(self._cluster, 0), self._stores.partitioned_deleted(whole.name).get(self._cluster, 0)
+        await self._delete(topics, whole, force=force, above=max(known))
 
     async def delete_all(self, namespace: Namespace, *, force: bool) -> None:
         """Delete every topic of a namespace, as a part of the caller's change."""
@@ -104,8 +105,12 @@ class TopicDeleting:
         force: bool,
         keeps_grants: bool = False,
         on_purpose: bool = True,
+        above: int = 0,
     ) -> None:
-        """Delete topics, and the partitioned topic that they are the partitions of, in one transaction."""
+        """Delete topics, and the partitioned topic that they are the partitions of, in one transaction.
+
+        The id of the partitioned topic's deletion is higher than ``above``, whatever the clock says.
+        """
         if not force:
             for topic in topics:
                 if (busy := topic.busy) is not None:
@@ -120,7 +125,7 @@ class TopicDeleting:
             tails = [topic.tail for topic in topics]
             earlier = {topic.topic_id: self._stores.earlier_lives(topic) for topic in topics}
             name = None if whole is None else whole.name
-            noted = await self._writer.delete_topics(tails, name, noted=on_purpose, earlier=earlier)
+            noted = await self._writer.delete_topics(tails, name, noted=on_purpose, earlier=earlier, above=above)
         except BaseException:
             for topic in topics:
                 topic.stay()

@@ -161,6 +161,8 @@ def test_settings_that_were_taken_back_are_shown_as_long_as_somebody_has_to_look
     assert "Nothing is wrong." in shown(version=0), "a first start took nothing back"
     assert "ap keeps newer policies and permissions than those here" in shown(silent=[], newer=newer)
     assert "ap keeps policies and permissions that those here never knew" in shown(silent=[], passed_over=newer)
+    own = [{"peer": "us", "store": "s", "version": 8}]
+    assert "replaced some that they never knew" in shown(silent=[], passed_over=own)
     assert "nobody kept policies and permissions of: shop/a" in shown(silent=[], missing=["shop/a"])
 
 

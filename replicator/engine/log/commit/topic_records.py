@@ -95,7 +95,8 @@ def delete_topics(
     if request.partitioned is not None:
         txn.delete(request.partitioned.encode(), db=dbs["partitioned"])
         if request.noted_ms is not None:
-            deletion = Deletion(request.partitioned, cluster, appender.new_id(), BEFORE_ALL, request.noted_ms)
+            number = max(appender.new_id(), request.above + 1)
+            deletion = Deletion(request.partitioned, cluster, number, BEFORE_ALL, request.noted_ms)
             txn.put(*deletion.row(), db=dbs["deletions"])
             noted.append(deletion)
     return noted
