@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -271,14 +272,14 @@ async def take_partitions(request: web.Request) -> web.Response:
             # A new store does not remember its own deletions. A later one must have a higher id.
             if remembered := told.deleted.get(name, {}).get(engine.cluster, 0):
                 own.append(Deletion(name, engine.cluster, remembered, BEFORE_ALL, at_ms))
-            after = told.deletion_after(name, engine.cluster, stores.partitioned_deleted(name).get(engine.cluster, 0))
+            deleted_since = partial(_deleted_since, engine, told, name)
             known = told.known.get(name, {}) if told.idle else None
             before = engine.partitioned.count(name)
-            partitions[name] = await engine.partitioned.adopt(name, number, unless_deleted=after > 0, known=known)
+            partitions[name] = await engine.partitioned.adopt(name, number, unless_deleted=deleted_since, known=known)
             if partitions[name] != before:
                 note_link(request, source, "partitions", name, {"before": before, "after": partitions[name]})
-            if after and not partitions[name]:
-                deleted[name] = after
+            if not partitions[name]:
+                deleted[name] = deleted_since()
             await engine.partitioned.is_back_at(name, source, told.deleted.get(name, {}).get(source, 0))
         except EngineError as error:
             LIMITED.say(log.warning, "partitions refused", source, source=source, topic=name, reason=str(error))
@@ -286,6 +287,12 @@ async def take_partitions(request: web.Request) -> web.Response:
     with suppress(EngineError):  # the source tells them again
         await engine.partitioned.learn_deletions(own)
     return web.json_response(PartitionsReply(partitions, refused, deleted).as_json())
+
+
+def _deleted_since(engine: Engine, told: PartitionsTold, name: str) -> int:
+    """Return the id of this cluster's newest deletion of a topic if it is later than the source's topic; 0 if not."""
+    own = engine.origin_stores.partitioned_deleted(name).get(engine.cluster, 0)
+    return told.deletion_after(name, engine.cluster, own)
 
 
 async def take_schemas(request: web.Request) -> web.Response:

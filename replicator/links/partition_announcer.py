@@ -121,7 +121,7 @@ class PartitionAnnouncer:
         self.refused.pop(name, None)
         if 0 < self._engine.partitioned.count(name) < partitions:
             try:
-                await self._engine.partitioned.adopt(name, partitions)
+                await self._engine.partitioned.adopt(name, partitions, unless_deleted=lambda: True)
             except EngineError as error:
                 self._note_refused(name, f"{self._to} has {partitions} partitions: {error}")
 

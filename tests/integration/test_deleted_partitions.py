@@ -5,6 +5,7 @@ Invariants (DESIGN §3): 12, what was deleted stays so; 13, a topic in use is no
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -65,7 +66,7 @@ async def settled(made: Web) -> None:
     for link in made.links.values():
         await eventually(lambda link=link: link.state == "idle" and not link._partitions._unannounced)  # type: ignore[misc]
     for source, link in made.links.items():  # a message of its own shows that what was sent before has arrived
-        topic = await link.engine.topic(f"probe-{link.engine.cluster}")
+        topic = await link.engine.topic(f"probe-{link.engine.origin_stores.store[:8]}")
         await topic.publish([message(source.encode())])
         there, want = made.engines[link.to], topic.log.messages
         await eventually(lambda there=there, name=topic.name, want=want: messages(there, name) >= want)  # type: ignore[misc]
@@ -201,6 +202,29 @@ async def test_one_that_was_made_before_the_store_learned_of_its_deletion_is_in_
             await eventually(lambda there=there: there.partitioned.deletions_since(PARTED) == {})  # type: ignore[misc]
         await settled(made)
         assert [made.engines[name].partitioned.deletions_since(PARTED) for name in "bc"] == [{}, {}]
+
+
+@asynchronous
+async def test_an_announcement_that_waits_for_a_deletion_does_not_undo_it(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a", "a") as a, serving(a, {"b"}) as server, ClientSession() as session:
+        await a.partitioned.create(PARTED, 3)
+        hold = asyncio.Event()
+
+        async def another_change() -> None:
+            await hold.wait()
+
+        holding = asyncio.ensure_future(a.catalog.alone(another_change))
+        deleting = asyncio.ensure_future(a.partitioned.delete(PARTED))
+        await eventually(lambda: len(a._changes._tasks) == 2)
+        url, told = f"http://{server.address}{PARTITIONS_ROUTE}", PartitionsTold({PARTED: 3}, True)
+        announcing = asyncio.ensure_future(session.post(url, params={"from": "b"}, json=told.as_json()))
+        await eventually(lambda: len(a._changes._tasks) == 3)
+        hold.set()
+        await asyncio.gather(holding, deleting)
+        async with await announcing as response:
+            reply = PartitionsReply.of_json(await response.json())
+        assert gone(a)
+        assert list(reply.deleted.values()) == list(a.origin_stores.partitioned_deleted(PARTED).values())
 
 
 @asynchronous

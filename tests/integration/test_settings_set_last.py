@@ -138,7 +138,7 @@ def test_a_revoked_permission_does_not_come_back_with_the_second_lost_disk(tmp_p
                 assert list(grants(us)["shop"].roles) == ["fired"]
                 async with telling(us, peer) as teller:
                     await us.catalog.create_tenant("made-by-a-link")
-                    await us.partitioned.adopt(PARTITIONED, 2)  # told by a link, and no operator's change
+                    await us.partitioned.adopt(PARTED, 2)  # told by a link, and no operator's change
                     await teller.settle()
                     await eventually(lambda: has_all(teller, "eu"), "the second store tells what it took back")
                     assert us.cluster_settings.version > revoked
@@ -318,7 +318,9 @@ async def test_settings_of_an_older_volume_that_are_replaced_are_named_unless_th
         head = found.us.cluster_settings.head()
         assert head is not None
         later = head.version + 1_000_000
-        await keep(found.eu, "second", later, roles(fired="produce"), **({head.store: head.version} if is_known else {}))
+        await keep(
+            found.eu, "second", later, roles(fired="produce"), **({head.store: head.version} if is_known else {})
+        )
         note = await found.take("eu")
         assert note is not None
         assert found.roles == ["fired"]
@@ -418,6 +420,8 @@ async def test_a_change_that_is_made_while_settings_are_put_back_is_made_on_top_
         await done
         assert is_made(us)
         rows = us.cluster_settings.all_rows()
+        await us.cluster_settings.settle()
+        assert us.cluster_settings.set_in == us.origin_stores.store, "it counts as set now"
     async with opened(tmp_path, "us") as us:
         assert is_made(us)
         assert us.cluster_settings.all_rows() == rows, "memory and store agree"

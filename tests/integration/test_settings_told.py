@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from engine_support import TOPIC, DataPlaneServer, eventually, opened
-from settings_support import addresses_of, ask_settings, grant, grants, has_all, serving_settings, settings_digest, telling
+from settings_support import (
+    addresses_of,
+    ask_settings,
+    grant,
+    grants,
+    has_all,
+    serving_settings,
+    settings_digest,
+    telling,
+)
 
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.linked_sources import LinkedSources

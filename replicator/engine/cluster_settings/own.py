@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from replicator.engine.cluster_settings.changed import ChangedSettings
@@ -32,6 +33,7 @@ from replicator.engine.cluster_settings.state import (
     digest_text,
     hash_of,
 )
+from replicator.engine.errors import EngineError
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies_codec import encode_overrides
@@ -214,9 +216,11 @@ class OwnSettings:
 
     async def put_back(self, write: Callable[[], Awaitable[None]]) -> None:
         """Have ``write`` replace settings, with a call of :meth:`begin_at`, while no version is made of others, and
-        nobody changes a row."""
+        nobody changes a row. Look at all rows before somebody does."""
         async with self._settling, self.changed.replacing():
             await write()
+            with suppress(EngineError):  # it is tried again
+                await self._settle()
 
     def version_row(
         self,

@@ -263,7 +263,11 @@ def taken_back(
     ]
     if own is not None:
         found.insert(0, (own, cluster))  # it counts before one of the same rank
-    whole = found[:1] if set_since is not None and own is not None else [(state, peer) for state, peer in found if state.whole]
+    whole = (
+        found[:1]
+        if set_since is not None and own is not None
+        else [(state, peer) for state, peer in found if state.whole]
+    )
     best, holder = max(whole, key=lambda each: each[0].head.rank, default=(None, ""))
     rank = (-1, -1) if best is None else best.head.rank
     unknown = {

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -107,7 +107,9 @@ class PartitionedTopics:
         """Return whether this store lacks its own deletion ``told``. A malformed name is none of its own."""
         with suppress(InvalidTopicName):
             known = self._stores.partitioned_deleted(told.topic).get(self._cluster, 0)
-            return told.origin == self._cluster and told.incarnation > known and str(parse_topic(told.topic)) == told.topic
+            return (
+                told.origin == self._cluster and told.incarnation > known and str(parse_topic(told.topic)) == told.topic
+            )
         return False
 
     async def create(self, name: str, partitions: int) -> None:
@@ -146,11 +148,17 @@ class PartitionedTopics:
         await self._changes.alone(grow)
 
     async def adopt(
-        self, name: str, partitions: int, *, unless_deleted: bool = False, known: Mapping[str, int] | None = None
+        self,
+        name: str,
+        partitions: int,
+        *,
+        unless_deleted: Callable[[], object] = lambda: False,
+        known: Mapping[str, int] | None = None,
     ) -> int:
         """Make or grow a topic so that it has as many partitions as in another cluster, or more. Return their number.
 
-        With ``unless_deleted``, a topic that is not here is not made. ``known`` are the deletions that the other
+        A topic that is not here is not made if ``unless_deleted`` says so. It is asked when no deletion is under way any
+        more. ``known`` are the deletions that the other
         cluster knew when its topic was made; None stands for all that are known here.
 
         Raises the errors of :meth:`create`.
@@ -159,7 +167,7 @@ class PartitionedTopics:
 
         async def adopt() -> int:
             existing = self._catalog.index.partitioned(parse_topic(wanted.name))
-            if existing is None and unless_deleted:
+            if existing is None and unless_deleted():
                 return 0
             if existing is None or existing.partitions < partitions:
                 await self._make(wanted, existing, known)

@@ -151,7 +151,8 @@ def test_settings_that_were_taken_back_are_shown_as_long_as_somebody_has_to_look
     newer = [{"peer": "ap", "store": "s", "version": 8}]
 
     def shown(**changed: Any) -> str:
-        return text_of({"us": {**answer_with("orders"), "settings": {"taken_back": {**back, **changed}}}}, 400)
+        settings = {"taken_back": {**back, **changed}}
+        return text_of({"us": {**answer_with("orders"), "cluster": "us", "settings": settings}}, 400)
 
     text = (
         "permissions were taken back from eu, and ap may know newer ones and has not answered. There are permissions in"
