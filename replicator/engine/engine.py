@@ -33,8 +33,8 @@ from typing import Any
 import lmdb
 
 from replicator.engine.admission import Admission
-from replicator.engine.cluster_settings.kept import KeptSettings
 from replicator.engine.cluster_settings.changed import ChangedSettings
+from replicator.engine.cluster_settings.kept import KeptSettings
 from replicator.engine.cluster_settings.own import OwnSettings
 from replicator.engine.errors import BlockCorrupt, StoreUnusable, TopicNotFound
 from replicator.engine.log.block_cache import CACHE_BYTES_MAX, BlockCache

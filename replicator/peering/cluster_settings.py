@@ -29,7 +29,7 @@ from replicator.engine.cluster_settings.state import (
     rows_to_json,
 )
 from replicator.engine.lineage import Deletion
-from snapshots.position import InvalidPosition
+from snapshots.errors import InvalidPosition
 
 SETTINGS_ROUTE: Final = "/replication/v1/settings"
 OWN_SETTINGS_ROUTE: Final = "/replication/v1/settings/own"

@@ -216,7 +216,7 @@ class TakenBackStatus(TypedDict):
     passed_over: NotRequired[
         Annotated[
             list[NewerSettings],
-            "older settings that these never knew, so that they do not count; those of this cluster itself were replaced",
+            "older settings that these never knew, so that they do not count; those of this cluster were replaced",
         ]
     ]
     paused: NotRequired[Annotated[list[str], "links that are paused again"]]

@@ -1,7 +1,7 @@
 """A store takes back the settings that somebody set last, also from a cluster that answers late, and names the others.
 
-Invariants (DESIGN §3): 12, nobody gets a permission back that was revoked; 13, settings that do not count are named, and
-a confirmed change is not overwritten.
+Invariants (DESIGN §3): 12, nobody gets a permission back that was revoked; 13, settings that do not count are named,
+and a confirmed change is not overwritten.
 """
 
 from __future__ import annotations
@@ -365,11 +365,12 @@ async def test_one_more_reclaim_forgets_no_name_and_a_known_one_is_named_no_more
         assert (found.named("newer"), found.named()) == ([], [])
 
 
+OPERATORS = PolicyOverrides({"max_producers": 3})
 Change = tuple[Callable[[Engine], Awaitable[None]], Callable[[Engine], object]]
 CHANGES: dict[str, Change] = {
     "permission": (
         lambda us: grant(us, "shop", "clerk", "consume"),
-        lambda us: us.catalog.grants.of("shop").roles.get("clerk") == {"consume"},
+        lambda us: us.catalog.grants.of("shop").roles.get("clerk") == frozenset({"consume"}),
     ),
     "namespace": (
         lambda us: us.catalog.set_namespace("shop/orders", NamespacePolicies(auto_partitions=3)),
@@ -378,7 +379,6 @@ CHANGES: dict[str, Change] = {
     "topic": (lambda us: topic_of(us).policies.set(OPERATORS), lambda us: topic_of(us).policies.own == OPERATORS),
     "pause": (lambda us: LinkMemory(us, "us>eu").set_paused(True), lambda us: LinkMemory(us, "us>eu").paused),
 }
-OPERATORS = PolicyOverrides({"max_producers": 3})
 TAKEN_BACK: Rows = {
     ("grants", "shop"): '{"roles":{"clerk":["produce"]}}',
     ("tenants", "shop"): "",

@@ -3,8 +3,8 @@
 Invariants (DESIGN §3): 11, no more names are noted than rows exist; 13, a confirmed change is not overwritten by
 settings that are put back at the same time.
 
-Operators change single rows beside each other. Settings that are put back replace all rows: that waits for changes under
-way, and later changes wait for it.
+Operators change single rows beside each other. Settings that are put back replace all rows: that waits for changes
+under way, and later changes wait for it.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ async def _put_back(
     for name in [each.name for each in read.partitioned.values() if _is_deleted_since(engine, each)]:
         del read.partitioned[name]
         read.grants.pop(name, None)
-        for each in [each for each in read.policies if base_name(each) == name]:
-            del read.policies[each]
+        for partition in [each for each in read.policies if base_name(each) == name]:
+            del read.policies[partition]
     absent = [name for name in read.policies if name not in engine.loaded.by_name]
     for first in range(0, len(absent), TOPICS_AT_ONCE):
         names = absent[first : first + TOPICS_AT_ONCE]
@@ -234,10 +234,10 @@ def _named(taken: Taken, engine: Engine, head: SettingsHead | None) -> dict[str,
     """Return the settings that a note names because they do not count: those of an earlier note that ``head``, the
     settings in effect, does not know, and those of ``taken``."""
     before: Mapping[str, Any] = engine.store.meta(TAKEN) or {}
-    named: dict[str, Any] = {}
+    named: dict[str, list[dict[str, Any]]] = {}
     seen = set[tuple[str, str]]()
     for kind, found in (("passed_over", taken.passed_over), ("newer", taken.newer)):
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"peer": peer, "store": each.store, "version": each.version, "set_at": each.rank[0], "set_in": each.set_in}
             for peer, each in found
         ]

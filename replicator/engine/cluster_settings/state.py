@@ -252,8 +252,9 @@ def taken_back(
     ``answers`` has the settings that each peer keeps, or None for a peer that did not answer. Settings of other
     clusters are ignored. The settings that somebody set last count, whole and unmerged.
 
-    ``own`` are the settings of the store itself, which count like those that a peer named ``cluster`` keeps. If somebody
-    set something since settings were taken back, they count in any case; ``set_since`` is the rank of the latter.
+    ``own`` are the settings of the store itself, which count like those that a peer named ``cluster`` keeps. If
+    somebody set something since settings were taken back, they count in any case; ``set_since`` is the rank of the
+    latter.
     """
     found = [
         (state, peer)

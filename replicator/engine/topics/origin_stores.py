@@ -54,8 +54,8 @@ LIVES_MAX: Final = 100
 LEARNED_AT_ONCE: Final = 1_000
 """Limit of deletions that one commit records; it takes some milliseconds."""
 ID_MAX: Final = 1 << 62
-"""Limit of an id of a deletion that another cluster sends. Later deletions have higher ids, which must fit into 63 bits,
-and clocks give such ids in 140,000 years."""
+"""Limit of an id of a deletion that another cluster sends. Later deletions have higher ids, which must fit into 63
+bits, and clocks give such ids in 140,000 years."""
 STORES: Final = "origin stores"
 """Name of a row in the table ``meta``: by origin, its newest store that a link announced."""
 SEEN: Final = "origin stores seen"

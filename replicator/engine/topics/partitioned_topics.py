@@ -157,9 +157,9 @@ class PartitionedTopics:
     ) -> int:
         """Make or grow a topic so that it has as many partitions as in another cluster, or more. Return their number.
 
-        A topic that is not here is not made if ``unless_deleted`` says so. It is asked when no deletion is under way any
-        more. ``known`` are the deletions that the other
-        cluster knew when its topic was made; None stands for all that are known here.
+        A topic that is not here is not made if ``unless_deleted`` says so. It is asked when no deletion is under way
+        any more. ``known`` are the deletions that the other cluster knew when its topic was made; None stands for all
+        that are known here.
 
         Raises the errors of :meth:`create`.
         """
