@@ -1,4 +1,8 @@
-"""Writes the chart's README from the comments of its values: ``python helm/readme.py``.
+"""Writes what follows from the chart's values: ``python helm/readme.py``.
+
+* The README has a row for each value, from the comment above it.
+* The template ``replicator.unset`` has what counts for a value that somebody sets to null.
+* The schema of the values has that of ``topology.content`` (``.ci/reference/reference_values.py``).
 
 A value is described by the comment above its key that begins with ``# --``. What is inside a described value is not
 listed, unless it is described too.
@@ -7,14 +11,17 @@ listed, unless it is described too.
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 CHART: Final = Path(__file__).parent / "replicator"
 MARK: Final = "# -- "
+UNSET: Final = '{{- define "replicator.unset" -}}'
 DEFAULT_CHARS_MAX: Final = 100
 HEAD: Final = """\
 # The chart replicator
@@ -68,6 +75,34 @@ def readme(text: str) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
+def unset(text: str, schema: dict[str, Any]) -> str:
+    """Return the template with what each value is when it was set to null.
+
+    A list is empty then, and so is a mapping whose keys the schema leaves free. A section, a text, a number and a
+    switch are as ``values.yaml`` has them.
+    """
+    left = _unset(yaml.safe_load(text), schema, schema["definitions"])
+    body = yaml.safe_dump(left, sort_keys=False, width=100)
+    return f"{{{{- /* Made from values.yaml by `python helm/readme.py`. */ -}}}}\n{UNSET}\n{body}{{{{- end -}}}}\n"
+
+
+def with_content(schema: str, content: dict[str, Any]) -> str:
+    """Return the text of ``values.schema.json`` with the schema of ``topology.content``, in one line."""
+    line = f'    "topologyContent": {json.dumps(content)},'
+    return re.sub(r'(?m)^    "topologyContent": .*$', lambda _: line, schema)
+
+
+def _unset(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    free = {"texts", "objects", "resources", "probe"}
+    reference = schema.get("$ref", "").rpartition("/")[2]
+    known = definitions[reference] if reference else schema
+    if isinstance(value, dict):
+        if reference in free or not known.get("properties"):
+            return {}
+        return {key: _unset(each, known["properties"][key], definitions) for key, each in value.items()}
+    return [] if isinstance(value, list) and not known.get("minItems") else value
+
+
 def _nodes(
     mapping: yaml.MappingNode, lines: list[str], above: tuple[str, ...], *, covered: bool
 ) -> Iterator[tuple[str, yaml.Node, int, bool]]:
@@ -101,4 +136,13 @@ def _shown(default: object) -> str:
 
 
 if __name__ == "__main__":
-    (CHART / "README.md").write_text(readme((CHART / "values.yaml").read_text()))
+    given = (CHART / "values.yaml").read_text()
+    (CHART / "README.md").write_text(readme(given))
+    # The folder of this file has the chart, whose name is that of the program.
+    sys.path[0:1] = [str(CHART.parents[1]), str(CHART.parents[1] / ".ci" / "reference")]
+    from reference_values import content_schema
+
+    said = with_content((CHART / "values.schema.json").read_text(), content_schema())
+    (CHART / "values.schema.json").write_text(said)
+    of_values = json.loads(said)
+    (CHART / "templates" / "_unset.tpl").write_text(unset(given, of_values))

@@ -154,6 +154,7 @@ class _Release:
 
     def _wanted(self, kind: str, name: str, source: Mapping[str, Any], hook: bool) -> Iterator[str]:
         """``hook``: of a job before an upgrade, when what the release makes is not there yet, or is the old one."""
+        install = any(HOOK in _annotations(each) for each in self._objects if each["kind"] == "ServiceAccount")
         found = self._object(kind, name)
         made = kind == "Secret" and any(
             each["kind"] == "Certificate" and each["spec"]["secretName"] == name for each in self._objects
@@ -162,7 +163,9 @@ class _Release:
             return
         if found is None and not made:
             yield f"wants the {kind} {name}"
-        elif hook and (found is None or HOOK not in found["metadata"].get("annotations", {})):
+        elif kind == "ServiceAccount" and not install:
+            pass  # it is there before an upgrade
+        elif hook and not source.get("optional") and (found is None or HOOK not in _annotations(found)):
             yield f"wants the {kind} {name}, which is no hook: it is not there, or the old one, before an upgrade"
         elif found is not None:
             keys = {*found.get("data", {}), *found.get("stringData", {})}
@@ -252,6 +255,10 @@ class _Release:
                     yield from self._wanted("Secret", secret["name"], {}, hook=False)
             if "authorization" in endpoint:
                 yield from self._wanted("Secret", endpoint["authorization"]["credentials"]["name"], {}, hook=False)
+
+
+def _annotations(each: Object) -> Mapping[str, str]:
+    return each["metadata"].get("annotations", {})
 
 
 def _ports(spec: Object) -> set[str]:

@@ -63,17 +63,22 @@ def helm(*arguments: str | Path) -> str:
 
 
 @cache
-def rendered_text(values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE) -> str:
-    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook."""
+def rendered_text(
+    values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE, install: bool = False
+) -> str:
+    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook; or as for an install."""
     return helm(
-        *("template", release, CHART, "--namespace", namespace, "--kube-version", KUBERNETES, "--is-upgrade"),
+        *("template", release, CHART, "--namespace", namespace, "--kube-version", KUBERNETES),
+        *(() if install else ("--is-upgrade",)),
         *("--values", VALUES / f"{values}.yaml", *arguments),
     )
 
 
-def rendered(values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
+def rendered(
+    values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE, install: bool = False
+) -> list[Object]:
     """The objects, hooks among them."""
-    text = rendered_text(values, *arguments, release=release, namespace=namespace)
+    text = rendered_text(values, *arguments, release=release, namespace=namespace, install=install)
     return [each for each in yaml.safe_load_all(text) if each]
 
 

@@ -61,6 +61,9 @@ class StatusSource(Protocol):
     def full(self) -> str | None:
         """Return why the worker takes no messages, if the disk or the store is full; None while it takes them."""
 
+    def topology_refused(self) -> str | None:
+        """Return why the topology file is not what runs, if its last reload was refused; None if it runs."""
+
     def links(self) -> Iterable[LinkControl]:
         """Return the links of this worker whose source is this cluster."""
 
@@ -151,12 +154,14 @@ async def readyz(request: web.Request) -> web.Response:
 
     A failing link does not change the answer, because a load balancer must not take a healthy cluster out (invariant
     8). The answer names tasks that keep ending with errors. If the store has no room for messages, the answer says why
-    messages are refused; consumers are still served.
+    messages are refused; consumers are still served. It also says why a changed topology file was not taken.
     """
     source = request.app[STATUS]
     failing: dict[str, Any] = {"failing_tasks": named} if (named := list(source.failing_tasks())) else {}
     if (full := source.full()) is not None:
         failing["full"] = full
+    if (refused := source.topology_refused()) is not None:
+        failing["topology_refused"] = refused
     reason = source.ready()
     if reason is None:
         return web.json_response({"status": "ready", **failing})

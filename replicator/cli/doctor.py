@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replicator.cli.admin import TopologyFile, opened_topology
 from replicator.cli.output import Shown
 from replicator.operating.json_types import DoctorAnswer
+
+if TYPE_CHECKING:
+    from replicator.operating.doctor.findings import Finding
+    from replicator.topology import Topology
 
 Here = Annotated[
     list[str] | None,
@@ -23,20 +29,77 @@ Here = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Exit status 1 for warnings too.")]
 
 
-def doctor(file: TopologyFile, cluster: Here = None, strict: Strict = False) -> Shown[DoctorAnswer]:
+Offline = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        help="Check only what the file says and the files that it names. Asks nobody, and needs no data directory.",
+    ),
+]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="With --offline: what a field has to say, such as listen=7101; may be given again.",
+    ),
+]
+MadeLater = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIRECTORY", help="With --offline: files in this directory may be missing; may be given again."
+    ),
+]
+
+
+def doctor(
+    file: TopologyFile,
+    cluster: Here = None,
+    strict: Strict = False,
+    offline: Offline = False,
+    expect: Expect = None,
+    made_later: MadeLater = None,
+) -> Shown[DoctorAnswer]:
     """Look for what keeps workers from running well, and say what to do. Starts nothing, and changes nothing.
 
     On this machine it makes all checks that a starting worker makes, and looks at disks, Postgres, certificates, Java
     and limits. It asks all workers whether they can be reached, and for their versions and clocks.
+    With --offline it looks at the topology file and the files that it names alone.
     Exit status 0 if there is no error, 1 if there is one, or with --strict a warning.
     """
     from replicator.operating.doctor.examining import examine
     from replicator.operating.doctor.findings import as_json, as_table, exit_status
+    from replicator.topology import load_topology
 
+    if offline:
+        return _offline(load_topology(file), cluster, strict, expect or (), made_later or ())
+    if expect or made_later:
+        raise typer.BadParameter("--expect and --made-later are for --offline alone")
     topology = opened_topology(file)
     chosen = tuple(topology.cluster(name).name for name in cluster or ())
     found = asyncio.run(examine(topology, chosen, _java))
     return Shown(as_json(found), as_table(found), status=exit_status(found, strict=strict))
+
+
+def _offline(
+    topology: Topology, names: Sequence[str] | None, strict: bool, expect: Sequence[str], made_later: Sequence[Path]
+) -> Shown[DoctorAnswer]:
+    from replicator.operating.doctor.findings import as_json, exit_status
+    from replicator.operating.doctor.offline import NotExpectable, as_lines, examine_offline, parse_expectation
+
+    try:
+        expected = [parse_expectation(each) for each in expect]
+    except NotExpectable as error:
+        raise typer.BadParameter(str(error), param_hint="--expect") from None
+
+    async def look() -> list[Finding]:
+        return [
+            each
+            for name in names or topology.names
+            for each in await examine_offline(topology, topology.cluster(name), expected, made_later)
+        ]
+
+    found = asyncio.run(look())
+    return Shown(as_json(found), as_lines(found), status=exit_status(found, strict=strict))
 
 
 def _java() -> str:

@@ -64,6 +64,8 @@ class StartCheck:
     remedy: str
     run: Callable[[Setup], Awaitable[None]]
     """Makes the check; raises one of :data:`REFUSALS` if it fails."""
+    offline: bool = False
+    """Whether the check needs no network, no database and no data directory."""
 
 
 async def check_start(setup: Setup) -> None:
@@ -171,18 +173,20 @@ START_CHECKS: Final = (
         "all that this worker needs is installed",
         "install it, or set `pipeline: {engine: embedded}`",
         _extras,
+        offline=True,
     ),
     StartCheck(
         "exposure",
         "other hosts cannot connect without authentication, unless the cluster allows it",
         "set `auth` in the topology, or let the worker listen at 127.0.0.1 alone",
         _exposed,
+        offline=True,
     ),
     StartCheck(
         "port", "the worker can open its ports", "stop the process that uses the port, or choose another", _ports
     ),
-    StartCheck("certificate", "the files of `tls` can be read", _FILES_REMEDY, _tls),
-    StartCheck("auth", "the files of `auth` can be read", _FILES_REMEDY, _auth),
+    StartCheck("certificate", "the files of `tls` can be read", _FILES_REMEDY, _tls, offline=True),
+    StartCheck("auth", "the files of `auth` can be read", _FILES_REMEDY, _auth, offline=True),
     StartCheck(
         "disk",
         "the worker can use its data directory",

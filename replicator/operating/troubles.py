@@ -49,6 +49,13 @@ def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
     if failing := (answer.get("tasks") or {}).get("failing"):  # older workers do not report it
         named = ", ".join(f"{task['name']} ({task['cause']})" for task in failing)
         yield Text(f"ready; failing: {named}", style="yellow")
+    if refused := (answer.get("topology") or {}).get("refused"):  # older workers do not report it
+        more = f" (and {len(refused['problems']) - 1} more)" if len(refused["problems"]) > 1 else ""
+        yield Text(
+            f"the topology file was refused at {_moment(refused['at_ms'])}, and would keep the worker from its next "
+            f"start: {refused['problems'][0]}{more}",
+            style="yellow",
+        )
     if exposed := answer.get("exposed"):
         yield Text(f"insecure: anybody can connect to {', '.join(exposed)}", style="yellow")
     for kept in answer.get("kept_lives", ()):  # older workers do not report it

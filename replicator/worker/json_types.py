@@ -69,6 +69,13 @@ class ClientsStatus(TypedDict):
     busiest: Annotated[list[BusyClient], "the three that used the most time of the event loop in the last minute"]
 
 
+class FileRefusedStatus(TypedDict):
+    """Topology file that a running worker did not take; it would not start with it either."""
+
+    at_ms: Annotated[int, "when it was read"]
+    problems: Annotated[list[str], "what is wrong, with line and field; at most 20"]
+
+
 class TopologyStatus(TypedDict):
     """The topology that a worker runs."""
 
@@ -76,6 +83,7 @@ class TopologyStatus(TypedDict):
     file: Annotated[str | None, "the path of its file there"]
     loaded_at_ms: Annotated[int, "when it was read"]
     reloads: Annotated[int, "how often it was read again since the start", "reloads"]
+    refused: Annotated[FileRefusedStatus | None, "why the file is not what runs, if its last reload was refused"]
 
 
 class DriverStatus(TypedDict):

@@ -6,13 +6,16 @@
 3. What needs a restart is refused, field by field, before anything is changed.
 4. Only then is it carried out, by steps that cannot be refused. They go by what runs, so that doing them again after a
    failure nobody foresaw ends in the same state.
+
+A refused file stays in the status until the worker takes the file: it would keep the worker from its next start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ import structlog
 
 from replicator.engine.errors import EngineError
 from replicator.running.short_tasks import awaited
-from replicator.topology import Topology, TopologyError, load_topology
+from replicator.topology import PROBLEMS_SHOWN_MAX, Topology, TopologyError, load_topology
 from replicator.topology.diff import diff, digest, portable_text, refusals, words
 
 log = structlog.get_logger(__name__)
@@ -36,6 +39,22 @@ class NotRunning(EngineError):
     """The worker is starting or stopping; ask again."""
 
     status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class FileRefused:
+    """Reload of the file that failed: the time, and the problems of the file."""
+
+    at_ms: int
+    problems: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for the status, with at most :data:`PROBLEMS_SHOWN_MAX` problems."""
+        return {"at_ms": self.at_ms, "problems": list(self.problems[:PROBLEMS_SHOWN_MAX])}
+
+    def __str__(self) -> str:
+        more = len(self.problems) - 1
+        return self.problems[0] + (f" (and {more} more)" if more > 0 else "")
 
 
 class TopologyReloader:
@@ -58,6 +77,7 @@ class TopologyReloader:
         self._refused: str | None = "is starting"
         self._loaded_at_ms = _now_ms()
         self._reloads = 0
+        self._file_refused: FileRefused | None = None
 
     def ready(self) -> None:
         """The worker has started: from now on it can be changed."""
@@ -76,13 +96,24 @@ class TopologyReloader:
         :class:`NotRunning`.
         """
         self._check_running()
-        topology = await asyncio.to_thread(load_topology, self._file())
-        if expected is not None and (found := digest(topology)) != expected:
-            raise TopologyDiffers(
-                f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
-                "distribute the file first"
-            )
-        return await self.reload(topology, dry_run=dry_run)
+        try:
+            topology = await asyncio.to_thread(load_topology, self._file())
+            if expected is not None and (found := digest(topology)) != expected:
+                raise TopologyDiffers(
+                    f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
+                    "distribute the file first"
+                )
+            changed = await self.reload(topology, dry_run=dry_run)
+        except EngineError:  # it is about who asks, not about the file
+            raise
+        except Exception as error:
+            if not dry_run:
+                problems = error.problems if isinstance(error, TopologyError) else (str(error) or repr(error),)
+                self._file_refused = FileRefused(_now_ms(), problems)
+            raise
+        if not dry_run:
+            self._file_refused = None
+        return changed
 
     async def reload(self, topology: Topology, *, dry_run: bool = False) -> list[str]:
         """As :meth:`reload_file`, with what was read already. It goes on when its caller gives up."""
@@ -113,7 +144,13 @@ class TopologyReloader:
             "file": None if topology.path is None else str(topology.path.absolute()),
             "loaded_at_ms": self._loaded_at_ms,
             "reloads": self._reloads,
+            "refused": None if self._file_refused is None else self._file_refused.as_json(),
         }
+
+    @property
+    def file_refused(self) -> FileRefused | None:
+        """Return why the file is not what runs, if the last reload of it failed; None if it was taken."""
+        return self._file_refused
 
     def text(self) -> str:
         """The topology as YAML, without passwords."""

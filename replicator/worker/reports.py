@@ -41,6 +41,11 @@ class Reports:
         """Return why the worker takes no messages because disk or store is full; None while it takes them."""
         return self._parts.engine.writer.full()
 
+    def topology_refused(self) -> str | None:
+        """Return why the topology file is not what runs, if its last reload was refused; None if it runs."""
+        refused = self._reloader.file_refused
+        return None if refused is None else str(refused)
+
     def failing_tasks(self) -> list[dict[str, Any]]:
         return failing_tasks(self._parts.supervisor)
 

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +97,11 @@ def certificate_at(address: str) -> str:
     return ssl.get_server_certificate((host, int(port)))
 
 
+def _answer(address: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as response:
+        return str(response.read().decode())
+
+
 def test_a_worker_takes_a_changed_file_and_a_renewed_certificate_by_itself(directory: Path) -> None:
     authority = Authority(directory)
     certificate, key = authority.give("us-east")
@@ -115,6 +121,12 @@ def test_a_worker_takes_a_changed_file_and_a_renewed_certificate_by_itself(direc
         write(directory, document)
         eventually(lambda: "needs a restart of the worker" in log.read_text(), log.read_text)
         assert is_ready(file, "us-east"), "what cannot be taken under way changes nothing"
+        eventually(lambda: "namespaces_by_use" in _answer(address, "/readyz"), log.read_text)
+        assert 'replicator_topology_refused{cluster="us-east"} 1.0' in _answer(address, "/metrics")
+        del document["clusters"]["us-east"]["namespaces_by_use"]
+        write(directory, document)
+        eventually(lambda: "topology_refused" not in _answer(address, "/readyz"), log.read_text)
+        assert 'replicator_topology_refused{cluster="us-east"} 0.0' in _answer(address, "/metrics")
 
 
 def test_health_is_asked_where_clients_must_show_a_certificate(directory: Path) -> None:

@@ -81,15 +81,24 @@ class Volumes:
             case {"downwardAPI": of}:
                 return {item["path"]: (field(self._pod, item["fieldRef"]).encode(), mode) for item in of["items"]}
             case {"configMap": of}:
-                held = keys_of(self._api, "configmaps", self._namespace, of)
+                held = self._held("configmaps", of)
             case {"secret": of}:
-                held = keys_of(self._api, "secrets", self._namespace, of)
+                held = self._held("secrets", of)
             case other:
                 raise NotYet(f"this tool does not know volumes such as {other}")
         wanted = of.get("items") or [{"key": key, "path": key} for key in held]
-        if absent := {item["key"] for item in wanted} - held.keys():
+        if (absent := {item["key"] for item in wanted} - held.keys()) and not of.get("optional"):
             raise NotYet(f"{of} has no {absent}")
-        return {item["path"]: (held[item["key"]], item.get("mode", mode)) for item in wanted}
+        there = [item for item in wanted if item["key"] in held]
+        return {item["path"]: (held[item["key"]], item.get("mode", mode)) for item in there}
+
+    def _held(self, kind: str, of: Object) -> dict[str, bytes]:
+        try:
+            return keys_of(self._api, kind, self._namespace, of)
+        except NotYet:
+            if of.get("optional"):
+                return {}
+            raise
 
     def _write(self, root: Path, files: Files) -> None:
         if self._written.get(root.name) == files:

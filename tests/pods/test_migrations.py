@@ -24,19 +24,30 @@ exec postgres -D /data/pg -c listen_addresses='*' -c unix_socket_directories=/da
 """
 
 
+_SERVICE: Final = """[company]
+application_name=replicator
+"""
+"""What the database's URL names (``service=company``): without this file and the variable that leads to it, nobody
+connects. It stands for the authority of a database with ``sslmode=verify-full``."""
+
+
 class Release:
-    """A worker with a Postgres that runs in a pod beside it."""
+    """A worker with a Postgres that runs in a pod beside it; its URL needs a file of a further volume."""
 
     def __init__(self, kubernetes: Cluster, directory: Path) -> None:
         self.kubernetes, self._file = kubernetes, directory / "values.yaml"
 
-    def upgrade(self, secret: str, note: str) -> None:
+    def upgrade(self, secret: str, note: str, links: list[dict[str, Any]] | None = None) -> None:
         """Raises :class:`PeerFailed` if helm does."""
         clusters = {NAME: {"address": f"{NAME}-replicator.{NAME}.svc:7101", "insecure": True}}
-        content = {"clusters": clusters, "pipeline": {"engine": "embedded"}}
+        content: dict[str, Any] = {"clusters": clusters, "pipeline": {"engine": "embedded"}}
+        content |= {"links": links} if links else {}
         values: dict[str, Any] = {"cluster": NAME, "topology": {"content": content}}
         values |= {"database": {"existingSecret": secret}, "podAnnotations": {"note": note}}
         values |= {"migrations": {"backoffLimit": 0}}
+        values |= {"extraVolumes": [{"name": "company", "configMap": {"name": "company"}}]}
+        values |= {"extraVolumeMounts": [{"name": "company", "mountPath": "/etc/company", "readOnly": True}]}
+        values |= {"extraEnv": [{"name": "PGSERVICEFILE", "value": "/etc/company/services"}]}
         self._file.write_text(yaml.safe_dump(values))
         arguments = (NAME, CHART, "--namespace", NAME, "--values", self._file)
         self.kubernetes.helm("upgrade", "--install", *arguments, "--wait", "--timeout", "3m")
@@ -55,9 +66,10 @@ def release(kubernetes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
     service = {"selector": {"app": "postgres"}, "ports": [{"port": 5432}]}
     kubernetes.call("POST", f"{path}/pods", pod)
     kubernetes.call("POST", f"{path}/services", {"metadata": {"name": "postgres"}, "spec": service})
+    kubernetes.call("POST", f"{path}/configmaps", {"metadata": {"name": "company"}, "data": {"services": _SERVICE}})
     for name, host in (("there", f"postgres.{NAME}.svc"), ("nowhere", "127.0.0.1")):
-        secret = {"metadata": {"name": name}, "stringData": {"uri": f"postgresql://postgres@{host}:5432/postgres"}}
-        kubernetes.call("POST", f"{path}/secrets", secret)
+        url = f"postgresql://postgres@{host}:5432/postgres?service=company"
+        kubernetes.call("POST", f"{path}/secrets", {"metadata": {"name": name}, "stringData": {"uri": url}})
     kubernetes.until(lambda: ready(kubernetes.pod(NAME, "postgres")), "Postgres")
     made = Release(kubernetes, tmp_path_factory.mktemp("values"))
     made.upgrade("there", "first")
@@ -106,3 +118,32 @@ def test_where_the_migration_fails_the_worker_stays_as_it_is(release: Release) -
     worker = kubernetes.pod(NAME, WORKER)
     assert worker["metadata"]["uid"] == before
     assert ready(worker)
+
+
+def _said_by_the_check(kubernetes: Cluster) -> str:
+    """What the pod of the check said that failed last."""
+    pods = kubernetes.pods(NAME, f"batch.kubernetes.io/job-name={NAME}-replicator-check").values()
+    return kubernetes.log(max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"]), "check")
+
+
+def test_a_topology_with_a_mistake_is_refused_with_its_line_and_nothing_is_changed(release: Release) -> None:
+    """The schema cannot know it; the check reads the file as a starting worker does. It asks no database."""
+    kubernetes = release.kubernetes
+    before = kubernetes.pod(NAME, WORKER)["metadata"]["uid"]
+    topology = kubernetes.call("GET", f"/api/v1/namespaces/{NAME}/configmaps/{NAME}-replicator-topology")["data"]
+    with pytest.raises(PeerFailed, match="pre-upgrade hooks failed"):
+        release.upgrade("there", "fourth", links=[{"from": NAME, "to": "nowhere"}])
+    said = _said_by_the_check(kubernetes)
+    assert "there is no cluster 'nowhere'" in said
+    assert "/etc/replicator/topology/topology.yaml:" in said
+    assert kubernetes.pod(NAME, WORKER)["metadata"]["uid"] == before
+    now = kubernetes.call("GET", f"/api/v1/namespaces/{NAME}/configmaps/{NAME}-replicator-topology")["data"]
+    assert now == topology
+
+
+def test_a_secret_that_is_not_there_is_named_by_the_check(release: Release) -> None:
+    with pytest.raises(PeerFailed, match="pre-upgrade hooks failed"):
+        release.upgrade("absent", "fifth")
+    said = _said_by_the_check(release.kubernetes)
+    assert f"clusters.{NAME}.database_file: /etc/replicator/database/url: No such file or directory" in said
+    assert ready(release.kubernetes.pod(NAME, WORKER))

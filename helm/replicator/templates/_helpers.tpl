@@ -43,24 +43,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Gives every value that was set to null what `replicator.unset` has for it. Helm takes such values out, and templates would
+stumble over them. Each file begins with this, for files are rendered in no order that could be relied on. */ -}}
+{{- define "replicator.prepare" -}}
+{{- include "replicator.fill" (dict "into" .Values "from" (include "replicator.unset" . | fromYaml)) -}}
+{{- end -}}
+
+{{- define "replicator.fill" -}}
+{{- $into := .into -}}
+{{- range $key, $value := .from -}}
+{{- if not (hasKey $into $key) -}}{{- $_ := set $into $key $value -}}
+{{- else if kindIs "invalid" (get $into $key) -}}{{- $_ := set $into $key $value -}}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $into $key)) -}}{{- include "replicator.fill" (dict "into" (get $into $key) "from" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A quantity of Kubernetes as a number. */ -}}
+{{- define "replicator.quantity" -}}
+{{- $text := toString . -}}
+{{- if or (kindIs "float64" .) (kindIs "int64" .) (kindIs "int" .) (regexMatch "^[0-9.]+[eE][-+]?[0-9]+$" $text) -}}
+{{ float64 . }}
+{{- else -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
+{{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{ mulf (float64 $number) (get $factors (trimPrefix $number $text) | default 1.0) }}
+{{- end -}}
+{{- end -}}
+
 {{- /* Where the topology comes from. */ -}}
 {{- define "replicator.hasContent" -}}
 {{- if not (or .Values.topology.existingConfigMap .Values.topology.existingSecret) -}}true{{- end -}}
-{{- end -}}
-
-{{- define "replicator.topologyVolume" -}}
-{{- $name := .name | default (printf "%s-topology" (include "replicator.fullname" .root)) -}}
-{{- with .root.Values.topology -}}
-{{- if .existingSecret -}}
-secret: {secretName: {{ .existingSecret }}, defaultMode: 0440}
-{{- else if .existingConfigMap -}}
-configMap: {name: {{ .existingConfigMap }}}
-{{- else if .asSecret -}}
-secret: {secretName: {{ $name }}, defaultMode: 0440}
-{{- else -}}
-configMap: {name: {{ $name }}}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "replicator.tlsSecret" -}}
@@ -157,69 +170,6 @@ httpGet:
 {{- toJson $doc -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-
-{{- /* Mounts and volumes of whoever goes by the topology. `tokens` is left out where nothing is shown to workers. */ -}}
-{{- define "replicator.topologyMounts" -}}
-- {name: topology, mountPath: /etc/replicator/topology, readOnly: true}
-{{- if .Values.auth.existingSecret }}
-- {name: auth, mountPath: /etc/replicator/auth, readOnly: true}
-{{- end }}
-{{- if .Values.tls.enabled }}
-- {name: tls, mountPath: /etc/replicator/tls, readOnly: true}
-{{- end }}
-- {name: tmp, mountPath: /tmp}
-{{- end -}}
-
-{{- define "replicator.topologyVolumes" -}}
-- name: topology
-  {{- include "replicator.topologyVolume" (dict "root" .root "name" .name) | nindent 2 }}
-{{- with .root.Values.auth.existingSecret }}
-- name: auth
-  secret: {secretName: {{ . }}, defaultMode: 0440}
-{{- end }}
-{{- if .root.Values.tls.enabled }}
-- name: tls
-  secret: {secretName: {{ include "replicator.tlsSecret" .root }}, defaultMode: 0440}
-{{- end }}
-- name: tmp
-  emptyDir: {sizeLimit: {{ .root.Values.scratch.sizeLimit }}}
-{{- end -}}
-
-{{- define "replicator.databaseMount" -}}
-{{- if .Values.database.existingSecret }}
-- {name: database, mountPath: /etc/replicator/database, readOnly: true}
-{{- end }}
-{{- end -}}
-
-{{- define "replicator.databaseVolume" -}}
-{{- with .Values.database }}
-{{- if .existingSecret }}
-- name: database
-  secret: {secretName: {{ .existingSecret }}, defaultMode: 0440, items: [{key: {{ .key }}, path: url}]}
-{{- end }}
-{{- end }}
-{{- end -}}
-
-{{- /* Of every pod. */ -}}
-{{- define "replicator.podDefaults" -}}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets: {{ toYaml . | nindent 2 }}
-{{- end }}
-securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
-{{- with .Values.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- end -}}
-
-{{- /* Of every container. HOME is where programs may write that look for it. */ -}}
-{{- define "replicator.containerDefaults" -}}
-image: {{ include "replicator.image" . | quote }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
-securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- end -}}
 
 {{- define "replicator.topologyFile" -}}

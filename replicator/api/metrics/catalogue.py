@@ -33,6 +33,9 @@ TASK_RESTARTS: Final = counter(
 TASKS_FAILING: Final = gauge(
     "tasks_failing", "Long-lived tasks that ended five times within ten minutes, by kind.", "task", unit="tasks"
 )
+TOPOLOGY_REFUSED: Final = flag(
+    "topology_refused", "1 while the topology file is not what runs, because its last reload was refused."
+)
 LOOP_LAG_MAX: Final = gauge(
     "event_loop_lag_max_seconds", "The greatest lag of the event loop within the last one to two minutes."
 )

@@ -87,6 +87,8 @@ class StatusCollector(Collector):
             for kind, count in tasks["restarts"].items():
                 self._add(names.TASK_RESTARTS, count, kind)
                 self._add(names.TASKS_FAILING, failing[kind], kind)
+        if (topology := status.get("topology")) is not None:
+            self._add(names.TOPOLOGY_REFUSED, topology.get("refused") is not None)
         if (event_loop := status.get("event_loop")) is not None:
             self._add(names.LOOP_LAG_MAX, event_loop["lag_max_seconds"])
         self._add(names.DATABASE_UP, status["database"]["state"] == "up")

@@ -4,127 +4,17 @@ what its controllers make of it is what the chart means."""
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from typing import Any
 
 import pytest
 import yaml
+from chart_installation import LISTS, Installation, eventually, is_ready
 from chart_references import external
 from chart_support import CHART, RELEASE, SETS, VALUES, Object, one, rendered, values_of
 from conftest import Kubernetes
 from peers.kubernetes.control_plane import PeerFailed
-
-WAIT_SECONDS_MAX: Final = 180.0
-"""What controllers do takes them a second or two on a machine that does nothing else."""
-EXTERNAL_KEYS: Final = (
-    *("tls.crt", "tls.key", "ca.crt", "token", "operator", "operator.token", "public.pem", "secret.key"),
-    *("passwords", "uri", "url", "topology.yaml", "regions.yaml"),
-)
-LISTS: Final = {
-    "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
-    "Deployment": "apis/apps/v1/namespaces/{}/deployments",
-    "Service": "api/v1/namespaces/{}/services",
-    "ConfigMap": "api/v1/namespaces/{}/configmaps",
-    "Secret": "api/v1/namespaces/{}/secrets",
-    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
-    "Pod": "api/v1/namespaces/{}/pods",
-    "Job": "apis/batch/v1/namespaces/{}/jobs",
-    "CronJob": "apis/batch/v1/namespaces/{}/cronjobs",
-    "Ingress": "apis/networking.k8s.io/v1/namespaces/{}/ingresses",
-    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
-    "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
-    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "Certificate": "apis/cert-manager.io/v1/namespaces/{}/certificates",
-    "ServiceMonitor": "apis/monitoring.coreos.com/v1/namespaces/{}/servicemonitors",
-    "PrometheusRule": "apis/monitoring.coreos.com/v1/namespaces/{}/prometheusrules",
-    "EndpointSlice": "apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
-    "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
-}
-T = TypeVar("T")
-
-
-class Installation:
-    """A release of a set of values in a namespace of its own, with what its values say to be there already."""
-
-    def __init__(self, kubernetes: Kubernetes, values: str, namespace: str | None = None) -> None:
-        self.kubernetes, self.values = kubernetes, values
-        self.namespace = namespace or values
-        self._call = kubernetes.plane.call
-        self._call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
-        for kind, name in sorted(external(values_of(values))):
-            if name and (kind, name) != ("ServiceAccount", "default"):
-                self._make(kind, name)
-
-    def helm(self, *arguments: str) -> str:
-        return self.kubernetes.plane.helm(*arguments, "--namespace", self.namespace)
-
-    def install(self, *arguments: str) -> str:
-        return self.helm("install", RELEASE, str(CHART), "--values", str(VALUES / f"{self.values}.yaml"), *arguments)
-
-    def upgrade(self, *arguments: str) -> str:
-        return self.helm("upgrade", RELEASE, str(CHART), "--values", str(VALUES / f"{self.values}.yaml"), *arguments)
-
-    def all_of(self, kind: str) -> dict[str, Any]:
-        """By name."""
-        found = self._call("GET", "/" + LISTS[kind].format(self.namespace))["items"]
-        return {each["metadata"]["name"]: each for each in found}
-
-    def get(self, kind: str, name: str) -> Any:
-        return self._call("GET", f"/{LISTS[kind].format(self.namespace)}/{name}")
-
-    def check(self, each: Object) -> None:
-        """Have the server look at an object as strictly as it can, without making it."""
-        path = LISTS[each["kind"]].format(self.namespace)
-        self._call("POST", f"/{path}?dryRun=All&fieldValidation=Strict", each)
-
-    def worker(self) -> Any:
-        """The pod, once it is ready."""
-        name = next(iter(self.all_of("StatefulSet")))
-        return eventually(lambda: _ready(self.all_of("Pod").get(f"{name}-0")), f"{name}-0 is ready")
-
-    def other_worker(self, than: Any, what: str) -> Any:
-        """The pod that has taken the place of another, once it is ready."""
-
-        def other() -> Any:
-            pod = _ready(self.all_of("Pod").get(than["metadata"]["name"]))
-            return pod if pod and pod["metadata"]["uid"] != than["metadata"]["uid"] else None
-
-        return eventually(other, what)
-
-    def addresses_of(self, service: str) -> dict[str, tuple[str, int]]:
-        """Where a Service leads, by the names of its ports."""
-        slices = self._call(
-            "GET",
-            f"/{LISTS['EndpointSlice'].format(self.namespace)}?labelSelector="
-            + quote(f"kubernetes.io/service-name={service}"),
-        )["items"]
-        return {
-            port["name"]: (endpoint["addresses"][0], port["port"])
-            for each in slices
-            for endpoint in each.get("endpoints") or ()
-            if endpoint["conditions"]["ready"]
-            for port in each["ports"]
-        }
-
-    def may(self, account: str, verb: str, resource: str, namespace: str | None = None) -> bool:
-        review = {
-            "spec": {
-                "user": f"system:serviceaccount:{self.namespace}:{account}",
-                "resourceAttributes": {"verb": verb, "resource": resource, "namespace": namespace or self.namespace},
-            }
-        }
-        return bool(
-            self._call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
-        )
-
-    def _make(self, kind: str, name: str) -> None:
-        field = {"Secret": "stringData", "ConfigMap": "data"}.get(kind)
-        data = {} if field is None else {field: dict.fromkeys(EXTERNAL_KEYS, "x")}
-        self._call("POST", "/" + LISTS[kind].format(self.namespace), {"metadata": {"name": name}, **data})
 
 
 @pytest.mark.timeout(900)
@@ -249,7 +139,7 @@ def test_an_upgrade_waits_for_the_migration_and_stops_where_it_fails(kubernetes:
     assert failed["spec"]["template"]["spec"]["containers"][0]["args"][:2] == ["db", "upgrade"]
     release.upgrade("--set", "terminationGracePeriodSeconds=90")
     assert release.all_of("Job") == {}, "a job that did its work is removed"
-    assert "us-east-replicator-migrate" not in release.all_of("ConfigMap")
+    assert "us-east-replicator-next" not in release.all_of("ConfigMap")
     release.helm("uninstall", RELEASE)
 
 
@@ -316,22 +206,8 @@ def test_two_regions_are_two_releases_in_one_namespace(kubernetes: Kubernetes) -
         release.helm("uninstall", name)
 
 
-def eventually(condition: Callable[[], T], what: str) -> T:
-    """Wait for a condition to be true, and give what it gave."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX:.0f} s: {what}"
-        time.sleep(0.2)
-    return value
-
-
-def _ready(pod: Any) -> Any:
-    conditions = {each["type"]: each["status"] for each in (pod or {}).get("status", {}).get("conditions", ())}
-    return pod if conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"] else None
-
-
 def _all_ready(release: Installation, stateful: Mapping[str, Any]) -> dict[str, Any] | None:
-    pods = {f"{name}-0": _ready(release.all_of("Pod").get(f"{name}-0")) for name in stateful}
+    pods = {f"{name}-0": is_ready(release.all_of("Pod").get(f"{name}-0")) for name in stateful}
     return pods if all(pods.values()) else None
 
 

@@ -12,6 +12,7 @@ from chart_support import SETS, one, rendered, values_of
 @pytest.mark.parametrize("values", SETS)
 def test_whatever_is_referred_to_is_there(values: str) -> None:
     assert missing(rendered(values), values_of(values)) == []
+    assert missing(rendered(values, install=True), values_of(values)) == []
 
 
 def test_what_is_not_there_is_found_out() -> None:

@@ -147,6 +147,100 @@ def test_a_probe_that_starts_a_process_has_the_time_for_it() -> None:
         assert worker[kind]["periodSeconds"] >= 30
 
 
+# What all pods share.
+
+
+@pytest.mark.parametrize("values", ["everything", "spark-kubernetes", "topology-secret"])
+def test_every_pod_has_the_variables_and_the_volumes_that_are_given_for_all(values: str) -> None:
+    """Executors, hooks, tests and drills too."""
+    given = (
+        *("--set-json", 'extraEnv=[{"name": "PGSERVICEFILE", "value": "/etc/company/services"}]'),
+        *("--set-json", 'extraVolumes=[{"name": "company", "configMap": {"name": "company"}}]'),
+        *("--set-json", 'extraVolumeMounts=[{"name": "company", "mountPath": "/etc/company"}]'),
+    )
+    seen = set()
+    for owner, spec, labels in pod_specs(rendered(values, *given)):
+        name = f"{owner['kind']} {owner['metadata']['name']}"
+        (container,) = spec["containers"]
+        assert {"name": "PGSERVICEFILE", "value": "/etc/company/services"} in container["env"], name
+        assert {"name": "company", "mountPath": "/etc/company"} in container["volumeMounts"], name
+        assert {"name": "company", "configMap": {"name": "company"}} in spec["volumes"], name
+        seen.add(labels["app.kubernetes.io/component"])
+    assert {"worker", "test", "check"} < seen
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_no_pod_runs_as_the_account_default_and_hooks_have_one_that_is_there(values: str) -> None:
+    created = values_of(values)["serviceAccount"]["create"]
+    for install in (False, True):
+        objects = rendered(values, install=install)
+        accounts = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ServiceAccount"}
+        for owner, spec, labels in pod_specs(objects):
+            if labels["app.kubernetes.io/component"] == "executor":
+                continue  # Spark gives it the worker's
+            account = spec["serviceAccountName"]
+            assert (account != "default") == created, owner["metadata"]["name"]
+            if install and labels["app.kubernetes.io/component"] == "check" and created:
+                assert "helm.sh/hook" in accounts[account]["metadata"]["annotations"]
+
+
+def test_the_worker_is_replaced_although_it_never_got_ready() -> None:
+    assert one(rendered("minimal"), "StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+
+
+@pytest.mark.parametrize("path", ["checks", "migrations", "test", "drill", "driver", ""])
+def test_resources_of_each_pod_are_values(path: str) -> None:
+    component = {"checks": "check", "migrations": "migrate", "": "worker"}.get(path, path)
+    values = {"migrations": "postgres", "drill": "everything", "driver": "driver"}.get(path, "minimal")
+    key = f"{path}.resources".lstrip(".")
+    objects = rendered(values, "--set", f"{key}.limits.cpu=3,{key}.requests.cpu=2")
+    (spec,) = [spec for _, spec, labels in pod_specs(objects) if labels["app.kubernetes.io/component"] == component]
+    assert spec["containers"][0]["resources"]["limits"]["cpu"] == 3
+    assert spec["containers"][0]["resources"]["requests"]["cpu"] == 2
+
+
+# What a value is that was set to null.
+
+
+def _paths(values: Object, above: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{above}{key}.")
+
+
+def test_every_value_may_be_null_or_is_refused_by_name() -> None:
+    """Helm takes a value out that is null, before the templates see it."""
+    needed = {"cluster": "missing property 'cluster'", "topology": "topology: give", "topology.content": "give `content`"}
+    for path, said in needed.items():
+        with pytest.raises(HelmRefused, match=re.escape(said)):
+            rendered("minimal", "--set", f"{path}=null")
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    on = [f"{key}.enabled=true" for key in ("drill", "networkPolicy", "serviceMonitor", "prometheusRule", "dashboards")]
+    for key in values.keys() - needed.keys():
+        switches = [each for each in on if not each.startswith(f"{key}.")]
+        rendered("minimal", "--set", ",".join([*switches, f"{key}=null"]))
+    inner = [path for path in _paths(values) if "." in path and path not in needed and not path.endswith(".enabled")]
+    for depth in (1, 2):
+        these = [f"{path}=null" for path in inner if path.count(".") == depth]
+        rendered("minimal", "--set", ",".join([*on, *these]))
+
+
+def test_a_probe_that_is_null_is_switched_off_and_the_others_stay() -> None:
+    (worker,) = one(rendered("minimal", "--set", "probes.liveness=null"), "StatefulSet")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert "livenessProbe" not in worker
+    assert worker["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert worker["startupProbe"]["failureThreshold"] == 60
+
+
+def test_a_value_that_is_off_stays_off_beside_what_null_means() -> None:
+    services = [each["metadata"]["name"] for each in rendered("minimal", "--set", "service.pulsar.enabled=false")
+                if each["kind"] == "Service"]  # fmt: skip
+    assert services == ["us-east-replicator-headless", "us-east-replicator"]
+
+
 # What is taken under way, and what restarts the pod.
 
 
@@ -242,12 +336,36 @@ def test_without_reloads_every_change_restarts_the_pod() -> None:
         ("ingress.enabled=true,ingress.hosts[0]=console.example", "clusters.us-east.hosts"),
         ("ingress.enabled=true", "ingress.hosts is empty"),
         ("networkPolicy.enabled=true,database.existingSecret=db", "networkPolicy.database is empty"),
+        ("resources.limits.memory=512Mi", "resources.requests.memory is 2Gi and resources.limits.memory 512Mi"),
+        ("resources.limits.memory=536870912", "resources.requests.memory is 2Gi"),
+        ("resources.limits.cpu=250m", "resources.requests.cpu is 500m and resources.limits.cpu 250m"),
+        ("test.resources.limits.memory=64Mi", "test.resources.requests.memory"),
+        ("topology.content.clusters.us-east.adress=x:1", "'adress'"),
+        ("topology.content.links[0].rates=1MiB", "'rates'"),
+        ("topology.content.sync.mode=roughly", "at '/topology/content/sync/mode'"),
+        ("topology.content.sync.update_interval_ms=0", "at '/topology/content/sync/update_interval_ms'"),
+        ("topology.content.store.segments_kept=few", "at '/topology/content/store/segments_kept'"),
+        ("topology.content.metrics.topics=-1", "at '/topology/content/metrics/topics'"),
+        ("topology.content.traces.samples=1", "'samples'"),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(arguments: str, named: str) -> None:
     with pytest.raises(HelmRefused) as refused:
         rendered("minimal", "--set", arguments)
     assert named in str(refused.value)
+
+
+def test_every_section_that_a_topology_file_has_may_be_given() -> None:
+    """Also those that the docs describe and the chart has nothing to do with."""
+    objects = rendered(
+        "minimal",
+        *("--set-json", 'topology.content.metrics={"topics": 5}'),
+        *("--set-json", 'topology.content.traces={"endpoint": "http://collector:4318", "sample": 0.5}'),
+        *("--set-json", 'topology.content.watchdog={"end_after": "30s"}'),
+        *("--set-json", 'topology.content.policies={"message_ttl": "unlimited", "max_producers": 7}'),
+    )
+    parsed = parse_topology(yaml.safe_dump(topology_of(objects)), Path("/topology.yaml"))
+    assert (parsed.metrics.topics, parsed.traces.sample, parsed.watchdog.end_after) == (5, 0.5, 30)
 
 
 def test_without_a_topology_the_message_says_what_to_give() -> None:

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import yaml
 from chart_support import CHART, REPOSITORY, one, rendered
+from reference_support import module
 
+content_schema = module("reference_values").content_schema
 TEXT: Final = (CHART / "values.yaml").read_text()
 
 
@@ -25,6 +27,20 @@ def _readme() -> ModuleType:
 
 def test_the_readme_is_made_from_the_values_as_they_are() -> None:
     assert (CHART / "README.md").read_text() == _readme().readme(TEXT), "run: python helm/readme.py"
+
+
+def test_the_schema_of_the_topology_and_what_null_means_are_made_from_models_and_values_as_they_are() -> None:
+    of_values = (CHART / "values.schema.json").read_text()
+    assert of_values == _readme().with_content(of_values, content_schema()), "run: python helm/readme.py"
+    unset = _readme().unset(TEXT, json.loads(of_values))
+    assert (CHART / "templates" / "_unset.tpl").read_text() == unset, "run: python helm/readme.py"
+
+
+def test_every_section_of_a_topology_file_is_known_to_the_schema() -> None:
+    properties = content_schema()["properties"]
+    assert {"clusters", "links", "policies", "auth", "tls", "metrics", "traces", "watchdog"} <= properties.keys()
+    assert "address" in properties["clusters"]["additionalProperties"]["required"]
+    assert properties["sync"]["properties"]["mode"] == {"enum": ["exact", "mark-delete"]}
 
 
 def test_every_value_is_described() -> None:

@@ -51,6 +51,7 @@ STATUS: dict[str, Any] = {
     "failover": {"epoch": 3, "fenced": False, "serves": ["eu-west"], "producers": "open"},
     "pipeline": {"driver": "waiting", "starts": 2},
     "tasks": {"restarts": {"link": 6, "sync": 0}, "failing": [{"kind": "link"}]},
+    "topology": {"refused": None},
     "event_loop": {"lag_max_seconds": 0.25},
     "links": [LINK],
     "staging": {"staged_bytes": 1, "attempts": 1, "publishing": [], **dict.fromkeys(STAGING_COUNTERS, 8)},

@@ -91,6 +91,15 @@ def test_a_worker_that_is_ready_names_its_tasks_that_end_again_and_again() -> No
     assert "ready; failing: link us-east>eu-west (RuntimeError: a defect)" in text_of({"us-east": worker}, 200)
 
 
+def test_a_worker_that_did_not_take_its_topology_file_says_why() -> None:
+    worker = answer_with("orders")
+    problems = ["/topology.yaml:3: clusters.a.adress: unknown key", "/topology.yaml:9: links: missing"]
+    worker["topology"] = {"refused": {"at_ms": 1_700_000_000_000, "problems": problems}}
+    told = text_of({"us-east": worker}, 300)
+    assert "refused at 2023-11-14 22:13:20+00:00" in told
+    assert f"{problems[0]} (and 1 more)" in told
+
+
 def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None:
     topic = {"topic": "orders", "halted": True, "errors": {"reading": "gone"}, "state": {"errors": {"work": "busy"}}}
     well = {"topic": "payments", "halted": False, "errors": {}, "state": {"errors": {}}}

@@ -152,6 +152,47 @@ def test_a_reload_goes_on_when_who_asked_for_it_gives_up_and_stopping_waits_for_
     asyncio.run(main())
 
 
+def test_a_file_that_was_refused_is_part_of_the_status_until_it_is_taken(tmp_path: Path, before: Topology) -> None:
+    async def main() -> None:
+        reloader = Worker(before).reloader
+        assert before.path is not None
+        good = before.path.read_text()
+        assert reloader.status()["refused"] is None
+        before.path.write_text(good.replace("clusters:", "clusterz:"))
+        with pytest.raises(TopologyError):
+            await reloader.reload_file(dry_run=True)
+        assert reloader.status()["refused"] is None, "nobody asked the worker to take it"
+        with pytest.raises(TopologyError):
+            await reloader.reload_file()
+        problems = reloader.status()["refused"]["problems"]
+        assert problems[0].startswith(f"{before.path}:1: ")
+        assert str(reloader.file_refused).startswith(problems[0])
+        before.path.write_text(good)
+        assert await reloader.reload_file(dry_run=True) == []
+        assert reloader.status()["refused"] is not None, "a dry run takes nothing"
+        assert await reloader.reload_file() == []
+        assert reloader.status()["refused"] is None
+
+    asyncio.run(main())
+
+
+def test_a_failure_that_nobody_foresaw_counts_as_a_refusal_and_other_text_than_meant_does_not(
+    tmp_path: Path, before: Topology
+) -> None:
+    async def main() -> None:
+        worker = Worker(before)
+        with pytest.raises(TopologyDiffers):
+            await worker.reloader.reload_file(expected="another")
+        assert worker.reloader.file_refused is None
+        written(paced(before, 50), tmp_path)
+        worker.fails = True
+        with pytest.raises(RuntimeError):
+            await worker.reloader.reload_file()
+        assert str(worker.reloader.file_refused) == "nobody foresaw it"
+
+    asyncio.run(main())
+
+
 def test_a_worker_that_is_starting_is_not_changed(before: Topology) -> None:
     async def main() -> None:
         worker = Worker(before)

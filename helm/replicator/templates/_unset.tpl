@@ -1,0 +1,182 @@
+{{- /* Made from values.yaml by `python helm/readme.py`. */ -}}
+{{- define "replicator.unset" -}}
+cluster: ''
+nameOverride: ''
+fullnameOverride: ''
+replicas: 1
+image:
+  repository: replicator
+  tag: ''
+  digest: ''
+  pullPolicy: IfNotPresent
+imagePullSecrets: []
+topology:
+  content: {}
+  asSecret: false
+  existingConfigMap: ''
+  existingSecret: ''
+  key: topology.yaml
+  reloadOnChange: true
+ports:
+  main: 7101
+  pulsar: 0
+  pulsarTls: 0
+service:
+  http:
+    type: ClusterIP
+    port: 7101
+    annotations: {}
+  pulsar:
+    enabled: true
+    type: ClusterIP
+    port: 6650
+    tlsPort: 6651
+    annotations: {}
+    loadBalancerClass: ''
+    loadBalancerSourceRanges: []
+  links:
+    enabled: false
+    type: LoadBalancer
+    port: 7101
+    annotations: {}
+    loadBalancerClass: ''
+    loadBalancerSourceRanges: []
+    externalTrafficPolicy: Cluster
+ingress:
+  enabled: false
+  className: ''
+  annotations: {}
+  hosts: []
+  tls: []
+tls:
+  enabled: false
+  required: false
+  existingSecret: ''
+  requireClientCertificates: false
+  trustOwnCa: true
+  certManager:
+    enabled: false
+    issuerRef:
+      name: ''
+      kind: Issuer
+      group: cert-manager.io
+    dnsNames: []
+    duration: 2160h
+    renewBefore: 720h
+auth:
+  existingSecret: ''
+  tokenKey: token
+database:
+  existingSecret: ''
+  key: uri
+checks:
+  enabled: true
+  activeDeadlineSeconds: 300
+  backoffLimit: 0
+  ttlSecondsAfterFinished: 3600
+  resources: {}
+migrations:
+  enabled: true
+  activeDeadlineSeconds: 300
+  backoffLimit: 2
+  ttlSecondsAfterFinished: 3600
+  resources: {}
+persistence:
+  size: 50Gi
+  storageClass: ''
+  accessModes:
+  - ReadWriteOnce
+  annotations: {}
+  whenDeleted: Retain
+scratch:
+  sizeLimit: 10Gi
+driver:
+  enabled: false
+  workerUrl: ''
+  master: ''
+  conf: {}
+  kubernetes:
+    enabled: false
+    master: k8s://https://kubernetes.default.svc
+    image: ''
+    executors: 2
+    cores: 1
+    memory: 512m
+    memoryOverhead: 768m
+    driverPort: 7078
+    blockManagerPort: 7079
+  resources: {}
+serviceAccount:
+  create: true
+  name: ''
+  annotations: {}
+resources: {}
+terminationGracePeriodSeconds: 60
+watchdog:
+  endAfter: 60s
+probes:
+  startup: {}
+  liveness: {}
+  readiness: {}
+podSecurityContext: {}
+securityContext: {}
+podAnnotations: {}
+podLabels: {}
+nodeSelector: {}
+tolerations: []
+affinity: {}
+topologySpreadConstraints: []
+priorityClassName: ''
+extraEnv: []
+extraVolumes: []
+extraVolumeMounts: []
+podDisruptionBudget:
+  enabled: false
+  maxUnavailable: 1
+networkPolicy:
+  enabled: false
+  clients: []
+  regions: []
+  regionPorts: []
+  metrics: []
+  database: []
+  databasePort: 5432
+  kubernetesApi: []
+  kubernetesApiPorts: []
+  dns: []
+  extraEgress: []
+serviceMonitor:
+  enabled: false
+  labels: {}
+  interval: 30s
+  scrapeTimeout: 10s
+  tokenSecret:
+    name: ''
+    key: ''
+prometheusRule:
+  enabled: false
+  labels: {}
+  linkLagSeconds: 60
+  runbooks: docs/runbooks.md
+  extraRules: []
+dashboards:
+  enabled: false
+  labels: {}
+test:
+  namespace: public/roundtrip
+  messages: 20
+  links: false
+  timeoutSeconds: 180
+  resources: {}
+drill:
+  enabled: false
+  schedule: 17 4 * * *
+  namespace: public/canary
+  messages: 2000
+  rate: 500
+  subscriptions: all
+  activeDeadlineSeconds: 1800
+  history: 3
+  extraArgs: []
+  resources: {}
+{{- end -}}

@@ -1,0 +1,154 @@
+"""Upgrades that would break a release are refused before anything is changed, and those that broke can be taken back."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from chart_installation import LISTS, Installation, eventually
+from chart_support import CHART, RELEASE
+from conftest import Kubernetes
+from peers.kubernetes.control_plane import PeerFailed
+
+NAME: Final = f"{RELEASE}-replicator"
+MERGE: Final = "application/merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def release(kubernetes: Kubernetes) -> Iterator[Installation]:
+    made = Installation(kubernetes, "minimal", "upgrading")
+    made.install()
+    made.worker()
+    yield made
+    made.helm("uninstall", RELEASE)
+
+
+def _state(release: Installation) -> list[tuple[str, str, Any]]:
+    """What an upgrade would change, with the versions that the server counts."""
+    kinds = ("StatefulSet", "Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", "Job")
+    return [
+        (kind, name, each["metadata"]["resourceVersion"] if kind not in ("StatefulSet", "PersistentVolumeClaim")
+         else each["spec"])
+        for kind in kinds for name, each in release.all_of(kind).items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("cluster=eu-west", 'cluster: release us-east runs the StatefulSet us-east-replicator, the worker of "us-east"'),
+        ("nameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
+        ("fullnameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
+        (f"fullnameOverride={NAME},nameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
+        ("persistence.size=100Gi", "persistence.size (50Gi, and now 100Gi)"),
+        ("persistence.storageClass=fast", 'persistence.storageClass ("", and now "fast")'),
+        ("persistence.accessModes[0]=ReadWriteOncePod", "persistence.accessModes"),
+        ("persistence.annotations.owner=me", "persistence.annotations"),
+    ],
+)
+def test_a_change_that_cannot_be_applied_is_refused_before_anything_is_changed(
+    release: Installation, values: str, said: str
+) -> None:
+    before, uid = _state(release), release.worker()["metadata"]["uid"]
+    with pytest.raises(PeerFailed, match=re.escape(said)):
+        release.upgrade("--set", values)
+    assert _state(release) == before
+    assert release.worker()["metadata"]["uid"] == uid
+
+
+def test_the_same_size_in_other_words_is_no_change(release: Installation) -> None:
+    release.upgrade("--set", "persistence.size=51200Mi")
+    assert release.get("StatefulSet", NAME)["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def _forget(release: Installation) -> None:
+    """``kubectl delete statefulset … --cascade=orphan``, as the refusals say it."""
+    path = f"/{LISTS['StatefulSet'].format(release.namespace)}/{NAME}"
+    release.kubernetes.plane.call("DELETE", path, {"propagationPolicy": "Orphan"})
+    eventually(lambda: NAME not in release.all_of("StatefulSet"), "the StatefulSet is gone")
+
+
+def test_a_claim_that_was_changed_itself_stays_in_use(kubernetes: Kubernetes) -> None:
+    """The way that the refusal and docs/kubernetes.md show, with annotations: no volume of this test can grow."""
+    release = Installation(kubernetes, "minimal", "growing")
+    release.install()
+    worker = release.worker()
+    (claim,) = release.all_of("PersistentVolumeClaim")
+    path = f"/{LISTS['PersistentVolumeClaim'].format(release.namespace)}/{claim}"
+    kubernetes.plane.call("PATCH", path, {"metadata": {"annotations": {"owner": "me"}}}, kind=MERGE)
+    _forget(release)
+    assert release.worker_pod()["metadata"]["uid"] == worker["metadata"]["uid"], "the pod runs on meanwhile"
+    release.upgrade("--set", "persistence.annotations.owner=me")
+    claims = release.get("StatefulSet", NAME)["spec"]["volumeClaimTemplates"]
+    assert claims[0]["metadata"]["annotations"] == {"owner": "me"}
+    release.worker()
+    assert list(release.all_of("PersistentVolumeClaim")) == [claim]
+    release.helm("uninstall", RELEASE)
+
+
+def test_a_release_of_the_chart_before_is_taken_over_with_its_volume(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    """Its StatefulSet names no cluster, and starts pods in order, which Kubernetes does not change."""
+    before = tmp_path / "replicator"
+    shutil.copytree(CHART, before)
+    stateful = before / "templates" / "statefulset.yaml"
+    text = stateful.read_text().replace("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady")
+    stateful.write_text(re.sub(r"  annotations:\n    replicator/cluster: .*\n", "", text))
+    release = Installation(kubernetes, "minimal", "older")
+    release.install(chart=before)
+    worker = release.worker()
+    (claim,) = release.all_of("PersistentVolumeClaim").values()
+    with pytest.raises(PeerFailed, match='the worker of "us-east", and by these values it is the worker of "eu-west"'):
+        release.upgrade("--set", "cluster=eu-west")
+    with pytest.raises(PeerFailed, match=f"delete statefulset {NAME} --cascade=orphan"):
+        release.upgrade()
+    assert release.worker()["metadata"]["uid"] == worker["metadata"]["uid"]
+    _forget(release)
+    release.upgrade("--set", "podAnnotations.new=yes")
+    release.other_worker(worker, "the pod of the chart before is replaced")
+    (kept,) = release.all_of("PersistentVolumeClaim").values()
+    assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
+    release.helm("uninstall", RELEASE)
+
+
+@pytest.mark.parametrize("back", ["rollback", "upgrade"])
+def test_an_upgrade_that_never_gets_ready_is_mended_by_helm_alone(kubernetes: Kubernetes, back: str) -> None:
+    """Its pod finds no node; the checks before it are left out, for they would find none either."""
+    release = Installation(kubernetes, "minimal", f"broken-{back}")
+    release.install()
+    worker = release.worker()
+    release.upgrade("--no-hooks", "--set", "nodeSelector.disk=none")
+
+    def stuck() -> bool:
+        pod = release.all_of("Pod").get(f"{NAME}-0")
+        return pod is not None and pod["metadata"]["uid"] != worker["metadata"]["uid"] and "nodeName" not in pod["spec"]
+
+    eventually(stuck, "the new pod waits for a node")
+    if back == "rollback":
+        release.helm("rollback", RELEASE, "1")
+    else:
+        release.upgrade("--set", "podAnnotations.corrected=yes")
+    release.worker()
+    release.helm("uninstall", RELEASE)
+
+
+def test_a_check_that_fails_changes_nothing_and_no_release_is_installed_by_it(kubernetes: Kubernetes) -> None:
+    release = Installation(kubernetes, "minimal", "checked")
+    release.install()
+    worker, text = release.worker(), release.get("ConfigMap", f"{NAME}-topology")["data"]
+    kubernetes.node.failing.add("check")
+    try:
+        with pytest.raises(PeerFailed, match="pre-upgrade hooks failed"):
+            release.upgrade("--set", "topology.content.links[0].rate=1MiB", "--timeout", "3m")
+    finally:
+        kubernetes.node.failing.remove("check")
+    assert release.get("ConfigMap", f"{NAME}-topology")["data"] == text
+    assert release.worker()["metadata"]["uid"] == worker["metadata"]["uid"]
+    assert list(release.all_of("Job")) == [f"{NAME}-check"], "the job that failed is there to be read"
+    release.upgrade("--set", "topology.content.links[0].rate=1MiB")
+    assert release.all_of("Job") == {}
+    assert f"{NAME}-hooks" not in release.all_of("ServiceAccount")
+    release.helm("uninstall", RELEASE)
