@@ -48,9 +48,10 @@ def external(values: Mapping[str, Any]) -> set[tuple[str, str]]:
         ("Secret", values["auth"]["existingSecret"]),
         ("Secret", values["database"]["existingSecret"]),
         ("Secret", values["serviceMonitor"]["tokenSecret"]["name"]),
-        ("ServiceAccount", values["serviceAccount"]["name"]),
         ("ServiceAccount", "default"),
     }
+    if not values["serviceAccount"]["create"]:
+        found |= {("ServiceAccount", values["serviceAccount"][key]) for key in ("name", "driverName")}
     found |= {("Secret", each["name"]) for each in values["imagePullSecrets"]}
     found |= {("Secret", each["secretName"]) for each in values["ingress"]["tls"]}
     found |= {

@@ -145,7 +145,13 @@ def make_app(
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Whether the process is alive."""
+    """Whether the process is alive: status 503 once its store failed.
+
+    Such a worker confirms nothing more until it is started again, and this answer lets whoever watches it do so.
+    """
+    engine = request.app.get(data_plane.ENGINE)  # a worker that is starting has none
+    if engine is not None and engine.writer.failed is not None:
+        return web.json_response({"status": "failed", "reason": engine.writer.failed}, status=503)
     return web.json_response({"status": "alive"})
 
 

@@ -260,7 +260,7 @@ async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: fl
     try:
         async with timeout(timeout_s):
             async with session.get(f"{cluster.url}/healthz", allow_redirects=False) as response:
-                if response.status != 200:
+                if response.status != 200 and not await _is_failed(response):
                     return Probe(False, f"/healthz answers {response.status}: is this a worker?")
             return await _identify(session, cluster)
     except TimeoutError:
@@ -269,6 +269,15 @@ async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: fl
         return Probe(False, why_not_connected(error))
     except aiohttp.ClientError as error:
         return Probe(False, f"no HTTP answer ({type(error).__name__})")
+
+
+async def _is_failed(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a worker answers that its store failed: it can be asked all the same."""
+    try:
+        answer = json.loads(await response.content.read(RESPONSE_BYTES_MAX))
+    except ValueError:
+        return False
+    return response.status == 503 and isinstance(answer, dict) and answer.get("status") == "failed"
 
 
 async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:

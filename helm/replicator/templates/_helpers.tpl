@@ -1,25 +1,26 @@
+{{- /* Names of Services begin with a letter and have no dots. Suffixes follow, so a long name is cut, and told apart by what it
+was. */ -}}
 {{- define "replicator.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name = ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
 {{- end -}}
-{{- end -}}
+{{- $name = replace "." "-" $name -}}
+{{- if not (regexMatch "^[a-z]" $name) -}}{{- $name = printf "r-%s" $name -}}{{- end -}}
+{{- if gt (len $name) 40 -}}{{- $name = printf "%s-%s" ($name | trunc 31 | trimSuffix "-") (sha256sum $name | trunc 8) -}}{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "replicator.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "replicator.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "replicator.selector" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ regexReplaceAll "^[^A-Za-z0-9]+|[^A-Za-z0-9]+$" (.Values.image.tag | default .Chart.AppVersion | trunc 63) "" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
@@ -35,12 +36,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.serviceAccount.name | default (ternary (include "replicator.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
+{{- /* Never `default`, which all pods of the namespace have that name no other: it gets the right to make pods. */ -}}
 {{- define "replicator.driverServiceAccountName" -}}
-{{- if and .Values.serviceAccount.create .Values.driver.kubernetes.enabled -}}
+{{- if not .Values.driver.kubernetes.enabled -}}
+{{ include "replicator.serviceAccountName" . }}
+{{- else if .Values.serviceAccount.create -}}
 {{ include "replicator.fullname" . }}-driver
 {{- else -}}
-{{ include "replicator.serviceAccountName" . }}
+{{ .Values.serviceAccount.driverName }}
 {{- end -}}
+{{- end -}}
+
+{{- define "replicator.families" -}}
+{{- with .Values.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.ipFamilies }}
+ipFamilies: {{ toJson . }}
+{{- end }}
 {{- end -}}
 
 {{- /* Gives every value that was set to null what `replicator.unset` has for it. Helm takes such values out, and templates would
@@ -191,7 +204,11 @@ httpGet:
 {{- define "replicator.dnsRule" -}}
 {{- with .Values.networkPolicy.dns }}
 - to: {{ toYaml . | nindent 4 }}
-  ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  ports:
+    {{- range $.Values.networkPolicy.dnsPorts }}
+    - {port: {{ . }}, protocol: UDP}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -200,6 +217,16 @@ httpGet:
 - to: {{ toYaml . | nindent 4 }}
   ports:
     {{- range $.Values.networkPolicy.regionPorts }}
+    - {port: {{ . }}}
+    {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.brokersRule" -}}
+{{- with .Values.networkPolicy.brokers }}
+- to: {{ toYaml . | nindent 4 }}
+  ports:
+    {{- range $.Values.networkPolicy.brokerPorts }}
     - {port: {{ . }}}
     {{- end }}
 {{- end }}

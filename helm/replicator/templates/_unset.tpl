@@ -21,6 +21,8 @@ ports:
   main: 7101
   pulsar: 0
   pulsarTls: 0
+ipFamilyPolicy: ''
+ipFamilies: []
 service:
   http:
     type: ClusterIP
@@ -109,6 +111,7 @@ driver:
 serviceAccount:
   create: true
   name: ''
+  driverName: ''
   annotations: {}
 resources: {}
 terminationGracePeriodSeconds: 60
@@ -139,11 +142,15 @@ networkPolicy:
   regions: []
   regionPorts: []
   metrics: []
+  brokers: []
+  brokerPorts: []
   database: []
   databasePort: 5432
   kubernetesApi: []
   kubernetesApiPorts: []
   dns: []
+  dnsPorts:
+  - 53
   extraEgress: []
 serviceMonitor:
   enabled: false
@@ -162,6 +169,7 @@ prometheusRule:
 dashboards:
   enabled: false
   labels: {}
+  folder: ''
 test:
   namespace: public/roundtrip
   messages: 20

@@ -26,19 +26,18 @@ def test_a_release_goes_through_its_life(kubernetes: Kubernetes, values: str) ->
 
     everything = rendered(values, namespace=release.namespace)
     for each in everything:
-        if each["kind"] != "Pod":  # it needs its account
-            release.check(each)
+        release.check(each)
     notes = release.install().partition("NOTES:")[2]
     assert f"The worker of {given['cluster']} is" in notes
     for each in meant:
         assert each["metadata"]["name"] in release.all_of(each["kind"]), each["metadata"]["name"]
-    release.check(one(everything, "Pod"))
     worker = release.worker()
     _check_worker(release, worker, given)
     _check_services(release, meant, worker)
     _check_others(release, given)
 
     assert "Phase:          Succeeded" in release.helm("test", RELEASE, "--timeout", "3m")
+    assert release.all_of("Job") == {}, "nothing of the test is left"
 
     before = _topology(release)
     release.upgrade("--set", "terminationGracePeriodSeconds=90", *_other_topology(given))
@@ -55,7 +54,7 @@ def test_a_release_goes_through_its_life(kubernetes: Kubernetes, values: str) ->
 
     release.helm("uninstall", RELEASE)
     made = {(each["kind"], each["metadata"]["name"]) for each in meant} - external(given)
-    eventually(lambda: _left(release, made, worker) == [], "nothing of the release is left")
+    eventually(lambda: _left(release, made) == [], "nothing of the release is left")
     kept = given["persistence"]["whenDeleted"] == "Retain"
     eventually(
         lambda: bool(release.all_of("PersistentVolumeClaim")) == kept, "the claim stays" if kept else "the claim goes"
@@ -99,8 +98,10 @@ def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
     if given["driver"]["kubernetes"]["enabled"]:
         account = f"{RELEASE}-replicator-driver"
         assert release.may(account, "create", "pods")
-        assert release.may(account, "deletecollection", "pods")
-        assert not release.may(account, "get", "secrets")
+        for verb in ("deletecollection", "update", "patch"):
+            assert not release.may(account, verb, "pods")
+        for resource in ("secrets", "configmaps", "persistentvolumeclaims", "services"):
+            assert not any(release.may(account, verb, resource) for verb in ("get", "create", "delete"))
         assert not release.may(account, "create", "pods", namespace="default")
         assert not release.may(f"{RELEASE}-replicator", "list", "pods")
         eventually(lambda: len(release.addresses_of(account)) == 2, "executors find their driver")
@@ -215,20 +216,15 @@ def _leads_to(release: Installation, service: str, expected: Mapping[str, tuple[
     return release.addresses_of(service) == expected
 
 
-def _left(release: Installation, made: set[tuple[str, str]], worker: Any) -> list[str]:
-    """What is still there of a release, but the pod of `helm test`, which stays to be read."""
-    pods = release.all_of("Pod").keys() - {_test_pod(worker)}
-    return [*pods, *(name for kind, name in made if name in release.all_of(kind))]
+def _left(release: Installation, made: set[tuple[str, str]]) -> list[str]:
+    """What is still there of a release."""
+    return [*release.all_of("Pod"), *(name for kind, name in made if name in release.all_of(kind))]
 
 
 def _claims(pod: Any) -> list[str]:
     return [
         each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each
     ]
-
-
-def _test_pod(worker: Any) -> str:
-    return str(worker["metadata"]["name"]).removesuffix("-0") + "-test"
 
 
 def _topology(release: Installation) -> str:

@@ -3,10 +3,12 @@ that the program has; and which values are refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,6 +199,152 @@ def test_resources_of_each_pod_are_values(path: str) -> None:
     (spec,) = [spec for _, spec, labels in pod_specs(objects) if labels["app.kubernetes.io/component"] == component]
     assert spec["containers"][0]["resources"]["limits"]["cpu"] == 3
     assert spec["containers"][0]["resources"]["requests"]["cpu"] == 2
+
+
+# Names and texts.
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("us.east", "us-east-replicator"),
+        ("1st", "r-1st-replicator"),
+        ("123", "r-123-replicator"),
+        ("true", "true-replicator"),
+        ("replicator", "replicator"),
+        ("a" * 53, f"{'a' * 31}-{sha256(f'{"a" * 53}-replicator'.encode()).hexdigest()[:8]}"),
+    ],
+)
+def test_every_name_that_a_release_may_have_makes_valid_objects(release: str, name: str, schemas: Any) -> None:
+    objects = rendered("everything", "--set", "nameOverride=", release=release)
+    for each in objects:
+        if each["kind"] not in OF_OTHERS:
+            schemas.validate(each, KUBERNETES.rpartition(".")[0], strict=True)
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", each["metadata"]["name"]), each["metadata"]["name"]
+    assert one(objects, "StatefulSet")["metadata"]["name"] == name
+    assert one(objects, "StatefulSet")["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == release
+
+
+def test_releases_that_begin_alike_have_other_names() -> None:
+    names = {one(rendered("minimal", release="a" * 50 + end), "StatefulSet")["metadata"]["name"] for end in "bc"}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("text", ["123", "1e3", "true", "y", "null"])
+def test_a_text_that_looks_like_something_else_stays_a_text(text: str, schemas: Any) -> None:
+    texts = (
+        *("persistence.storageClass", "priorityClassName", "ingress.className", "tls.existingSecret"),
+        *("auth.existingSecret", "auth.tokenKey", "database.existingSecret", "database.key", "topology.key"),
+        *("serviceMonitor.tokenSecret.name", "serviceMonitor.tokenSecret.key", "serviceMonitor.interval"),
+        *("serviceMonitor.scrapeTimeout", "serviceAccount.name", "image.tag", "nameOverride", "cluster"),
+        *("service.pulsar.loadBalancerClass",),
+    )
+    given = [each for path in texts for each in ("--set-string", f"{path}={text}")]
+    given += ["--set-json", f'topology.content.clusters={{"{text}": {{"address": "us-east.replicator.example:7101"}}}}']
+    given += ["--set-json", "topology.content.links=[]", "--set", "ingress.enabled=false,serviceMonitor.enabled=true"]
+    objects = rendered("everything", *given)
+    for each in objects:
+        if each["kind"] not in OF_OTHERS:
+            schemas.validate(each, KUBERNETES.rpartition(".")[0], strict=True)
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == (text, text)
+    assert endpoint["authorization"]["credentials"] == {"name": text, "key": text}
+
+
+@pytest.mark.parametrize("tag", ["v1-", "a" * 128, "_latest_", "1.0.", "-" "x"])
+def test_every_tag_of_an_image_makes_a_label_or_is_refused(tag: str) -> None:
+    if tag.startswith("-"):
+        with pytest.raises(HelmRefused, match="at '/image/tag'"):
+            rendered("minimal", "--set-string", f"image.tag={tag}")
+        return
+    stateful = one(rendered("minimal", "--set-string", f"image.tag={tag}"), "StatefulSet")
+    label = stateful["metadata"]["labels"]["app.kubernetes.io/version"]
+    assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", label)
+    assert stateful["spec"]["template"]["spec"]["containers"][0]["image"].endswith(f":{tag}")
+
+
+def test_a_certificate_names_every_place_of_the_cluster_and_numbers_as_numbers() -> None:
+    own = "topology.content.clusters.us-east"
+    certificate = one(
+        rendered(
+            "certificates",
+            *("--set", f"{own}.address=203.0.113.7:7101,{own}.pulsar=broker.example:6650"),
+            *("--set-string", f"{own}.pulsar_tls=[2001:db8::7]:6651,{own}.listen=0.0.0.0:7101"),
+        ),
+        "Certificate",
+    )["spec"]
+    assert certificate["ipAddresses"] == ["203.0.113.7", "2001:db8::7"]
+    assert "broker.example" in certificate["dnsNames"]
+    assert not any(re.fullmatch(r"[\d.]+|.*:.*", name) for name in certificate["dnsNames"])
+
+
+# Who may do and reach what.
+
+
+def test_the_driver_may_make_pods_alone_and_never_as_the_account_of_all() -> None:
+    (rule,) = one(rendered("spark-kubernetes"), "Role")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}
+    for name in ("", "default"):
+        with pytest.raises(HelmRefused, match=r"serviceAccount\.driverName"):
+            rendered("spark-kubernetes", "--set", f"serviceAccount.create=false,serviceAccount.driverName={name}")
+    given = ("--set", "serviceAccount.create=false,serviceAccount.driverName=spark")
+    (subject,) = one(rendered("spark-kubernetes", *given), "RoleBinding")["subjects"]
+    assert subject["name"] == "spark"
+
+
+def test_an_account_with_a_name_is_made() -> None:
+    objects = rendered("minimal", "--set", "serviceAccount.name=replication")
+    assert one(objects, "ServiceAccount")["metadata"]["name"] == "replication"
+    assert one(objects, "StatefulSet")["spec"]["template"]["spec"]["serviceAccountName"] == "replication"
+
+
+def test_executors_have_the_certificates_and_tokens_that_they_show() -> None:
+    kubernetes = ("--set", "driver.master=,driver.kubernetes.enabled=true,auth.existingSecret=keys")
+    (spec,) = [spec for _, spec, labels in pod_specs(rendered("certificates", *kubernetes))
+               if labels["app.kubernetes.io/component"] == "executor"]  # fmt: skip
+    mounts = {mount["mountPath"]: mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert (mounts["/etc/replicator/tls"], mounts["/etc/replicator/auth"]) == ("tls", "auth")
+
+
+def test_a_worker_beside_brokers_reaches_them() -> None:
+    own = '{"service_url": "pulsar://b:6650", "admin_url": "http://b:8080"}'
+    beside = (
+        *("--set", "networkPolicy.enabled=true,topology.content.clusters.us-east.kind=pulsar"),
+        *("--set-json", f"topology.content.clusters.us-east.apache={own}"),
+    )
+    with pytest.raises(HelmRefused, match="networkPolicy.brokers is empty"):
+        rendered("minimal", *beside)
+    peers = [{"podSelector": {"matchLabels": {"app": "pulsar"}}}]
+    objects = rendered("minimal", *beside, "--set-json", f"networkPolicy.brokers={json.dumps(peers)}")
+    rules = one(objects, "NetworkPolicy", "us-east-replicator-worker")["spec"]["egress"]
+    assert {"to": peers, "ports": [{"port": port} for port in (6650, 6651, 8080, 8443)]} in rules
+
+
+def test_other_regions_come_in_at_every_port_and_dns_is_asked_where_it_is() -> None:
+    objects = rendered("everything", "--set", "networkPolicy.dnsPorts={53,5353}",
+                       "--set", "topology.content.clusters.us-east.pulsar=us-east.replicator.example:6650")  # fmt: skip
+    policy = one(objects, "NetworkPolicy", "us-east-copies-worker")["spec"]
+    (regions,) = [rule for rule in policy["ingress"] if {"ipBlock": {"cidr": "203.0.113.0/24"}} in rule["from"]]
+    assert {port["port"] for port in regions["ports"]} == {"main", "pulsar"}
+    assert {port["port"] for port in policy["egress"][0]["ports"]} == {53, 5353}
+
+
+def test_all_services_have_the_families_that_are_wanted() -> None:
+    objects = rendered("load-balancers", "--set", "ipFamilyPolicy=PreferDualStack,ipFamilies={IPv6,IPv4}")
+    services = [each["spec"] for each in objects if each["kind"] == "Service"]
+    assert len(services) == 4
+    for each in services:
+        assert (each["ipFamilyPolicy"], each["ipFamilies"]) == ("PreferDualStack", ["IPv6", "IPv4"])
+
+
+def test_dashboards_of_two_releases_do_not_replace_each_other() -> None:
+    on = ("--set", "dashboards.enabled=true")
+    found = [one(rendered("minimal", *on, release=name), "ConfigMap", f"{name}-replicator-dashboards") for name in "ab"]
+    texts = [json.loads(text) for each in found for text in each["data"].values()]
+    assert len({key for each in found for key in each["data"]}) == 2
+    assert len({each["uid"] for each in texts}) == len({each["title"] for each in texts}) == 2
+    assert all(len(each["uid"]) <= 40 for each in texts), "Grafana takes no longer ones"
+    assert len({each["metadata"]["annotations"]["grafana_folder"] for each in found}) == 2
 
 
 # What a value is that was set to null.

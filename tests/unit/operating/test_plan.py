@@ -118,9 +118,9 @@ async def _serve(application: web.Application) -> tuple[web.AppRunner, int]:
     return runner, runner.addresses[0][1]
 
 
-def _worker(name: str, health: int = 200) -> web.Application:
+def _worker(name: str, health: int = 200, answer: str = "") -> web.Application:
     async def healthz(request: web.Request) -> web.Response:
-        return web.Response(status=health)
+        return web.Response(status=health, text=answer)
 
     async def status(request: web.Request) -> web.Response:
         return web.json_response({"cluster": name})
@@ -128,6 +128,21 @@ def _worker(name: str, health: int = 200) -> web.Application:
     application = web.Application()
     application.add_routes([web.get("/healthz", healthz), web.get("/replication/v1/status", status)])
     return application
+
+
+def test_a_worker_whose_store_failed_can_be_asked_and_a_proxy_without_a_worker_is_none() -> None:
+    async def main() -> None:
+        failed, port = await _serve(_worker("failed", 503, '{"status": "failed", "reason": "a write failed"}'))
+        proxy, proxy_port = await _serve(_worker("proxy", 503, "no server is available"))
+        clusters = (cluster("failed", port), cluster("proxy", proxy_port))
+        try:
+            probes = await probe_workers(Topology(clusters, ()), timeout_s=5)
+        finally:
+            for runner in (failed, proxy):
+                await runner.cleanup()
+        assert {name: probe.reachable for name, probe in probes.items()} == {"failed": True, "proxy": False}
+
+    asyncio.run(main())
 
 
 def test_workers_are_asked_at_once_and_each_trouble_is_named() -> None:
