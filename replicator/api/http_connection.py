@@ -17,6 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from replicator.api.errors import MALFORMED, error_response, where
+from replicator.running.connecting import plain_host
 from replicator.running.limited_log import LIMITED
 
 FAULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -85,7 +86,7 @@ class HttpConnection(RequestHandler):
     @property
     def _host(self) -> str:
         peer = self.peername
-        return str(peer[0]) if isinstance(peer, tuple) else ""
+        return plain_host(str(peer[0])) if isinstance(peer, tuple) else ""
 
     def _say(self, write: Callable[..., Any], event: str, error: object) -> None:
         kind = type(error).__name__ if isinstance(error, BaseException) else ""

@@ -46,7 +46,7 @@ from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
-from replicator.running.connecting import address_of
+from replicator.running.connecting import address_of, plain_host
 from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import Metered
 from replicator.running.short_tasks import awaited
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
     def client(self) -> ClientInfo:
         """Who is at the other end, for figures."""
         host, port = (self._transport.get_extra_info("peername") or ("", 0))[:2]
-        return ClientInfo(f"/{host}:{port}", self.state.peer.software, self._connected_at_ms)
+        return ClientInfo(f"/{plain_host(str(host))}:{port}", self.state.peer.software, self._connected_at_ms)
 
     def send(self, command: BaseCommand) -> None:
         self.write(encode(command))

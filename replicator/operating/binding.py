@@ -10,12 +10,13 @@ import ipaddress
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
-from errno import EADDRINUSE
+from errno import EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT
 from typing import Any, Final
 
 from replicator.topology import Cluster
 
 BACKLOG: Final = 1024
+_BOTH_FAMILIES: Final = "[::]:"
 
 
 class WorkerError(Exception):
@@ -90,10 +91,26 @@ def _is_loopback(cluster: Cluster, field: str, place: str) -> bool:
 
 
 def take_place(place: str, *, listening: bool) -> socket.socket:
-    """Return a socket that is bound to ``place`` (``HOST:PORT``). Raises :class:`OSError` if it cannot be bound."""
+    """Return a socket that is bound to ``place`` (``HOST:PORT``). Raises :class:`OSError` if it cannot be bound.
+
+    ``[::]`` stands for every address of both families, and for those of IPv4 on a host without IPv6.
+    """
+    if place.startswith(_BOTH_FAMILIES):
+        try:
+            return _taken(place, listening)
+        except OSError as error:
+            if error.errno not in (EAFNOSUPPORT, EADDRNOTAVAIL):
+                raise
+            return _taken(f"0.0.0.0:{place.rpartition(':')[2]}", listening)
+    return _taken(place, listening)
+
+
+def _taken(place: str, listening: bool) -> socket.socket:
     family, kind, protocol, _, address = _found(place)
     bound = socket.socket(family, kind, protocol)
     try:
+        if place.startswith(_BOTH_FAMILIES):
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         if listening:

@@ -14,7 +14,7 @@ from replicator.topology import Cluster, Topology
 
 ANSWER_SECONDS_MAX: Final = 5.0
 REASON_CHARS_MAX: Final = 300
-_ANY_INTERFACE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "*": "127.0.0.1"}  # noqa: S104  # nosec B104
+_ANY_INTERFACE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "127.0.0.1", "*": "127.0.0.1"}  # noqa: S104  # nosec B104
 
 
 async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = False) -> str:

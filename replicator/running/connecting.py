@@ -70,4 +70,12 @@ def is_of_this_machine(host: str) -> bool:
 def address_of(transport: asyncio.BaseTransport | None) -> tuple[str, str]:
     """Return the host from which a connection came, and ``host:port``; empty texts if the connection is gone."""
     peer = None if transport is None else transport.get_extra_info("peername")
-    return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("", "")
+    if not peer:
+        return "", ""
+    host = plain_host(str(peer[0]))
+    return host, f"{host}:{peer[1]}"
+
+
+def plain_host(host: str) -> str:
+    """Return an address of IPv4 as it is usually written, also if it came to a socket of both families."""
+    return host.removeprefix("::ffff:")

@@ -146,7 +146,7 @@ httpGet:
 {{- $clusters := dict -}}
 {{- range $name, $given := $doc.clusters -}}
 {{- $cluster := deepCopy ($given | default dict) -}}
-{{- if not (hasKey $cluster "listen") -}}{{- $_ := set $cluster "listen" (printf "0.0.0.0:%d" (int $values.ports.main)) -}}{{- end -}}
+{{- if not (hasKey $cluster "listen") -}}{{- $_ := set $cluster "listen" (printf "[::]:%d" (int $values.ports.main)) -}}{{- end -}}
 {{- if not (hasKey $cluster "data") -}}{{- $_ := set $cluster "data" (printf "/var/lib/replicator/%s" $name) -}}{{- end -}}
 {{- if and $values.database.existingSecret (not (hasKey $cluster "database")) (not (hasKey $cluster "database_file")) -}}
 {{- $_ := set $cluster "database_file" "/etc/replicator/database/url" -}}

@@ -228,7 +228,7 @@ _EXPECTABLE: Final[Mapping[str, Callable[[Topology, Cluster, str], _Said]]] = {
     "pipeline.driver": _driver,
 }
 _REMEDIES: Final[Mapping[str, str]] = {
-    "listen": "write `listen: 0.0.0.0:{0}`, the port to which the installation leads",
+    "listen": "write `listen: '[::]:{0}'`, the port to which the installation leads",
     "data": "write a directory in {0}, where the volume is",
     "pulsar": "write an address with the port {0}, to which the installation leads",
     "pulsar_tls": "write an address with the port {0}, to which the installation leads",

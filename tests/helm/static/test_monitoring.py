@@ -41,7 +41,14 @@ def test_the_dashboards_are_a_configmap_that_grafana_finds() -> None:
     objects = rendered("minimal", "--set", "dashboards.enabled=true")
     found = one(objects, "ConfigMap", "us-east-replicator-dashboards")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert {name: json.loads(text) for name, text in found["data"].items()} == {
-        path.name: json.loads(path.read_text()) for path in DASHBOARDS
-    }
+    files = {path.name: json.loads(path.read_text()) for path in DASHBOARDS}
+    assert len(found["data"]) == len(files)
+    for name, text in found["data"].items():
+        file = files[name.removeprefix("regions-us-east-replicator-")]
+        made = json.loads(text)
+        assert (made["uid"].partition("-")[2], made["title"]) == (
+            file["uid"],
+            f"regions/us-east-replicator: {file['title']}",
+        )
+        assert made == {**file, "uid": made["uid"], "title": made["title"]}
     assert not [each for each in rendered("minimal") if each["metadata"]["name"].endswith("-dashboards")]

@@ -40,6 +40,8 @@ from replicator.topology.reader import parse_topology
 
 GOLDEN: Final = REPOSITORY / "tests" / "helm" / "golden"
 WITH_GOLDEN: Final = ("minimal", "secure", "spark-kubernetes", "everything")
+LONG: Final = "a" * 53
+"""The longest name that a release may have."""
 OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus", "PrometheusRule": "Prometheus"}
 """Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
 
@@ -108,7 +110,7 @@ def test_the_topology_is_one_that_the_worker_takes(values: str) -> None:
     cluster = parsed.cluster(name)
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
     assert {place.rpartition(":")[2] for place in cluster.bound_at().values()} == {str(port) for port in ports.values()}
-    assert cluster.bound_at()["listen"] == f"0.0.0.0:{ports['main']}"
+    assert cluster.bound_at()["listen"] == f"[::]:{ports['main']}"
     assert any(cluster.data.is_relative_to(mount["mountPath"]) for mount in worker["volumeMounts"])
     assert cluster.insecure or parsed.auth.enabled
 
@@ -212,7 +214,7 @@ def test_resources_of_each_pod_are_values(path: str) -> None:
         ("123", "r-123-replicator"),
         ("true", "true-replicator"),
         ("replicator", "replicator"),
-        ("a" * 53, f"{'a' * 31}-{sha256(f'{"a" * 53}-replicator'.encode()).hexdigest()[:8]}"),
+        (LONG, f"{LONG[:31]}-{sha256(f'{LONG}-replicator'.encode()).hexdigest()[:8]}"),
     ],
 )
 def test_every_name_that_a_release_may_have_makes_valid_objects(release: str, name: str, schemas: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from errno import EAFNOSUPPORT
 from pathlib import Path
 
 import pytest
 
-from replicator.operating.binding import WorkerError, bind
+from replicator.operating.binding import WorkerError, bind, take_place
+from replicator.running.connecting import plain_host
 from replicator.topology import Cluster
 
 
@@ -50,6 +52,32 @@ def test_where_others_reach_it_a_worker_listens_only_when_it_is_told_that_this_i
     bound = bind(cluster_at(port, listen=place, insecure=True))
     assert bound.exposed == (place,)
     bound.close()
+
+
+def test_at_every_address_of_ipv6_those_of_ipv4_are_taken_too_and_shown_as_usual() -> None:
+    with take_place("[::]:0", listening=True) as bound:
+        port = bound.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        _, peer = bound.accept()
+        assert plain_host(peer[0]) == "127.0.0.1"
+        if bound.family is socket.AF_INET6:
+            socket.create_connection(("::1", port), timeout=10).close()
+            assert plain_host(bound.accept()[1][0]) == "::1"
+
+
+def test_on_a_host_without_ipv6_every_address_is_that_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnlyIPv4(socket.socket):
+        def __init__(self, family: int = -1, kind: int = -1, protocol: int = -1) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, kind, protocol)
+
+    monkeypatch.setattr(socket, "socket", OnlyIPv4)
+    with take_place("[::]:0", listening=True) as bound:
+        assert bound.family is socket.AF_INET
+        assert bound.getsockname()[0] == "0.0.0.0"  # noqa: S104
+    with pytest.raises(OSError, match="Address family"):
+        take_place("[::1]:0", listening=True)
 
 
 def test_a_further_port_that_others_reach_is_refused_likewise_and_nothing_stays_bound() -> None:
