@@ -13,6 +13,7 @@ tests failovers.
 5. The topic is always removed at the end, from all clusters that it may have reached, even those that were not watched.
    Links copy a topic, but not its deletion. The topic is removed from its first cluster first, so that no link brings
    it again.
+6. The namespace is removed from the clusters that did not have it before, unless somebody else has a topic there by now.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_never, wait_exponential
@@ -44,7 +45,7 @@ from replicator.client import (
 from replicator.client.authentication import AuthenticationTLS
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import SCHEME, parse_namespace
-from replicator.operating.admin_client import AdminClient, topic_path, topics_path
+from replicator.operating.admin_client import AdminClient, namespace_path, namespaces_path, topic_path, topics_path
 from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
 from replicator.operating.plan import probe_workers
 from replicator.operating.topic_removal import NOT_FOUND, Left, remove_topic
@@ -113,7 +114,9 @@ async def run_roundtrip(
     ]
     reached = topology.reached_from(name, topic)
     payloads = [f"{name} {number}".encode() for number in range(messages)]
+    there = [home, *(each for each in topology.clusters if each.name in reached)]
     await _need(topology, [home, *away], min(LOOK_SECONDS_MAX, seconds_max))
+    lacking = await _lacking(there, namespace, removal_seconds)
     if all(cluster.apache is None for cluster in topology.clusters):  # a worker does not know the clients of brokers
         try:
             async with timeout_at(deadline - removal_seconds):
@@ -125,11 +128,11 @@ async def run_roundtrip(
     made: list[str] = []
 
     async def remove() -> list[Left]:
-        there = [home, *(each for each in topology.clusters if each.name in reached)]
         seconds = max(removal_seconds, deadline - clock())
         left = await remove_topic(there, topic, quiet_looks=quiet, seconds_max=seconds)
         if left and made:
             tell(f"{topic} could not be removed ({_named(left)}): {REMEDY}")
+        await _remove_namespace(lacking, namespace, removal_seconds)
         return left
 
     try:
@@ -145,6 +148,31 @@ async def run_roundtrip(
     if len(unknown) < len(left):
         raise NotRemoved(f"every message came, but {topic} could not be removed")
     return lines
+
+
+async def _lacking(clusters: Sequence[Cluster], namespace: str, seconds_max: float) -> list[Cluster]:
+    """Return those of ``clusters`` that answer that they have no such namespace."""
+
+    async def lacks(cluster: Cluster) -> bool:
+        try:
+            async with timeout(seconds_max), AdminClient(cluster.url) as admin:
+                return namespace not in await admin.call("GET", namespaces_path(namespace.partition("/")[0]))
+        except RequestRefused as error:
+            return error.status == NOT_FOUND  # there is no such tenant
+        except (AdminError, TimeoutError):
+            return False
+
+    asked = [each for each in clusters if each.apache is None]
+    lacking = await asyncio.gather(*map(lacks, asked))
+    return [each for each, is_lacking in zip(asked, lacking, strict=True) if is_lacking]
+
+
+async def _remove_namespace(clusters: Sequence[Cluster], namespace: str, seconds_max: float) -> None:
+    """Remove a namespace that a roundtrip made by using it; a worker keeps it while it has topics."""
+    for cluster in clusters:
+        with suppress(AdminError, TimeoutError):
+            async with timeout(seconds_max), AdminClient(cluster.url) as admin:
+                await admin.call("DELETE", namespace_path(namespace))
 
 
 async def _need(topology: Topology, needed: Sequence[Cluster], seconds_max: float) -> None:

@@ -44,6 +44,12 @@ def topics(regions: Deployment, cluster: str) -> list[str]:
     return [each for each in found if TOPIC_PREFIX in each]
 
 
+def namespaces(regions: Deployment, cluster: str) -> list[str]:
+    with urllib.request.urlopen(regions.url(cluster, "/admin/v2/namespaces/public")) as answer:
+        found: list[str] = json.loads(answer.read())
+        return found
+
+
 def left(regions: Deployment) -> dict[str, list[str]]:
     return {cluster: found for cluster in regions.ports if (found := topics(regions, cluster))}
 
@@ -87,6 +93,8 @@ def test_a_run_that_watches_no_links_leaves_nothing_where_links_copied_it(region
         done = regions.command("roundtrip", "--cluster", "A", "--no-links")
         assert done.returncode == 0, done.stderr
         assert left(regions) == {}
+        for cluster in regions.ports:
+            assert NAMESPACE not in namespaces(regions, cluster), "it was not there before"
     verified = regions.command("verify", "--output", "json")
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
@@ -103,6 +111,17 @@ def test_a_run_that_is_interrupted_leaves_nothing(regions: Deployment, number: s
     finally:
         link(regions, "resume")
     assert left(regions) == {}
+
+
+@pytest.mark.timeout(300)
+def test_a_namespace_that_was_there_before_stays(regions: Deployment) -> None:
+    url = regions.url("A", f"/admin/v2/namespaces/{NAMESPACE}")
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()
+    done = regions.command("roundtrip", "--cluster", "A", "--links")
+    assert done.returncode == 0, done.stderr
+    assert NAMESPACE in namespaces(regions, "A")
+    assert NAMESPACE not in namespaces(regions, "B")
+    urllib.request.urlopen(urllib.request.Request(url, method="DELETE")).close()
 
 
 def status_3_in(regions: Deployment, seconds: float) -> None:
