@@ -52,7 +52,7 @@ def external(values: Mapping[str, Any]) -> set[tuple[str, str]]:
     }
     if not values["serviceAccount"]["create"]:
         found |= {("ServiceAccount", values["serviceAccount"][key]) for key in ("name", "driverName")}
-    found |= {("Secret", each["name"]) for each in values["imagePullSecrets"]}
+    found |= {("Secret", each["name"]) for each in values["imagePullSecrets"] + values["global"]["imagePullSecrets"]}
     found |= {("Secret", each["secretName"]) for each in values["ingress"]["tls"]}
     found |= {
         (kind, name)

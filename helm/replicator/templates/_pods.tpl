@@ -2,8 +2,23 @@
 it is not the release's own; `optional` is for pods that run before there is everything. */ -}}
 
 {{- define "replicator.podDefaults" -}}
-{{- with .Values.imagePullSecrets }}
+{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets | uniq }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.hostAliases }}
+hostAliases: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.schedulerName }}
+schedulerName: {{ . | quote }}
 {{- end }}
 securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
 enableServiceLinks: false
@@ -19,6 +34,9 @@ tolerations: {{ toYaml . | nindent 2 }}
 image: {{ include "replicator.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
+{{- with .Values.envFrom }}
+envFrom: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- /* HOME is where programs may write that look for it. */ -}}

@@ -4,6 +4,11 @@ cluster: ''
 nameOverride: ''
 fullnameOverride: ''
 replicas: 1
+global:
+  imageRegistry: ''
+  imagePullSecrets: []
+commonLabels: {}
+extraObjects: []
 image:
   repository: replicator
   tag: ''
@@ -123,6 +128,11 @@ probes:
   readiness: {}
 podSecurityContext: {}
 securityContext: {}
+statefulSetAnnotations: {}
+updateStrategy: RollingUpdate
+initContainers: []
+sidecars: []
+lifecycle: {}
 podAnnotations: {}
 podLabels: {}
 nodeSelector: {}
@@ -130,6 +140,12 @@ tolerations: []
 affinity: {}
 topologySpreadConstraints: []
 priorityClassName: ''
+hostAliases: []
+dnsPolicy: ''
+dnsConfig: {}
+runtimeClassName: ''
+schedulerName: ''
+envFrom: []
 extraEnv: []
 extraVolumes: []
 extraVolumeMounts: []

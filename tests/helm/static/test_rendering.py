@@ -173,6 +173,54 @@ def test_every_pod_has_the_variables_and_the_volumes_that_are_given_for_all(valu
     assert {"worker", "test", "check"} < seen
 
 
+def test_what_is_given_for_pods_reaches_each_of_them() -> None:
+    given = (
+        *("--set", "schedulerName=own,runtimeClassName=gvisor,dnsPolicy=None,commonLabels.team=flights"),
+        *("--set", "global.imageRegistry=registry.example,driver.master=,driver.kubernetes.enabled=true"),
+        *("--set", "drill.enabled=true,auth.existingSecret=keys,database.existingSecret=db"),
+        *("--set-json", 'hostAliases=[{"ip": "10.1.2.3", "hostnames": ["here"]}]'),
+        *("--set-json", 'dnsConfig={"nameservers": ["10.0.0.1"]}'),
+        *("--set-json", 'envFrom=[{"secretRef": {"name": "more"}}]'),
+        *("--set-json", 'global.imagePullSecrets=[{"name": "registry"}]'),
+    )
+    components = set()
+    for _owner, spec, labels in pod_specs(rendered("certificates", *given)):
+        (container,) = spec["containers"]
+        component = labels["app.kubernetes.io/component"]
+        assert (spec["schedulerName"], spec["runtimeClassName"], spec["dnsPolicy"]) == ("own", "gvisor", "None"), component
+        assert spec["hostAliases"] == [{"ip": "10.1.2.3", "hostnames": ["here"]}], component
+        assert spec["dnsConfig"] == {"nameservers": ["10.0.0.1"]}, component
+        assert spec["imagePullSecrets"] == [{"name": "registry"}], component
+        assert container["envFrom"] == [{"secretRef": {"name": "more"}}], component
+        assert labels["team"] == "flights", component
+        if component != "executor":  # Spark puts the image there
+            assert container["image"].startswith("registry.example/replicator:"), component
+        components.add(component)
+    assert components == {"worker", "driver", "executor", "drill", "test", "check", "migrate"}
+
+
+def test_the_workers_pod_has_containers_before_it_and_beside_it() -> None:
+    given = (
+        *("--set-json", 'initContainers=[{"name": "first", "image": "x"}]'),
+        *("--set-json", 'sidecars=[{"name": "beside", "image": "x"}]'),
+        *("--set-json", 'lifecycle={"preStop": {"exec": {"command": ["sleep", "1"]}}}'),
+        *("--set", "statefulSetAnnotations.reloads=no,updateStrategy=OnDelete"),
+    )
+    stateful = one(rendered("minimal", *given), "StatefulSet")
+    spec = stateful["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["first"]
+    assert [each["name"] for each in spec["containers"]] == ["worker", "beside"]
+    assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "1"]
+    assert stateful["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert stateful["metadata"]["annotations"]["reloads"] == "no"
+
+
+def test_objects_of_ones_own_are_part_of_the_release() -> None:
+    more = one(rendered("everything"), "ConfigMap", "us-east-more")
+    assert more["data"] == {"cluster": "us-east"}
+    assert one(rendered("everything"), "StatefulSet")["metadata"]["labels"]["cost-center"] == "42"
+
+
 @pytest.mark.parametrize("values", SETS)
 def test_no_pod_runs_as_the_account_default_and_hooks_have_one_that_is_there(values: str) -> None:
     created = values_of(values)["serviceAccount"]["create"]
