@@ -80,7 +80,7 @@ class _Release:
                     yield f"{each['kind']} {each['metadata']['name']}: {what}"
 
     def _of_pod_spec(self, owner: Object, spec: Object) -> Iterator[str]:
-        hook = HOOK in owner["metadata"].get("annotations", {}) and owner["kind"] == "Job"
+        hook = _annotations(owner).get(HOOK, "").startswith("pre-")  # others run beside the release
         volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
         volumes |= (
             {claim["metadata"]["name"]: claim for claim in owner["spec"].get("volumeClaimTemplates", ())}
@@ -123,6 +123,8 @@ class _Release:
 
     def _of_place(self, place: str, mounts: Mapping[str, str], volumes: Mapping[str, Object]) -> Iterator[str]:
         folder, _, name = place.rpartition("/")
+        if place in mounts:
+            return
         if folder not in mounts:
             yield f"names {place}, and nothing is mounted there"
             return
