@@ -51,7 +51,34 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{- define "replicator.families" -}}
+{{- /* Of every Service with an address; `of` has its values. */ -}}
+{{- define "replicator.service" -}}
+type: {{ .of.type }}
+{{- include "replicator.families" .root }}
+{{- with .of.clusterIP }}
+clusterIP: {{ . | quote }}
+{{- end }}
+{{- if and (ne .of.type "ClusterIP") .of.externalTrafficPolicy }}
+externalTrafficPolicy: {{ .of.externalTrafficPolicy }}
+{{- end }}
+{{- if eq .of.type "LoadBalancer" }}
+{{- with .of.loadBalancerIP }}
+loadBalancerIP: {{ . | quote }}
+{{- end }}
+{{- with .of.loadBalancerClass }}
+loadBalancerClass: {{ . | quote }}
+{{- end }}
+{{- with .of.loadBalancerSourceRanges }}
+loadBalancerSourceRanges: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.nodePort" -}}
+{{- with . }}, nodePort: {{ int . }}{{ end -}}
+{{- end -}}
+
+{{- define "replicator.families" }}
 {{- with .Values.ipFamilyPolicy }}
 ipFamilyPolicy: {{ . }}
 {{- end }}

@@ -32,20 +32,34 @@ service:
   http:
     type: ClusterIP
     port: 7101
+    nodePort: 0
     annotations: {}
+    clusterIP: ''
+    loadBalancerIP: ''
+    loadBalancerClass: ''
+    loadBalancerSourceRanges: []
+    externalTrafficPolicy: ''
   pulsar:
     enabled: true
     type: ClusterIP
     port: 6650
     tlsPort: 6651
+    nodePort: 0
+    tlsNodePort: 0
     annotations: {}
+    clusterIP: ''
+    loadBalancerIP: ''
     loadBalancerClass: ''
     loadBalancerSourceRanges: []
+    externalTrafficPolicy: ''
   links:
     enabled: false
     type: LoadBalancer
     port: 7101
+    nodePort: 0
     annotations: {}
+    clusterIP: ''
+    loadBalancerIP: ''
     loadBalancerClass: ''
     loadBalancerSourceRanges: []
     externalTrafficPolicy: Cluster

@@ -387,6 +387,21 @@ def test_all_services_have_the_families_that_are_wanted() -> None:
         assert (each["ipFamilyPolicy"], each["ipFamilies"]) == ("PreferDualStack", ["IPv6", "IPv4"])
 
 
+def test_every_service_has_what_it_is_given() -> None:
+    given = {"nodePort": 30101, "loadBalancerIP": "203.0.113.9", "clusterIP": "10.96.0.77", "loadBalancerClass": "own"}
+    given |= {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
+    arguments = ["--set", "service.links.enabled=true"]
+    for name in ("http", "pulsar", "links"):
+        arguments += ["--set-json", f"service.{name}={json.dumps(given)}"]
+    objects = rendered("minimal", *arguments)
+    for name in ("", "-pulsar", "-links"):
+        service = one(objects, "Service", f"us-east-replicator{name}")["spec"]
+        assert service["ports"][0]["nodePort"] == 30101
+        assert {key: service[key] for key in given.keys() - {"nodePort"}} == {
+            key: value for key, value in given.items() if key != "nodePort"
+        }
+
+
 def test_dashboards_of_two_releases_do_not_replace_each_other() -> None:
     on = ("--set", "dashboards.enabled=true")
     found = [one(rendered("minimal", *on, release=name), "ConfigMap", f"{name}-replicator-dashboards") for name in "ab"]
@@ -538,6 +553,7 @@ def test_without_reloads_every_change_restarts_the_pod() -> None:
         ("resources.limits.memory=536870912", "resources.requests.memory is 2Gi"),
         ("resources.limits.cpu=250m", "resources.requests.cpu is 500m and resources.limits.cpu 250m"),
         ("test.resources.limits.memory=64Mi", "test.resources.requests.memory"),
+        ("service.http.nodePort=30101", "service.http.nodePort is for the types NodePort and LoadBalancer"),
         ("topology.content.clusters.us-east.adress=x:1", "'adress'"),
         ("topology.content.links[0].rates=1MiB", "'rates'"),
         ("topology.content.sync.mode=roughly", "at '/topology/content/sync/mode'"),
