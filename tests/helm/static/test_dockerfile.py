@@ -99,3 +99,8 @@ def _pins(lock: Path) -> dict[str, frozenset[str]]:
         elif "--hash=" in line:
             pins[name].add(line.strip(" \\"))
     return {name: frozenset(hashes) for name, hashes in pins.items()}
+
+
+def test_both_images_can_send_the_traces_that_a_topology_asks_for() -> None:
+    for lock in ("slim.lock", "spark.lock"):
+        assert "\nopentelemetry-exporter-otlp-proto-http==" in (REPOSITORY / "helm" / lock).read_text(), lock
