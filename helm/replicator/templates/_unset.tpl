@@ -185,6 +185,10 @@ networkPolicy:
 serviceMonitor:
   enabled: false
   labels: {}
+  namespace: ''
+  honorLabels: false
+  relabelings: []
+  metricRelabelings: []
   interval: 30s
   scrapeTimeout: 10s
   tokenSecret:

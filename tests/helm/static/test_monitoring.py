@@ -52,3 +52,17 @@ def test_the_dashboards_are_a_configmap_that_grafana_finds() -> None:
         )
         assert made == {**file, "uid": made["uid"], "title": made["title"]}
     assert not [each for each in rendered("minimal") if each["metadata"]["name"].endswith("-dashboards")]
+
+
+def test_a_service_monitor_has_what_it_is_given() -> None:
+    rule = '[{"sourceLabels": ["pod"], "targetLabel": "worker"}]'
+    given = (
+        *("--set", "serviceMonitor.enabled=true,serviceMonitor.namespace=monitoring,serviceMonitor.honorLabels=true"),
+        *("--set-json", f"serviceMonitor.relabelings={rule}", "--set-json", f"serviceMonitor.metricRelabelings={rule}"),
+    )
+    monitor = one(rendered("minimal", *given), "ServiceMonitor")
+    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["regions"]}
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert endpoint["relabelings"] == endpoint["metricRelabelings"] == json.loads(rule)
