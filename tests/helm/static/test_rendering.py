@@ -333,7 +333,8 @@ def test_a_certificate_names_every_place_of_the_cluster_and_numbers_as_numbers()
 
 def test_the_driver_may_make_pods_alone_and_never_as_the_account_of_all() -> None:
     (rule,) = one(rendered("spark-kubernetes"), "Role")["rules"]
-    assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]}
+    assert (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
+    assert rule["verbs"] == ["create", "get", "list", "watch", "delete", "deletecollection"]
     for name in ("", "default"):
         with pytest.raises(HelmRefused, match=r"serviceAccount\.driverName"):
             rendered("spark-kubernetes", "--set", f"serviceAccount.create=false,serviceAccount.driverName={name}")
