@@ -65,11 +65,14 @@ def _field(annotation: Any, metadata: list[Any]) -> Schema:
             return {"type": ["integer", "string"]}
     if any(check in (scalars.parse_size, scalars.parse_duration, scalars.check_batch) for check in checks):
         return {"type": ["integer", "string"]}
-    kinds = {kind for kind in _kinds(annotation)}
+    kinds = set(_kinds(annotation))
     made: Schema = {"type": sorted(kinds)} if len(kinds) > 1 else {"type": kinds.pop()}
     if made["type"] in ("integer", "number"):
-        made |= {"minimum": each.ge for each in metadata if isinstance(each, Ge)}
-        made |= {"maximum": each.le for each in metadata if isinstance(each, Le)}
+        for each in metadata:
+            if isinstance(each, Ge):
+                made["minimum"] = each.ge
+            elif isinstance(each, Le):
+                made["maximum"] = each.le
     if get_origin(annotation) is Literal:
         return {"enum": list(get_args(annotation))}
     return made

@@ -13,7 +13,7 @@ tests failovers.
 5. The topic is always removed at the end, from all clusters that it may have reached, even those that were not watched.
    Links copy a topic, but not its deletion. The topic is removed from its first cluster first, so that no link brings
    it again.
-6. The namespace is removed from the clusters that did not have it before, unless somebody else has a topic there by now.
+6. The namespace is removed from the clusters that did not have it before, unless somebody else has a topic there.
 """
 
 from __future__ import annotations

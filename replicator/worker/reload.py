@@ -98,11 +98,7 @@ class TopologyReloader:
         self._check_running()
         try:
             topology = await asyncio.to_thread(load_topology, self._file())
-            if expected is not None and (found := digest(topology)) != expected:
-                raise TopologyDiffers(
-                    f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
-                    "distribute the file first"
-                )
+            self._check_meant(topology, expected)
             changed = await self.reload(topology, dry_run=dry_run)
         except EngineError:  # it is about who asks, not about the file
             raise
@@ -160,6 +156,13 @@ class TopologyReloader:
         if self.topology.path is None:
             raise TopologyError([f"the worker of {self._cluster} was not started with a file: restart it"])
         return self.topology.path
+
+    def _check_meant(self, topology: Topology, expected: str | None) -> None:
+        if expected is not None and (found := digest(topology)) != expected:
+            raise TopologyDiffers(
+                f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
+                "distribute the file first"
+            )
 
     def _check_running(self) -> None:
         if self._refused is not None:

@@ -21,7 +21,7 @@ from replicator.topology.sections import Section
 FILES: Final = "files"
 """Name of the check that every file can be read."""
 EXPECTED: Final = "expected"
-"""Name of the check of what the installer relies on."""
+"""Name under which the findings on fields that the installer relies on are shown."""
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})  # noqa: S104  # nosec B104
 
 
@@ -31,7 +31,7 @@ class NotExpectable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a field of the file has to say."""
+    """Value that a field of the file has to have."""
 
     key: str
     value: str
@@ -158,9 +158,7 @@ def _lines_of(topology: Topology) -> Callable[[FieldPath], str]:
 _Said = tuple[FieldPath, str, bool]
 
 
-def _judged(
-    topology: Topology, cluster: Cluster, expected: Expectation, lines: Callable[[FieldPath], str]
-) -> Finding:
+def _judged(topology: Topology, cluster: Cluster, expected: Expectation, lines: Callable[[FieldPath], str]) -> Finding:
     where, said, fits = _EXPECTABLE[expected.key](topology, cluster, expected.value)
     text = f"{lines(where)}: {said or 'missing'}"
     if fits:

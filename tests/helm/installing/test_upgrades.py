@@ -28,7 +28,7 @@ def release(kubernetes: Kubernetes) -> Iterator[Installation]:
 
 
 def _state(release: Installation) -> list[tuple[str, str, Any]]:
-    """What an upgrade would change, with the versions that the server counts."""
+    """Return the objects that an upgrade would change, with the versions that the server counts."""
     kinds = ("StatefulSet", "Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", "Job")
     return [
         (kind, name, each["metadata"]["resourceVersion"] if kind not in ("StatefulSet", "PersistentVolumeClaim")
@@ -40,7 +40,10 @@ def _state(release: Installation) -> list[tuple[str, str, Any]]:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("cluster=eu-west", 'cluster: release us-east runs the StatefulSet us-east-replicator, the worker of "us-east"'),
+        (
+            "cluster=eu-west",
+            'cluster: release us-east runs the StatefulSet us-east-replicator, the worker of "us-east"',
+        ),
         ("nameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
         ("fullnameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
         (f"fullnameOverride={NAME},nameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
