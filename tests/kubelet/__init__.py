@@ -13,9 +13,9 @@ Not imitated:
 * images: the same files stand for all of them; their ``ENTRYPOINT`` and user are not known;
 * pods of several containers; init, ephemeral and sidecar containers; hooks of a container's life;
 * TCP and gRPC probes; ``initialDelaySeconds``, ``successThreshold`` and ``httpHeaders`` of probes;
-* ``envFrom``, ``configMapKeyRef``, ``resourceFieldRef``, service links, ``optional`` of variables, ``subPath``; volumes but
-  claims, ``emptyDir``, ``configMap``, ``secret`` and ``projected``; the files of a volume that was changed stay beside the new
-  ones, until the pod ends;
+* ``envFrom``, ``configMapKeyRef``, ``resourceFieldRef``, service links, ``subPath``, ``optional`` variables; volumes
+  but claims, ``emptyDir``, ``configMap``, ``secret`` and ``projected``; the files of a volume that was changed stay
+  beside the new ones, until the pod ends;
 * tokens are of the service account, not bound to the pod, and not renewed;
 * limits of memory, CPU and scratch space, eviction; seccomp and other security modules; ``/dev`` is this machine's;
 * ``shareProcessNamespace``, ``activeDeadlineSeconds`` of pods, ``kubectl logs`` and ``exec``;

@@ -1,4 +1,4 @@
-"""Upgrades that would break a release are refused before anything is changed, and those that broke can be taken back."""
+"""Upgrades that would break a release are refused before anything is changed; those that broke can be taken back."""
 
 from __future__ import annotations
 
