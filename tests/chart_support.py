@@ -24,6 +24,9 @@ RELEASE: Final = "us-east"
 NAMESPACE: Final = "regions"
 HELM_SECONDS_MAX: Final = 120
 
+OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus", "PrometheusRule": "Prometheus"}
+"""Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
+
 Object = dict[str, Any]
 
 
@@ -47,6 +50,15 @@ def tools(program: str) -> Path:
     )
     require(program, found.returncode == 0)
     return Path(found.stdout.strip())
+
+
+@cache
+def kubernetes_schemas() -> Any:
+    """Return the package that validates objects by Kubernetes' schemas."""
+    sys.path.append(str(tools("kubernetes-validate")))  # last: what is installed here wins
+    import kubernetes_validate
+
+    return kubernetes_validate
 
 
 def helm(*arguments: str | Path) -> str:
