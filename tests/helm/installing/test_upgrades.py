@@ -49,8 +49,8 @@ def _state(release: Installation) -> list[tuple[str, str, Any]]:
         (f"fullnameOverride={NAME},nameOverride=copies", "nameOverride, fullnameOverride: release us-east runs"),
         ("persistence.size=100Gi", "persistence.size (50Gi, and now 100Gi)"),
         ("persistence.storageClass=fast", 'persistence.storageClass ("", and now "fast")'),
-        ("persistence.accessModes[0]=ReadWriteOncePod", "persistence.accessModes"),
-        ("persistence.annotations.owner=me", "persistence.annotations"),
+        ("persistence.accessModes[0]=ReadWriteOncePod", "has made: persistence.accessModes ("),
+        ("persistence.annotations.owner=me", "has made: persistence.annotations"),
     ],
 )
 def test_a_change_that_cannot_be_applied_is_refused_before_anything_is_changed(
