@@ -44,6 +44,15 @@ class _Both(NamedTuple):
     at_brokers: PositionSet
 
 
+class LeftOut(NamedTuple):
+    """An entry that the brokers refused, and that an operator passed over at ``at_ms``."""
+
+    identity: Identity
+    bytes: int
+    reason: str
+    at_ms: int
+
+
 class EntryMap:
     """Positions of one topic's entries at the brokers and in the engine's log.
 
@@ -64,8 +73,9 @@ class EntryMap:
         """By origin: origin positions of messages that the brokers lack, though they have earlier and later ones."""
         self._newest: dict[str, tuple[int, Position]] = {}
         """By origin: the newest incarnation in the engine's log, and its first position there."""
-        self._dropped: dict[str, PositionSet] = {}
-        """By origin: what a broker dropped as a duplicate."""
+        self._unwanted: dict[str, PositionSet] = {}
+        """By origin: what a broker dropped as a duplicate, and what an operator passed over."""
+        self._left_out: list[LeftOut] = []
         self._lives: dict[str, list[tuple[Position, int]]] = {}
         """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
         incarnation."""
@@ -148,9 +158,17 @@ class EntryMap:
 
     def dropped(self, identity: Identity) -> None:
         """Note that a broker dropped an entry as a duplicate: it is not missing there."""
-        self._dropped.setdefault(identity.origin, PositionSet()).add(identity.position)
+        self._unwanted.setdefault(identity.origin, PositionSet()).add(identity.position)
         if (missing := self._missing.get(identity.origin)) is not None:
             missing.discard(identity.position)
+
+    def leave_out(self, left_out: LeftOut) -> None:
+        """Note that an operator passed over an entry that brokers refuse: it is not to be published any more."""
+        origin, incarnation, position = left_out.identity
+        if self._is_of_earlier_life(origin, incarnation, position):
+            return
+        self._left_out.append(left_out)
+        self.dropped(left_out.identity)
 
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
         """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
@@ -174,8 +192,34 @@ class EntryMap:
 
     def published_through(self, origin: str) -> Position:
         """All of an origin up to there is at the brokers, as far as it was to be. Later entries may be there, too."""
-        first = self.missing(origin).first()
-        return self.seen_through(origin) if first is None else _before(first)
+        if (first := self.missing(origin).first()) is not None:
+            return _before(first)
+        through = self.seen_through(origin)
+        if (last := self.unwanted(origin).last()) is None or last <= through:
+            return through
+        copied = self._copied.get(origin)
+        if copied is None:
+            return through
+        # What is not wanted lies behind what stands there. All between is to be published first.
+        here = copied.local_between(through, last, above=BEFORE_ALL)
+        due = copied.to_origin_set(self._messages_of(here))
+        due.difference_update(self.unwanted(origin))
+        first = due.first()
+        return last if first is None else max(through, _before(first))
+
+    def unwanted(self, origin: str) -> PositionSet:
+        """Return the origin positions of entries that the brokers do not get: one of them dropped the entry as a
+        duplicate, or an operator passed over it."""
+        return self._unwanted.get(origin, _NONE)
+
+    def left_out(self) -> list[LeftOut]:
+        """Return what an operator passed over, except entries that stand at the brokers all the same."""
+        return [
+            each
+            for each in self._left_out
+            if (runs := self._published.get(each.identity.origin)) is None
+            or runs.place_of(each.identity.position) is None
+        ]
 
     def missing(self, origin: str) -> PositionSet:
         """Return the origin positions of the messages of ``origin`` that the brokers lack, though they have earlier and
@@ -326,6 +370,8 @@ class EntryMap:
             return
         if all(incarnation < self._newest[origin][0] for _, incarnation in lives):
             self.forget_published(origin)
+            self._unwanted.pop(origin, None)
+            self._left_out = [each for each in self._left_out if each.identity.origin != origin]
 
     def _look_for_missing(self, origin: str, after: Position, through: Position) -> None:
         """Note which messages of an origin the log has between two positions, and the brokers lack."""
@@ -337,8 +383,7 @@ class EntryMap:
             return
         lacking = copied.to_origin_set(self._messages_of(here))
         lacking.difference_update(runs.origins(runs.places(lacking)))
-        if (dropped := self._dropped.get(origin)) is not None:
-            lacking.difference_update(dropped)
+        lacking.difference_update(self.unwanted(origin))
         if lacking:
             self._missing.setdefault(origin, PositionSet()).update(lacking)
 

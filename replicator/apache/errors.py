@@ -47,5 +47,17 @@ class ClientsRemain(EngineError):
     status = 409
 
 
+class EntryNotRefused(EngineError):
+    """The entry is not the one that the brokers refuse now, so that it cannot be passed over."""
+
+    status = 409
+
+
+class NotBridged(EngineError):
+    """The worker does not bridge that topic."""
+
+    status = 404
+
+
 class BridgeHalted(BridgeError):
     """Going on would lose or repeat messages. An operator has to look."""

@@ -1,15 +1,20 @@
-"""What the store knows of the entries that lie at the brokers: the rows of table ``published``, one a run.
+"""What the store knows of the entries that lie at the brokers.
 
-A row has the form of an extent, with the brokers' positions in the place of the local ones. It is written when the
-bridge has read its own entry back from the brokers, before the bridge acknowledges that it has read it.
+Table ``published`` has one row for each run. A row has the form of an extent, with the brokers' positions in the place
+of the local ones. It is written when the bridge has read its own entry back from the brokers, before the bridge
+acknowledges that it has read it.
+
+Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
+brokers refuse it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import EntryMap, LeftOut
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -20,6 +25,8 @@ from snapshots.extents import Extent
 from snapshots.position import Position
 
 RUNS_AT_ONCE: Final = 10_000
+LEFT_OUT: Final = b"left_out\0"
+"""Kind of the rows of entries that an operator passed over."""
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
@@ -31,6 +38,14 @@ def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
 def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     """What deletes the row of a run that :meth:`EntryMap.trim` gave."""
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
+
+
+def left_out_row(topic_id: int, left_out: LeftOut) -> RowWrite:
+    """Return the row that records an entry as left out at the brokers."""
+    origin, incarnation, position = left_out.identity
+    tail = origin.encode() + b"\0" + EXTENT_KEY_TAIL.pack(incarnation, *position)
+    value = {"bytes": left_out.bytes, "reason": left_out.reason, "at_ms": left_out.at_ms}
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + LEFT_OUT + tail, json.dumps(value).encode()
 
 
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
@@ -45,6 +60,8 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
                 found.copied(origin, run.origin_first, run.local_first, run.entries, incarnation=incarnation)
             last = runs[-1].origin_last if len(runs) == RUNS_AT_ONCE else None
             at = None if last is None else Position(last.ledger, last.entry + 1)
+    for left_out in _left_out(store, topic_id):
+        found.leave_out(left_out)
     # Rows are in the order of origins. Nearly always that is the brokers' order, too.
     late: set[str] = set()
     for identity, run in _published(store, topic_id):
@@ -56,6 +73,20 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         for identity, run in sorted(rows, key=lambda row: row[1].local_first):
             found.published(identity, run)
     return found
+
+
+def _left_out(store: Store, topic_id: int) -> Iterator[LeftOut]:
+    prefix = TOPIC_KEY.pack(topic_id) + LEFT_OUT
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and (key := bytes(cursor.key())).startswith(prefix):
+            origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode()
+            incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+            row = json.loads(bytes(cursor.value()))
+            identity = Identity(origin, incarnation, Position(ledger, entry))
+            yield LeftOut(identity, row["bytes"], row["reason"], row["at_ms"])
+            more = cursor.next()
 
 
 def _published(store: Store, topic_id: int) -> Iterator[tuple[Identity, Extent]]:

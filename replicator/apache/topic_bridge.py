@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,12 +20,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
-from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.published import load_map, removal_of
+from replicator.apache.published import left_out_row, load_map, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
@@ -43,7 +44,7 @@ from replicator.engine.topics.partitions import base_name
 from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
-from replicator.topology.apache import ApacheSettings
+from replicator.topology.apache import BROKER_SUFFIX, ApacheSettings
 from snapshots.position import Position
 
 PAUSE_FIRST_SECONDS: Final = 0.1
@@ -60,6 +61,8 @@ QUIET_SECONDS_MAX: Final = 5.0
 once; a seek back at the brokers, or a new subscription there, is seen so late."""
 NAMED_MAX: Final = 5
 """Runs of entries that the status names."""
+LEFT_OUT_SHOWN_MAX: Final = 1_000
+"""Entries that an operator passed over, in the status."""
 HOLDER: Final = "apache-bridge"
 """Who holds the topic's log back while something of it is not at the brokers."""
 
@@ -188,6 +191,33 @@ class TopicBridge:
         if subscription is None or not (self._states.merging or self._states.knows(subscription)):
             self._compare_now.set()
 
+    # An operator.
+
+    async def leave_out(self, cluster: str, position: Position) -> dict[str, Any]:
+        """Record the entry of ``cluster`` that the brokers refuse as left out there, and publish what follows it.
+
+        Return the record. Raises :class:`EntryNotRefused` if it is another entry, and the store's errors.
+        """
+        wanted = [(origin, position) for origin in (cluster, f"{cluster}{BROKER_SUFFIX}")]
+        for known in self._entries.left_out():
+            if (known.identity.origin, known.identity.position) in wanted:
+                return _shown(known)
+        refused = self._outgoing.refused
+        if refused is None or (refused.identity.origin, refused.identity.position) not in wanted:
+            now = "none" if refused is None else f"{refused.identity.position} of {refused.identity.origin}"
+            raise EntryNotRefused(
+                f"{self.topic.name}: the brokers do not refuse the entry {position} of {cluster}; the refused entry "
+                f"is: {now}"
+            )
+        left_out = refused._replace(at_ms=time.time_ns() // 1_000_000)
+        await self.topic.writer.put_many([left_out_row(self.topic.topic_id, left_out)])
+        self._entries.leave_out(left_out)
+        log.warning("an entry is left out at the brokers", topic=self.topic.name, **_shown(left_out))
+        self._outgoing.passed_over()
+        self._note_hold()
+        self.hurry()
+        return _shown(left_out)
+
     # A failover.
 
     def fence(self, fence: Fence) -> None:
@@ -285,6 +315,8 @@ class TopicBridge:
                 if (missing := self._entries.missing(origin))
             },
             "out_of_order": self._out_of_order(),
+            "refused": None if self._outgoing.refused is None else _shown(self._outgoing.refused),
+            "left_out": [_shown(each) for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),
             "fence": {
                 "producers": self._outgoing.fenced.is_set(),
@@ -445,3 +477,10 @@ class TopicBridge:
                         await self._compare_now.wait()
                 except TimeoutError:
                     pass
+
+
+def _shown(refused: LeftOut) -> dict[str, Any]:
+    """Return an entry that brokers refuse, or that was left out, as the status shows it."""
+    origin, _, position = refused.identity
+    shown: dict[str, Any] = {"origin": origin, "entry": str(position), "bytes": refused.bytes, "reason": refused.reason}
+    return {**shown, "left_out_at_ms": refused.at_ms} if refused.at_ms else shown

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from replicator.pipeline.data_plane import _promised
@@ -34,6 +34,8 @@ class BridgedTopic:
     """Whether something is to be published."""
     halted: str
     """Why it does not go on; empty if it does."""
+    left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
+    """By origin, the ranges that an operator passed over because the brokers refuse them: after, up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +73,13 @@ def _topic(shown: Mapping[str, Any]) -> BridgedTopic:
         },
         bool(shown["publishing_waits"]),
         "; ".join(f"{part}: {why}" for part, why in shown["errors"].items()) if shown["halted"] else "",
+        _left_out(shown.get("left_out", ())),
     )
+
+
+def _left_out(shown: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Position, Position]]]:
+    found: dict[str, list[tuple[Position, Position]]] = {}
+    for each in shown:
+        at = Position.parse(each["entry"])
+        found.setdefault(str(each["origin"]), []).append((Position(at.ledger, at.entry - 1), at))
+    return found

@@ -275,7 +275,10 @@ class _Verification:
         brokers = self._brokers.get(name)
         if brokers is None:
             return None
-        published = self._bridged(name, topic).published
+        bridged = self._bridged(name, topic)
+        published, left_out = bridged.published, dict(standing.left_out)
+        for origin, ranges in bridged.left_out.items():
+            left_out[origin] = sorted([*left_out.get(origin, ()), *ranges])
         origin = self._topology.origin_of_clients(name)
         own = Life(origin, (standing.high_water or {}).get(origin, (0, BEFORE_ALL))[0])
         end = BEFORE_ALL if internals is None else internals.last
@@ -305,7 +308,7 @@ class _Verification:
             log,
             {own: max([end, *elsewhere]), **{life: each.last for life, each in published.items()}},
             {origin: Position(begin.ledger, begin.entry - 1) if begin is not None else end},
-            standing.left_out,
+            left_out,
             got,
             cluster=name,
         )
