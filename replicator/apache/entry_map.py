@@ -3,8 +3,9 @@
 Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides. So each origin has one ascending
 table on each side.
 
-1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions are the
-   positions at the brokers. The extents of the engine's log have their local positions.
+1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions follow from the
+   positions at the brokers (:mod:`replicator.apache.broker_lives`). The extents of the engine's log have their local
+   positions.
 2. Entries that links brought, and the bridge published, have another origin. The extents have their positions in the
    engine's log, and ``published`` has their positions at the brokers.
 3. An entry that both tables know is translated one to one, in both directions.
@@ -23,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
@@ -64,6 +66,8 @@ class EntryMap:
         self, broker_origin: str, messages_of: Callable[[PositionSet], PositionSet] = PositionSet.copy
     ) -> None:
         self.broker_origin = broker_origin
+        self.lives = BrokerLives()
+        """Lives of the brokers' data: they say what the brokers' own positions are called in all clusters."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
@@ -170,6 +174,36 @@ class EntryMap:
         self._left_out.append(left_out)
         self.dropped(left_out.identity)
 
+    def begin_life(self, lives: BrokerLives) -> tuple[list[tuple[Identity, Extent]], list[tuple[Identity, Extent]]]:
+        """Take up that the brokers were put back to the begin of the newest life in ``lives``.
+
+        Return the runs that the brokers have lost, and the runs of which they have the first entries only, as these are
+        now.
+        """
+        self.changes += 1
+        self.lives = lives
+        left: list[tuple[Identity, Extent]] = []
+        gone: list[tuple[Identity, Extent]] = []
+        cut: list[tuple[Identity, Extent]] = []
+        for origin, published in self._published.items():
+            for run in published.all():
+                identity = Identity(origin, self._life_of(origin, run), run.origin_first)
+                if run.local_first > lives.begin:
+                    gone.append((identity, run))
+                elif run.local_last > lives.begin:
+                    cut.append((identity, run._replace(entries=lives.begin.entry - run.local_first.entry + 1)))
+                    left.append(cut[-1])
+                else:
+                    left.append((identity, run))
+        for origin in list(self._published):
+            self.forget_published(origin)
+        self._unwanted.clear()  # what a broker dropped as a duplicate of what it has lost is wanted again
+        for each in self._left_out:
+            self.dropped(each.identity)
+        for identity, run in sorted(left, key=lambda row: row[1].local_first):
+            self.published(identity, run)
+        return gone, cut
+
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
         """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
         last of each origin stays, as it says how far publishing is."""
@@ -266,7 +300,7 @@ class EntryMap:
         for origin, copied in self._copied.items():
             there = copied.to_origin_set(local)
             if origin == self.broker_origin:
-                found.update(there)
+                found.update(self.lives.places(there))
             elif (published := self._published.get(origin)) is not None:
                 found.update(published.places(there))
         return found
@@ -277,7 +311,7 @@ class EntryMap:
         found = PositionSet()
         for origin, copied in self._copied.items():
             if origin == self.broker_origin:
-                found.update(copied.to_local_set(at_broker))
+                found.update(copied.to_local_set(self.lives.origins(at_broker)))
             elif (published := self._published.get(origin)) is not None:
                 found.update(copied.to_local_set(published.origins(at_broker)))
         return found
@@ -286,13 +320,14 @@ class EntryMap:
         """Return, by origin, the position of the last entry up to which all stand at or below the brokers'
         ``position``.
 
-        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself. What
-        is missing at the brokers, or stands behind later entries, comes after the end.
+        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself, as
+        it is called in the newest life. What is missing at the brokers, or stands behind later entries, comes after the end.
         """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)
-        if own is not None and own.first is not None and own.first.origin_first <= position:
-            ends[self.broker_origin] = position
+        end = self.lives.origin_of(position)
+        if own is not None and own.first is not None and own.first.origin_first <= end:
+            ends[self.broker_origin] = end
         for origin, runs in self._published.items():
             if (through := runs.through(position)) is not None:
                 first = self.missing(origin).first()
@@ -317,7 +352,7 @@ class EntryMap:
                 theirs.discard_after(ends[origin])
                 found.update(runs.places(theirs))
         if own:
-            own.discard_after(ends[self.broker_origin])
+            own.discard_after(self.lives.place_of(ends[self.broker_origin]))
             found.update(own)
         return found
 
@@ -331,11 +366,13 @@ class EntryMap:
         found = PositionSet()
         own = self._copied.get(self.broker_origin)
         if own is not None:
+            after = self.lives.origin_of(mark_delete)
             for index in range(len(own) - 1, -1, -1):
                 run = own[index]
-                if run.origin_last <= mark_delete:
+                if run.origin_last <= after:
                     break
                 found.add_range(run.origin_first.ledger, run.origin_first.entry, run.origin_last.entry)
+            found = self.lives.places(found)
         for origin, published in self._published.items():
             copied = self._copied.get(origin)
             if copied is None:

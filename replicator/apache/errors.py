@@ -61,3 +61,8 @@ class NotBridged(EngineError):
 
 class BridgeHalted(BridgeError):
     """Going on would lose or repeat messages. An operator has to look."""
+
+
+class BrokersPutBack(BridgeHalted):
+    """The brokers were put back to an older copy of their data, or were set up anew: they have other entries at
+    positions that were read."""

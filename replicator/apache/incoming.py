@@ -192,11 +192,12 @@ class Incoming:
 
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         stored = BEFORE_ALL if high_water is None else high_water.position
-        blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored)
+        origin_of = self._entries.lives.origin_of
+        blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored, origin_of)
         for delivery, (identity, version, clusters, _) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
-            if identity is None and delivery.position > stored:
+            if identity is None and origin_of(delivery.position) > stored:
                 if version:
                     entry = with_schema_version(delivery.entry, self._schemas.here(version))
                     delivery = delivery._replace(entry=entry)
@@ -241,11 +242,15 @@ class Incoming:
 class _Blocks:
     """Entries of applications, in their order, as blocks: runs of neighbours that are for the same clusters."""
 
-    def __init__(self, origin: str, incarnation: int, stored: Position) -> None:
-        """``stored`` is the last of them that is in the log."""
+    def __init__(
+        self, origin: str, incarnation: int, stored: Position, origin_of: Callable[[Position], Position]
+    ) -> None:
+        """``stored`` is the last of them that is in the log. ``origin_of`` returns what the position of an entry at the
+        brokers is called in all clusters."""
         self._origin = origin
         self._incarnation = incarnation
         self._stored = stored
+        self._origin_of = origin_of
         self._blocks: list[CopiedBlock] = []
         self._run: list[Delivery] = []
         self._bytes = 0
@@ -275,7 +280,7 @@ class _Blocks:
             kind=BlockKind.MESSAGES,
             origin=self._origin,
             incarnation=self._incarnation,
-            origin_first=self._run[0].position,
+            origin_first=self._origin_of(self._run[0].position),
             publish_time_ms=time.time_ns() // 1_000_000,
             entries=[delivery.entry for delivery in self._run],
             batch_sizes=[delivery.batch_size for delivery in self._run],

@@ -5,7 +5,7 @@ of the local ones. It is written when the bridge has read its own entry back fro
 acknowledges that it has read it.
 
 Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
-brokers refuse it.
+brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.entry_map import EntryMap, LeftOut
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
@@ -27,6 +28,8 @@ from snapshots.position import Position
 RUNS_AT_ONCE: Final = 10_000
 LEFT_OUT: Final = b"left_out\0"
 """Kind of the rows of entries that an operator passed over."""
+LIVES: Final = b"lives\0"
+"""Kind of the row of the lives of the brokers' data."""
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
@@ -48,10 +51,18 @@ def left_out_row(topic_id: int, left_out: LeftOut) -> RowWrite:
     return "broker_notes", TOPIC_KEY.pack(topic_id) + LEFT_OUT + tail, json.dumps(value).encode()
 
 
+def lives_row(topic_id: int, lives: BrokerLives) -> RowWrite:
+    """Return the row of the lives of the brokers' data."""
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + LIVES, lives.to_json().encode()
+
+
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     """All that the store knows of where a topic's entries lie."""
     topic_id = topic.topic_id
     found = EntryMap(broker_origin, topic.log.messages_of)
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        if (lives := txn.get(TOPIC_KEY.pack(topic_id) + LIVES)) is not None:
+            found.lives = BrokerLives.from_json(bytes(lives))
     for origin, incarnation in extent_keys(store, topic_id):
         at: Position | None = Position(0, 0)
         while at is not None:

@@ -22,7 +22,7 @@ from the engine's subscriptions: links carry the markers that announce them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -63,6 +63,7 @@ from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.errors import EngineError
 from replicator.engine.log.store import Store
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
@@ -116,9 +117,10 @@ class SubscriptionStates:
         entries: EntryMap,
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
+        same_life: Callable[[TopicInternals], Awaitable[None]],
     ) -> None:
         """Load the stored states. ``has_read`` returns whether the engine has all entries of the brokers up to a
-        position."""
+        position. ``same_life`` raises :class:`BridgeError` if the brokers were put back to an older copy."""
         self._fence = fence
         self._settings = settings
         self._applying = Applying(connector, admin, cluster, topic.name, fence)
@@ -128,6 +130,9 @@ class SubscriptionStates:
         self._entries = entries
         self._side = EngineSide(store, topic, entries)
         self._has_read = has_read
+        self._same_life = same_life
+        self.lock = asyncio.Lock()
+        """Held during a comparison, and while a new life of the brokers' data begins."""
         self._seen = load_seen(store, topic.topic_id)
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
@@ -149,7 +154,30 @@ class SubscriptionStates:
 
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors if states cannot be stored.
         """
+        async with self.lock:
+            return await self._compare_all()
+
+    def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
+        """Forget what was seen at the brokers behind ``after``, where a new life of their data begins.
+
+        ``there`` names the subscriptions that the brokers have. The others were not deleted: forget that they were
+        there, so that they are made again. Return the rows to be stored.
+        """
+        writes: list[RowWrite] = []
+        for name, seen in list(self._seen.items()):
+            left = seen.put_back(after) if name in there else None
+            if left is None:
+                del self._seen[name]
+            else:
+                self._seen[name] = left
+            writes.append(write_of(self._topic.topic_id, name, left))
+        self._idle.clear()
+        self._put_back.clear()
+        return writes
+
+    async def _compare_all(self) -> bool:
         internals = self.internals = await self._admin.internals(self._topic.name)
+        await self._same_life(internals)
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")

@@ -21,9 +21,16 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap, LeftOut
-from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, EntryNotRefused
+from replicator.apache.errors import (
+    AdminFailed,
+    BridgeError,
+    BridgeHalted,
+    BrokersPutBack,
+    EntryNotRefused,
+)
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
+from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
@@ -117,6 +124,7 @@ class TopicBridge:
             self._entries,
             self._consumer_fence,
             self._cursor.has_read,
+            self._cursor.same_life,
         )
         self._outgoing = Outgoing(
             connector,
@@ -142,6 +150,7 @@ class TopicBridge:
         self._hurry = asyncio.Event()
         """Set, and cleared at once, to end all pauses."""
         self._producers_out = False
+        self._new_life = NewLife(admin, topic, self._entries, self._states)
         self._errors: dict[str, str] = {}
         self._halted: set[str] = set()
         self._trimmed = topic.log.trimmed
@@ -315,6 +324,10 @@ class TopicBridge:
                 if (missing := self._entries.missing(origin))
             },
             "out_of_order": self._out_of_order(),
+            "lives": [
+                {"incarnation": each.incarnation, "after": str(each.after), "lost": str(each.lost), "ended": each.ended}
+                for each in self._entries.lives.later
+            ],
             "refused": None if self._outgoing.refused is None else _shown(self._outgoing.refused),
             "left_out": [_shown(each) for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),
@@ -385,7 +398,14 @@ class TopicBridge:
 
     async def _read(self) -> None:
         await self._make_at_brokers()
-        incarnation, reached = await self._cursor.standing()
+        await self._new_life.store()
+        try:
+            incarnation, reached = await self._cursor.standing()
+        except BrokersPutBack:
+            self._incoming = None  # what it has read is not what the brokers have now
+            incarnation, reached = await self._new_life.standing(self._cursor)
+            self._outgoing.renew()
+            self._note_hold()
         self._incoming = incoming = Incoming(
             self._connector,
             self._engine.cluster,
@@ -457,7 +477,12 @@ class TopicBridge:
         while True:
             self._compare_now.clear()  # what comes while this one is made is looked at by the next
             self._comparisons += 1
-            worked = await self._states.compare()
+            try:
+                worked = await self._states.compare()
+            except BrokersPutBack as put_back:
+                if self._incoming is not None:
+                    self._incoming.fail(put_back)
+                raise
             if self._incoming is not None and self._states.internals is not None:
                 passed_over = await self._cursor.left_behind(self._states.internals)
                 if passed_over is not None:
