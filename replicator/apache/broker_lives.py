@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -73,6 +73,10 @@ class BrokerLives:
                 return Position(place.ledger + life.incarnation, place.entry)
         return place
 
+    def incarnation_at(self, place: Position) -> int:
+        """Return the incarnation of the life that ``place`` belongs to; 0 if it is not known."""
+        return next((life.incarnation for life in reversed(self._raised) if place > life.after), self._first)
+
     def place_of(self, position: Position) -> Position:
         """Return the last place whose message's position is at or below ``position``."""
         at = bisect_right(self._raised, position.ledger, key=lambda life: life.incarnation)
@@ -101,6 +105,23 @@ class BrokerLives:
             for ledger, entries in part.by_ledger():
                 found.add_entries(ledger + (raised if up else -raised), entries)
         return found
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return all lives, for the status; empty if there is one only."""
+        first = [BrokerLife(BEFORE_ALL, self._first), *self._all] if self._all else []
+        return [
+            {"incarnation": each.incarnation, "after": str(each.after), "lost": str(each.lost), "ended": each.ended}
+            for each in first
+        ]
+
+    @classmethod
+    def of_shown(cls, shown: Sequence[Mapping[str, Any]]) -> BrokerLives:
+        """Read what :meth:`shown` returned."""
+        lives = [
+            BrokerLife(Position.parse(each["after"]), each["incarnation"], Position.parse(each["lost"]), each["ended"])
+            for each in shown
+        ]
+        return cls(lives[1:], lives[0].incarnation if lives else 0)
 
     def to_json(self) -> str:
         lives = [[*each.after, each.incarnation, *each.lost, each.ended] for each in self._all]

@@ -5,17 +5,20 @@ of the local ones. It is written when the bridge has read its own entry back fro
 acknowledges that it has read it.
 
 Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
-brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life.
+brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
+``may_be_missing`` if brokers may have deleted what was not read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from replicator.apache import ledger_ends
 from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.ledger_ends import MayBeMissing
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -30,6 +33,8 @@ LEFT_OUT: Final = b"left_out\0"
 """Kind of the rows of entries that an operator passed over."""
 LIVES: Final = b"lives\0"
 """Kind of the row of the lives of the brokers' data."""
+MAY_BE_MISSING: Final = b"may_be_missing\0"
+"""Kind of the row of the places where brokers may have deleted what was not read."""
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
@@ -54,6 +59,18 @@ def left_out_row(topic_id: int, left_out: LeftOut) -> RowWrite:
 def lives_row(topic_id: int, lives: BrokerLives) -> RowWrite:
     """Return the row of the lives of the brokers' data."""
     return "broker_notes", TOPIC_KEY.pack(topic_id) + LIVES, lives.to_json().encode()
+
+
+def may_be_missing_row(topic_id: int, places: Sequence[MayBeMissing]) -> RowWrite:
+    """Return the row of the places where messages may be missing."""
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING, ledger_ends.to_json(places)
+
+
+def load_may_be_missing(store: Store, topic_id: int) -> list[MayBeMissing]:
+    """Return the places where messages of a topic may be missing."""
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        row = txn.get(TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING)
+    return [] if row is None else ledger_ends.from_json(bytes(row))
 
 
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:

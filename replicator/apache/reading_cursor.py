@@ -26,9 +26,11 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing
 from replicator.apache.new_life import Standing, copy_of, is_same
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.apache.published import may_be_missing_row
 from replicator.apache.shown import TopicInternals
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -46,8 +48,10 @@ class ReadingCursor:
         topic: Topic,
         entries: EntryMap,
         read_through: Callable[[], Position | None],
+        may_be_missing: list[MayBeMissing],
     ) -> None:
-        """``read_through`` says up to where this process has read; None if it has not begun."""
+        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` is what
+        the store has of :attr:`may_be_missing`."""
         self._admin = admin
         self._name = reading_subscription(cluster)
         self._topic = topic
@@ -63,6 +67,9 @@ class ReadingCursor:
         self.times_put_back = 0
         self._same_load: str | None = None
         """The loading of the topic in which the brokers were last seen to have what was read."""
+        self._ends = LedgerEnds()
+        self.may_be_missing = may_be_missing
+        """Places where the brokers may have deleted messages that were not read, and nobody can know."""
 
     async def standing(self) -> Standing:
         """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
@@ -123,6 +130,8 @@ class ReadingCursor:
         reached, moved_to = self._read_through(), self._mark_delete(internals)
         before, self._ahead = self._ahead, None
         if reached is None or moved_to <= reached or (reached, moved_to) == self._harmless:
+            if reached is not None:
+                self._ends.look(internals, reached)
             return None
         self._ahead = (reached, moved_to)
         if before != self._ahead:
@@ -187,12 +196,35 @@ class ReadingCursor:
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
         """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that
-        is gone, if the cursor is in it: nothing of that was read."""
+        is gone, if the cursor is in it: nothing of that was read.
+
+        Note where brokers may have deleted others.
+        """
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
         gone = moved_to.entry >= 0 and moved_to.ledger not in internals.ledgers
         if missed is None and gone and any(gap.after.ledger < moved_to.ledger <= gap.through.ledger for gap in gaps):
             return Position(moved_to.ledger, 0)
+        for gap in gaps:
+            if (entries := self._ends.deleted(gap, internals)) is not None:
+                await self._note_may_be_missing(gap, entries)
+        self._ends.look(internals, self._reached())
         return missed
+
+    async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
+        if any(each.after == gap.after for each in self.may_be_missing):
+            return
+        before = Position(gap.through.ledger, gap.through.entry + 1)
+        place = MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries)
+        log.warning(
+            "messages may be missing: brokers have deleted a ledger, and it is not known where it ended",
+            topic=self._topic.name,
+            after=str(place.after),
+            before=str(place.before),
+            seen=entries,
+        )
+        if len(self.may_be_missing) < MAY_BE_MISSING_MAX:
+            self.may_be_missing.append(place)
+            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, self.may_be_missing)])
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

@@ -32,7 +32,7 @@ from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.published import left_out_row, load_map, removal_of
+from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
@@ -103,6 +103,7 @@ class TopicBridge:
             topic,
             self._entries,
             read_through=lambda: None if self._incoming is None else self._incoming.reached,
+            may_be_missing=load_may_be_missing(engine.store, topic.topic_id),
         )
         self._read_room = read_room
         self._incoming: Incoming | None = None
@@ -324,9 +325,10 @@ class TopicBridge:
                 if (missing := self._entries.missing(origin))
             },
             "out_of_order": self._out_of_order(),
-            "lives": [
-                {"incarnation": each.incarnation, "after": str(each.after), "lost": str(each.lost), "ended": each.ended}
-                for each in self._entries.lives.later
+            "lives": self._entries.lives.shown(),
+            "may_be_missing": [
+                {"after": str(each.after), "before": str(each.before), "entries": each.entries, "at_ms": each.at_ms}
+                for each in self._cursor.may_be_missing
             ],
             "refused": None if self._outgoing.refused is None else _shown(self._outgoing.refused),
             "left_out": [_shown(each) for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],

@@ -85,7 +85,7 @@ def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_work
     assert [body for body in there if body.startswith("new")] == bodies("new", range(100))
     assert [body for body in there if body.startswith("again")] == bodies("again", range(5))
     until(lambda: of_topic(pair, "A", topic)["errors"] == {}, lambda: of_topic(pair, "A", topic))
-    assert len(of_topic(pair, "A", topic)["lives"]) == 1
+    assert len(of_topic(pair, "A", topic)["lives"]) == 2
     # B has 150 entries of which 7 are acknowledged; A lacks the 30 that it lost.
     until(
         lambda: (backlog(a, topic, "app"), backlog(b, topic, "app")) == (113, 143),
@@ -127,4 +127,30 @@ def test_no_life_begins_where_retention_has_deleted_all_that_was_read(pair: Besi
         until(lambda: read_all(a, topic, 0) == [], "the brokers have deleted all", pause=0.5)
         publish(pair, "A", topic, bodies("new", range(10)))
     assert read_all(b, topic, 20) == [*bodies("m", range(10)), *bodies("new", range(10))]
+    assert of_topic(pair, "A", topic)["lives"] == []
+
+
+def test_messages_may_be_missing_where_brokers_passed_over_the_end_of_a_ledger_and_deleted_it(pair: Beside) -> None:
+    """While the worker was away: nobody can say what a ledger had that is gone."""
+    topic, a, b = "persistent://public/default/skipped", pair.brokers["A"], pair.brokers["B"]
+    path = topic.replace("://", "/")
+
+    def ledgers() -> list[int]:
+        return [each["ledgerId"] for each in a.admin("GET", f"{path}/internalStats")["ledgers"]]
+
+    publish(pair, "A", topic, bodies("m", range(16)))
+    assert len(read_all(b, topic, 16)) == 16
+    until(lambda: backlog(a, topic, "replicator.bridge.A") == 0, "all is read")
+    (read,) = ledgers()
+    with pair.away("A"):
+        publish(pair, "A", topic, bodies("unread", range(20)))
+        a.admin("POST", f"{path}/subscription/replicator.bridge.A/skip_all")
+        a.admin("PUT", f"{path}/unload")
+        until(lambda: len(ledgers()) > 1, ledgers)
+        a.admin("DELETE", f"{path}/truncate")
+        until(lambda: read not in ledgers(), ledgers)
+        publish(pair, "A", topic, bodies("after", range(4)))
+    assert read_all(b, topic, 20) == [*bodies("m", range(16)), *bodies("after", range(4))]
+    (place,) = of_topic(pair, "A", topic)["may_be_missing"]
+    assert place["after"] == f"{read}:15"
     assert of_topic(pair, "A", topic)["lives"] == []

@@ -67,6 +67,7 @@ def test_invariant_2_no_two_messages_have_one_position_however_often_brokers_are
         assert lives.places(PositionSet(named)) == places
         assert all(lives.place_of(lives.origin_of(place)) == place for place, _ in there)
         assert BrokerLives.from_json(lives.to_json().encode()).later == lives.later
+        assert BrokerLives.of_shown(lives.shown()).shown() == lives.shown()
 
 
 def later(lives: BrokerLives) -> list[int]:

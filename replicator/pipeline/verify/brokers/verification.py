@@ -276,17 +276,17 @@ class _Verification:
         if brokers is None:
             return None
         bridged = self._bridged(name, topic)
-        published, left_out = bridged.published, dict(standing.left_out)
-        for origin, ranges in bridged.left_out.items():
-            left_out[origin] = sorted([*left_out.get(origin, ()), *ranges])
+        published, lives, left_out = bridged.published, bridged.lives, dict(standing.left_out)
         origin = self._topology.origin_of_clients(name)
+        for whose, ranges in bridged.absent(origin).items():
+            left_out[whose] = [*left_out.get(whose, ()), *ranges]
         own = Life(origin, (standing.high_water or {}).get(origin, (0, BEFORE_ALL))[0])
         end = BEFORE_ALL if internals is None else internals.last
         # What others had published of it by then is not above the end, unless nobody ever published it here.
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
             stored = end if internals is not None and internals.entries else BEFORE_ALL
-            log, begin = await brokers.read(topic, stored, own, self._since_ms)
+            log, begin = await brokers.read(topic, stored, own, lives, self._since_ms)
         except (ConnectError, Timeout) as error:
             self._lose(name, error)
             return None
@@ -306,8 +306,8 @@ class _Verification:
         return Copy(
             brokers_of(name),
             log,
-            {own: max([end, *elsewhere]), **{life: each.last for life, each in published.items()}},
-            {origin: Position(begin.ledger, begin.entry - 1) if begin is not None else end},
+            {own: max([lives.origin_of(end), *elsewhere]), **{life: each.last for life, each in published.items()}},
+            {origin: lives.origin_of(end if begin is None else Position(begin.ledger, begin.entry - 1))},
             left_out,
             got,
             cluster=name,
