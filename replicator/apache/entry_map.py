@@ -31,6 +31,8 @@ from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
+READ_LEDGERS_MAX: Final = 200
+"""Ledgers of which the last entry that was read is kept."""
 _NONE: Final = PositionSet()
 """Nothing; not to be changed."""
 
@@ -55,6 +57,15 @@ class LeftOut(NamedTuple):
     at_ms: int
 
 
+class ReadEntry(NamedTuple):
+    """The last entry of one ledger of the brokers that was read, to tell it from others. The log may have trimmed
+    it."""
+
+    entry: int
+    publish_time_ms: int
+    sequence_id: int
+
+
 class EntryMap:
     """Positions of one topic's entries at the brokers and in the engine's log.
 
@@ -68,6 +79,8 @@ class EntryMap:
         self.broker_origin = broker_origin
         self.lives = BrokerLives()
         """Lives of the brokers' data: they say what the brokers' own positions are called in all clusters."""
+        self.read: dict[int, ReadEntry] = {}
+        """By ledger of the brokers, the last entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
@@ -114,6 +127,14 @@ class EntryMap:
                 first = self._published[origin].main.first
                 assert first is not None
                 self._look_for_missing(origin, max(_before(origin_first), first.origin_last), through)
+
+    def was_read(self, ledger: int, entry: ReadEntry) -> list[int]:
+        """Note the last entry of ``ledger`` that was read. Return the ledgers that are forgotten by that."""
+        self.read[ledger] = entry
+        gone = sorted(self.read)[:-READ_LEDGERS_MAX] if len(self.read) > READ_LEDGERS_MAX else []
+        for each in gone:
+            del self.read[each]
+        return gone
 
     def published(self, identity: Identity, run: Extent) -> bool:
         """Take a stored run: entries of an origin, from ``identity`` on, stand at the brokers from ``run.local_first``
@@ -182,6 +203,9 @@ class EntryMap:
         """
         self.changes += 1
         self.lives = lives
+        self.read = {
+            ledger: entry for ledger, entry in self.read.items() if Position(ledger, entry.entry) <= lives.begin
+        }
         left: list[tuple[Identity, Extent]] = []
         gone: list[tuple[Identity, Extent]] = []
         cut: list[tuple[Identity, Extent]] = []

@@ -26,7 +26,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_lives import BrokerLife
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BrokersPutBack
-from replicator.apache.published import lives_row, removal_of, write_of
+from replicator.apache.published import lives_row, read_row, removal_of, write_of
 from replicator.apache.shown import SeenEntry, TopicInternals
 from replicator.engine.errors import EngineError
 from replicator.engine.log.entry import decode_entry
@@ -79,32 +79,47 @@ def copy_of(topic: Topic, entries: EntryMap, place: Position) -> MessageMetadata
         return None
 
 
-def is_same(found: SeenEntry | None, copy: MessageMetadata) -> bool:
-    """Return whether ``found`` can be the entry whose copy is here. The brokers show no entry if it is None."""
-    return found is None or found.may_be(copy.publish_time, copy.sequence_id)
+class Expected(NamedTuple):
+    """What tells an entry that was read from others."""
+
+    publish_time_ms: int
+    sequence_id: int
+
+    def is_same(self, found: SeenEntry | None) -> bool:
+        """Return whether ``found`` can be this entry. The brokers show nobody an entry if it is None."""
+        return found is None or found.may_be(self.publish_time_ms, self.sequence_id)
+
+
+def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | None:
+    """Return what the entry at ``place`` was when it was read; None if that is not known any more."""
+    if (read := entries.read.get(place.ledger)) is not None and read.entry == place.entry:
+        return Expected(read.publish_time_ms, read.sequence_id)
+    copy = copy_of(topic, entries, place)
+    return None if copy is None else Expected(copy.publish_time, copy.sequence_id)
 
 
 async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, internals: TopicInternals) -> Position:
     """Return the last place whose entry is the same at the brokers and in the worker's log; BEFORE_ALL if none is.
 
-    Raises :class:`AdminFailed`.
+    Entries that the log has trimmed are known by the last one of each ledger. Raises :class:`AdminFailed`.
     """
-    known = entries.beyond(BEFORE_ALL)
+    known = entries.beyond(BEFORE_ALL).copy()
+    known.update(PositionSet(Position(ledger, read.entry) for ledger, read in entries.read.items()))
 
     async def same(place: Position) -> bool:
         if place.entry > internals.last_entries.get(place.ledger, -1) or place.ledger not in internals.ledgers:
             return False
-        copy = copy_of(topic, entries, place)
-        return copy is not None and is_same(await admin.seen_entry(topic.name, place), copy)
+        was = expected(topic, entries, place)
+        return was is not None and was.is_same(await admin.seen_entry(topic.name, place))
 
     ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]
-    count = await _count_same(ledgers, lambda each: same(Position(each[0], each[1].min())))
-    if not count:
-        return BEFORE_ALL
-    ledger, of_ledger = ledgers[count - 1]
-    numbers = range(len(of_ledger))
-    found = await _count_same(numbers, lambda number: same(Position(ledger, of_ledger[number])))
-    return Position(ledger, of_ledger[found - 1]) if found else BEFORE_ALL
+    whole = await _count_same(ledgers, lambda each: same(Position(each[0], each[1].max())))
+    begin = Position(ledgers[whole - 1][0], ledgers[whole - 1][1].max()) if whole else BEFORE_ALL
+    if whole == len(ledgers):
+        return begin
+    ledger, of_ledger = ledgers[whole]
+    found = await _count_same(range(len(of_ledger)), lambda number: same(Position(ledger, of_ledger[number])))
+    return Position(ledger, of_ledger[found - 1]) if found else begin
 
 
 async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitable[bool]]) -> int:
@@ -121,6 +136,7 @@ async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitabl
 
 def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) -> list[RowWrite]:
     """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it."""
+    read = entries.read
     origin = entries.broker_origin
     known = topic.origins.high_water(origin)
     lost = BEFORE_ALL if known is None else known.position
@@ -131,6 +147,7 @@ def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) ->
     return [
         *(removal_of(topic.topic_id, identity, run) for identity, run in gone),
         *(write_of(topic.topic_id, identity, run) for identity, run in cut),
+        *(read_row(topic.topic_id, ledger, None) for ledger in read.keys() - entries.read.keys()),
         lives_row(topic.topic_id, lives),
     ]
 

@@ -6,18 +6,20 @@ acknowledges that it has read it.
 
 Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
 brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
-``may_be_missing`` if brokers may have deleted what was not read.
+``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers a row of kind ``read``
+tells the last entry that was read from others that may have its position later.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from replicator.apache import ledger_ends
 from replicator.apache.broker_lives import BrokerLives
-from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.entry_map import EntryMap, LeftOut, ReadEntry
 from replicator.apache.ledger_ends import MayBeMissing
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
@@ -35,6 +37,10 @@ LIVES: Final = b"lives\0"
 """Kind of the row of the lives of the brokers' data."""
 MAY_BE_MISSING: Final = b"may_be_missing\0"
 """Kind of the row of the places where brokers may have deleted what was not read."""
+READ: Final = b"read\0"
+"""Kind of the rows of the last entry of each ledger that was read."""
+LEDGER: Final = struct.Struct(">Q")
+READ_ENTRY: Final = struct.Struct(">QQQ")
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
@@ -61,6 +67,12 @@ def lives_row(topic_id: int, lives: BrokerLives) -> RowWrite:
     return "broker_notes", TOPIC_KEY.pack(topic_id) + LIVES, lives.to_json().encode()
 
 
+def read_row(topic_id: int, ledger: int, read: ReadEntry | None) -> RowWrite:
+    """Return the row of the last entry of a ledger that was read; None deletes it."""
+    value = None if read is None else READ_ENTRY.pack(*read)
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + READ + LEDGER.pack(ledger), value
+
+
 def may_be_missing_row(topic_id: int, places: Sequence[MayBeMissing]) -> RowWrite:
     """Return the row of the places where messages may be missing."""
     return "broker_notes", TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING, ledger_ends.to_json(places)
@@ -80,6 +92,8 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     with store.env.begin(db=store.tables["broker_notes"]) as txn:
         if (lives := txn.get(TOPIC_KEY.pack(topic_id) + LIVES)) is not None:
             found.lives = BrokerLives.from_json(bytes(lives))
+    for key, value in _notes(store, topic_id, READ):
+        found.read[LEDGER.unpack(key)[0]] = ReadEntry(*READ_ENTRY.unpack(value))
     for origin, incarnation in extent_keys(store, topic_id):
         at: Position | None = Position(0, 0)
         while at is not None:
@@ -104,16 +118,21 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
 
 
 def _left_out(store: Store, topic_id: int) -> Iterator[LeftOut]:
-    prefix = TOPIC_KEY.pack(topic_id) + LEFT_OUT
+    for key, value in _notes(store, topic_id, LEFT_OUT):
+        incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+        row = json.loads(value)
+        identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
+        yield LeftOut(identity, row["bytes"], row["reason"], row["at_ms"])
+
+
+def _notes(store: Store, topic_id: int, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of one kind, with the rest of their keys."""
+    prefix = TOPIC_KEY.pack(topic_id) + kind
     with store.env.begin(db=store.tables["broker_notes"]) as txn:
         cursor = txn.cursor()
         more = cursor.set_range(prefix)
         while more and (key := bytes(cursor.key())).startswith(prefix):
-            origin = key[len(prefix) : -EXTENT_KEY_TAIL.size - 1].decode()
-            incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
-            row = json.loads(bytes(cursor.value()))
-            identity = Identity(origin, incarnation, Position(ledger, entry))
-            yield LeftOut(identity, row["bytes"], row["reason"], row["at_ms"])
+            yield key[len(prefix) :], bytes(cursor.value())
             more = cursor.next()
 
 

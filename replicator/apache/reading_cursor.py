@@ -27,7 +27,7 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing
-from replicator.apache.new_life import Standing, copy_of, is_same
+from replicator.apache.new_life import Standing, expected
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
@@ -171,7 +171,9 @@ class ReadingCursor:
         """Raise :class:`BrokersPutBack` if the brokers no longer have what was read last, and did not delete it."""
         known = self._topic.origins.high_water(self._entries.broker_origin)
         own = BEFORE_ALL if known is None else self._entries.lives.place_of(known.position)
-        for at in sorted({own, self._entries.last_published()} - {BEFORE_ALL}, reverse=True):
+        read = max(self._entries.read, default=0)
+        shown = Position(read, self._entries.read[read].entry) if read else BEFORE_ALL
+        for at in sorted({own, shown, self._entries.last_published()} - {BEFORE_ALL}, reverse=True):
             if reason := await self._differs(at, internals):
                 raise BrokersPutBack(
                     f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were "
@@ -188,11 +190,11 @@ class ReadingCursor:
             return f"they have ledger {kept}, and not ledger {at.ledger}" if kept < at.ledger else ""
         if at.entry > internals.last_entries[at.ledger]:
             return f"ledger {at.ledger} ends with entry {internals.last_entries[at.ledger]}"
-        copy = copy_of(self._topic, self._entries, at)
-        if copy is None:
+        was = expected(self._topic, self._entries, at)
+        if was is None:
             return ""
         found = await self._admin.seen_entry(self._topic.name, at)
-        return found.differs if found is not None and not is_same(found, copy) else ""
+        return "" if found is None or was.is_same(found) else found.differs
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
         """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that

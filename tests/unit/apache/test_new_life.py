@@ -11,13 +11,13 @@ import pytest
 from aiohttp import web
 from answering_admin import answering, asked
 from asynchronous import asynchronous
-from engine_support import make_block, message, opened
+from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
 from replicator.apache.errors import BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
-from replicator.apache.published import load_map, write_of
+from replicator.apache.published import load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
@@ -231,3 +231,27 @@ async def test_brokers_that_lack_the_ledger_of_what_was_read_and_have_an_earlier
         brokers.ledgers = {9: [20, 30]}
         brokers.cursor = "9:-1"
         assert (await bridge.cursor.standing()).reached == Position(9, -1)
+
+
+@asynchronous
+async def test_invariant_2_an_older_copy_is_noticed_though_the_log_has_trimmed_what_was_read(tmp_path: Path) -> None:
+    """The last entry of each ledger is known all the same."""
+    brokers = Brokers(l1=[1, 2], l2=[3, 4], l3=[50, 60, 70])
+    async with beside(tmp_path, brokers) as bridge:
+        read = {1: ReadEntry(1, PUBLISH_TIME_MS, 2), 2: ReadEntry(1, PUBLISH_TIME_MS, 4), 3: ReadEntry(1, 7, 6)}
+        await bridge.topic.writer.put_many([read_row(bridge.topic.topic_id, *each) for each in read.items()])
+        bridge.begin()
+        with pytest.raises(BrokersPutBack, match="at 3:1: another entry"):
+            await bridge.cursor.standing()
+        await bridge.life.standing(bridge.cursor)
+        for _ in range(2):
+            assert bridge.entries.lives.begin == Position(2, 1)
+            assert sorted(bridge.entries.read) == [1, 2]
+            bridge.begin()
+
+
+def test_the_last_entries_of_the_newest_ledgers_are_kept() -> None:
+    entries = EntryMap("a.pulsar")
+    forgotten = [entries.was_read(ledger, ReadEntry(0, 1, 1)) for ledger in range(1, READ_LEDGERS_MAX + 3)]
+    assert forgotten[-2:] == [[1], [2]]
+    assert (min(entries.read), len(entries.read)) == (3, READ_LEDGERS_MAX)
