@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from replicator.apache.broker_lives import BrokerLives
+from replicator.apache.left_out import LeftOut
 from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
@@ -46,15 +47,6 @@ class _Both(NamedTuple):
     changes: int
     beyond: Position
     at_brokers: PositionSet
-
-
-class LeftOut(NamedTuple):
-    """An entry that the brokers refused, and that an operator passed over at ``at_ms``."""
-
-    identity: Identity
-    bytes: int
-    reason: str
-    at_ms: int
 
 
 class ReadEntry(NamedTuple):
@@ -345,7 +337,8 @@ class EntryMap:
         ``position``.
 
         An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself, as
-        it is called in the newest life. What is missing at the brokers, or stands behind later entries, comes after the end.
+        it is called in the newest life. What is missing at the brokers, or stands behind later entries, comes after
+        the end.
         """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)

@@ -51,9 +51,7 @@ class LedgerEnds:
 
     def look(self, internals: TopicInternals, read_through: Position) -> None:
         """Keep what ``internals`` say of the ledgers that were not read to their ends."""
-        self._ends = {
-            ledger: last for ledger, last in internals.last_entries.items() if ledger >= read_through.ledger
-        }
+        self._ends = {ledger: last for ledger, last in internals.last_entries.items() if ledger >= read_through.ledger}
         self._last, self._added = internals.last, internals.added
 
     def deleted(self, gap: Gap, internals: TopicInternals) -> int | None:
@@ -82,4 +80,6 @@ def to_json(places: Sequence[MayBeMissing]) -> bytes:
 
 def from_json(stored: bytes) -> list[MayBeMissing]:
     """Read what :func:`to_json` returned."""
-    return [MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), row[4], row[5]) for row in json.loads(stored)]
+    return [
+        MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), row[4], row[5]) for row in json.loads(stored)
+    ]

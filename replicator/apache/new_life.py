@@ -141,7 +141,9 @@ def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) ->
     known = topic.origins.high_water(origin)
     lost = BEFORE_ALL if known is None else known.position
     first = 0 if known is None else known.incarnation
-    life = BrokerLife(after, max([now_ms, first + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost)
+    life = BrokerLife(
+        after, max([now_ms, first + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost
+    )
     lives = entries.lives.began(life, first)
     gone, cut = entries.begin_life(lives)
     return [

@@ -39,8 +39,9 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.awaited_names import AwaitedNames
 from replicator.apache.confirmed import LEDGERS_END, Confirmed
 from replicator.apache.entry_limits import EntryLimits
-from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.left_out import LeftOut
 from replicator.apache.names import publishing_producer
 from replicator.apache.publish_room import UnderWay
 from replicator.apache.schemas import BrokerSchemas
@@ -192,7 +193,7 @@ class Outgoing:
                 self._begins()
             await self._publish(channel, flight)
         except _Refused as refused:
-            self.refused = LeftOut(refused.entry.identity, refused.entry.bytes, refused.reason, at_ms=0)
+            self.refused = LeftOut(refused.entry.identity, refused.entry.bytes, refused.reason)
             raise self._halted(self.refused) from None
         finally:
             self.fenced.clear()

@@ -19,8 +19,9 @@ from typing import Final
 
 from replicator.apache import ledger_ends
 from replicator.apache.broker_lives import BrokerLives
-from replicator.apache.entry_map import EntryMap, LeftOut, ReadEntry
+from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.ledger_ends import MayBeMissing
+from replicator.apache.left_out import LeftOut
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -102,8 +103,11 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
                 found.copied(origin, run.origin_first, run.local_first, run.entries, incarnation=incarnation)
             last = runs[-1].origin_last if len(runs) == RUNS_AT_ONCE else None
             at = None if last is None else Position(last.ledger, last.entry + 1)
-    for left_out in _left_out(store, topic_id):
-        found.leave_out(left_out)
+    for key, value in _notes(store, topic_id, LEFT_OUT):
+        incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+        identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
+        row = json.loads(value)
+        found.leave_out(LeftOut(identity, row["bytes"], row["reason"], row["at_ms"]))
     # Rows are in the order of origins. Nearly always that is the brokers' order, too.
     late: set[str] = set()
     for identity, run in _published(store, topic_id):
@@ -115,14 +119,6 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         for identity, run in sorted(rows, key=lambda row: row[1].local_first):
             found.published(identity, run)
     return found
-
-
-def _left_out(store: Store, topic_id: int) -> Iterator[LeftOut]:
-    for key, value in _notes(store, topic_id, LEFT_OUT):
-        incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
-        row = json.loads(value)
-        identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
-        yield LeftOut(identity, row["bytes"], row["reason"], row["at_ms"])
 
 
 def _notes(store: Store, topic_id: int, kind: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -27,8 +27,8 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing
-from replicator.apache.new_life import Standing, expected
 from replicator.apache.names import reading_subscription
+from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
 from replicator.apache.shown import TopicInternals
@@ -175,6 +175,8 @@ class ReadingCursor:
         shown = Position(read, self._entries.read[read].entry) if read else BEFORE_ALL
         for at in sorted({own, shown, self._entries.last_published()} - {BEFORE_ALL}, reverse=True):
             if reason := await self._differs(at, internals):
+                self._ends = LedgerEnds()  # of ledgers that are others now, as are these positions
+                self._put_back_to = self._ahead = self._harmless = self._left_out = None
                 raise BrokersPutBack(
                     f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were "
                     "put back to an older copy of their data, or set up anew. A new life of their data begins"

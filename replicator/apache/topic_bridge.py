@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
-from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import (
     AdminFailed,
     BridgeError,
@@ -51,7 +51,7 @@ from replicator.engine.topics.partitions import base_name
 from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
-from replicator.topology.apache import BROKER_SUFFIX, ApacheSettings
+from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
 PAUSE_FIRST_SECONDS: Final = 0.1
@@ -208,12 +208,11 @@ class TopicBridge:
 
         Return the record. Raises :class:`EntryNotRefused` if it is another entry, and the store's errors.
         """
-        wanted = [(origin, position) for origin in (cluster, f"{cluster}{BROKER_SUFFIX}")]
         for known in self._entries.left_out():
-            if (known.identity.origin, known.identity.position) in wanted:
-                return _shown(known)
+            if known.is_named(cluster, position):
+                return known.shown()
         refused = self._outgoing.refused
-        if refused is None or (refused.identity.origin, refused.identity.position) not in wanted:
+        if refused is None or not refused.is_named(cluster, position):
             now = "none" if refused is None else f"{refused.identity.position} of {refused.identity.origin}"
             raise EntryNotRefused(
                 f"{self.topic.name}: the brokers do not refuse the entry {position} of {cluster}; the refused entry "
@@ -222,11 +221,11 @@ class TopicBridge:
         left_out = refused._replace(at_ms=time.time_ns() // 1_000_000)
         await self.topic.writer.put_many([left_out_row(self.topic.topic_id, left_out)])
         self._entries.leave_out(left_out)
-        log.warning("an entry is left out at the brokers", topic=self.topic.name, **_shown(left_out))
+        log.warning("an entry is left out at the brokers", topic=self.topic.name, **left_out.shown())
         self._outgoing.passed_over()
         self._note_hold()
         self.hurry()
-        return _shown(left_out)
+        return left_out.shown()
 
     # A failover.
 
@@ -330,8 +329,8 @@ class TopicBridge:
                 {"after": str(each.after), "before": str(each.before), "entries": each.entries, "at_ms": each.at_ms}
                 for each in self._cursor.may_be_missing
             ],
-            "refused": None if self._outgoing.refused is None else _shown(self._outgoing.refused),
-            "left_out": [_shown(each) for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
+            "refused": None if self._outgoing.refused is None else self._outgoing.refused.shown(),
+            "left_out": [each.shown() for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),
             "fence": {
                 "producers": self._outgoing.fenced.is_set(),
@@ -504,10 +503,3 @@ class TopicBridge:
                         await self._compare_now.wait()
                 except TimeoutError:
                     pass
-
-
-def _shown(refused: LeftOut) -> dict[str, Any]:
-    """Return an entry that brokers refuse, or that was left out, as the status shows it."""
-    origin, _, position = refused.identity
-    shown: dict[str, Any] = {"origin": origin, "entry": str(position), "bytes": refused.bytes, "reason": refused.reason}
-    return {**shown, "left_out_at_ms": refused.at_ms} if refused.at_ms else shown

@@ -103,7 +103,9 @@ def resolve(
     name: Name = "",
     entry: Annotated[
         str,
-        typer.Option("--entry", metavar="LEDGER:ENTRY", help="The entry of --from that Apache Pulsar's brokers refuse."),
+        typer.Option(
+            "--entry", metavar="LEDGER:ENTRY", help="The entry of --from that Apache Pulsar's brokers refuse."
+        ),
     ] = "",
 ) -> Shown[LinkStatus] | Shown[LeftOutAnswer]:
     """Go on with a topic that has a gap, as the policy says.
@@ -127,7 +129,8 @@ def _leave_out(file: Path, source: str, to: str, topic: str, policy: str, entry:
     topology = opened_topology(file)
     body = {"topic": topic, "cluster": topology.cluster(source).name, "entry": entry}
     left_out: LeftOutAnswer = asyncio.run(_call(topology.cluster(to).url, "POST", "left-out", body))
-    return Shown(left_out, f"{to} goes on with {topic}; entry {entry} of {left_out['origin']} is left out at its brokers")
+    text = f"{to} goes on with {topic}; entry {entry} of {left_out['origin']} is left out at its brokers"
+    return Shown(left_out, text)
 
 
 @app.command("twins")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from replicator.apache.entry_map import EntryMap, LeftOut
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.left_out import LeftOut
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position

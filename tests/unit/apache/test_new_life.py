@@ -77,7 +77,9 @@ class Beside:
     def begin(self) -> None:
         """As after a restart."""
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
-        self.cursor = ReadingCursor(self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[])
+        self.cursor = ReadingCursor(
+            self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[]
+        )
         unused: Any = None
         states = SubscriptionStates(
             unused, unused, self.admin, "a", self.topic, self.engine.store, self.entries, unused, unused, unused

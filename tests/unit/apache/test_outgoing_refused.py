@@ -12,8 +12,8 @@ from asynchronous import asynchronous
 from engine_support import entries_of, eventually, make_block, message
 from publishing_support import NOTHING_STORED, Publishing, publishing
 
-from replicator.apache.entry_map import LeftOut
 from replicator.apache.errors import BridgeHalted
+from replicator.apache.left_out import LeftOut
 from replicator.apache.published import left_out_row, load_map
 from replicator.apache.stamps import Identity, marks_of
 from replicator.client import NotAllowedError

@@ -101,9 +101,7 @@ async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         entries = load_map(engine.store, topic, "a.pulsar")
         kept = load_may_be_missing(engine.store, topic.topic_id)
-        cursor = ReadingCursor(
-            admin, "a", topic, entries, read_through=lambda: made.through, may_be_missing=kept
-        )
+        cursor = ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through, may_be_missing=kept)
         made = Reading(admin, cursor, entries)
         yield made
 
