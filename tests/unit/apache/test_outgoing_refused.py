@@ -236,7 +236,7 @@ async def test_publishing_goes_on_behind_an_entry_that_an_operator_passes_over(t
         assert "--from c --to a --topic" in str(said.errors[-1])
         assert "--entry 1:3 --policy skip-and-record" in str(said.errors[-1])
         first = await leave_out(made)
-        assert first.identity == Identity("c", 1, Position(1, 3))
+        assert first.identity == Identity("c", 7, Position(1, 3))
         await eventually(lambda: "refuse the entry 1:7 of c" in str(said.errors[-1]))
         assert published(made) == [0, 1, 2, 4, 5, 6]
         assert made.outgoing.waiting()
