@@ -58,7 +58,7 @@ class BrokerLives:
 
     @property
     def later(self) -> list[BrokerLife]:
-        """Return the lives after the first one, each with the end of what the brokers lost when it began."""
+        """Return the lives after the first one."""
         return list(self._all)
 
     def began(self, life: BrokerLife, first: int) -> BrokerLives:

@@ -1,4 +1,4 @@
-"""What brokers may have deleted unread at the end of a ledger. Pure.
+"""Ends of ledgers that brokers may have deleted before they were read. Pure.
 
 Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 
@@ -40,7 +40,7 @@ class MayBeMissing(NamedTuple):
 
 
 class LedgerEnds:
-    """What was seen of the ends of one topic's ledgers at the last look."""
+    """The ends of one topic's ledgers, as they were seen at the last look."""
 
     __slots__ = ("_added", "_ends", "_last")
 

@@ -42,12 +42,12 @@ _ItemT = TypeVar("_ItemT")
 
 
 class Standing(NamedTuple):
-    """Where reading goes on."""
+    """The state in which reading goes on."""
 
     incarnation: int
-    """Of the topic at the brokers."""
+    """The incarnation of the topic at the brokers."""
     reached: Position
-    """All up to there is durable here."""
+    """The position of the brokers up to which all is durable here."""
 
 
 class Cursor(Protocol):
@@ -80,7 +80,7 @@ def copy_of(topic: Topic, entries: EntryMap, place: Position) -> MessageMetadata
 
 
 class Expected(NamedTuple):
-    """What tells an entry that was read from others."""
+    """Values that tell an entry that was read from others."""
 
     publish_time_ms: int
     sequence_id: int

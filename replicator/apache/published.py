@@ -1,4 +1,4 @@
-"""What the store knows of the entries that lie at the brokers.
+"""Rows of the store about the entries that lie at the brokers.
 
 Table ``published`` has one row for each run. A row has the form of an extent, with the brokers' positions in the place
 of the local ones. It is written when the bridge has read its own entry back from the brokers, before the bridge

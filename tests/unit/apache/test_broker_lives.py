@@ -1,4 +1,4 @@
-"""What the positions of brokers that were put back to an older copy of their data are called in all clusters."""
+"""Positions of brokers that were put back to an older copy of their data have names of their own in all clusters."""
 
 from __future__ import annotations
 

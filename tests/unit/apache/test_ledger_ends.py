@@ -1,4 +1,4 @@
-"""Where brokers may have deleted messages that were not read, at the end of a ledger."""
+"""The status names places where brokers may have deleted messages before they were read."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Beside:
         self.begin()
 
     def begin(self) -> None:
-        """As after a restart."""
+        """Begin as after a restart."""
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
         self.cursor = ReadingCursor(
             self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[]
