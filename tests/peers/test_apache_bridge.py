@@ -9,7 +9,7 @@ from typing import Any
 import forked_commands
 import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
-from bridge_contract import LINKS, bridged, publish, state_travels
+from bridge_contract import LINKS, bridged, faults, publish, state_travels, verified
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from bridge_contract_rare import stands
 from bridge_contract_starts import *  # noqa: F403 - all of its tests
@@ -134,6 +134,7 @@ def test_an_operator_passes_over_one_entry_that_brokers_refuse_and_it_is_recorde
     assert read_all(broker, topic, 8) == ["first", *bodies("a", range(3)), *bodies("b", range(3)), "last"]
     assert [each["bytes"] > 9_000 for each in of_topic(pair, topic)["left_out"]] == [True, True]
     assert of_topic(pair, topic)["out_of_order"]["entries"] == 0
+    assert faults(verified(pair, topic)) == {}
 
 
 def test_what_a_broker_takes_behind_an_entry_that_it_refuses_is_not_sent_again_and_is_named(pair: Beside) -> None:

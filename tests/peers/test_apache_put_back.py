@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pulsar
 import pytest
-from bridge_contract import publish
+from bridge_contract import faults, publish, verified
 from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, official, read_all, until
 
 DATA: Final = ("metadata", "bookkeeper")
@@ -93,6 +93,7 @@ def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_work
     )
     publish(pair, "A", topic, ["last"])
     assert read_all(b, topic, 151)[-1] == "last"
+    assert faults(verified(pair, topic)) == {}
 
 
 def test_invariants_1_and_2_a_broker_is_set_up_anew_beside_a_worker_that_knows_the_former_one(pair: Beside) -> None:
