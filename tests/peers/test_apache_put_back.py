@@ -62,7 +62,7 @@ def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_work
     assert len(read_all(a, topic, 15)) == len(read_all(b, topic, 15)) == 15
     consume(pair, "A", topic, "app", 3)
     until(lambda: backlog(b, topic, "app") == 12, lambda: backlog(b, topic, "app"))
-    a.kill()
+    a.stop()
     copy_data(a.directory, tmp_path)
     a.start()
     publish(pair, "A", topic, bodies("lost", range(30)))
@@ -70,7 +70,7 @@ def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_work
     assert len(read_all(b, topic, 50)) == len(read_all(a, topic, 50)) == 50
     consume(pair, "B", topic, "app", 4)
     with pair.away("A"):
-        a.kill()
+        a.stop()
         copy_data(tmp_path, a.directory)
         a.start()
         publish(pair, "A", topic, bodies("new", range(100)))
@@ -105,7 +105,7 @@ def test_invariants_1_and_2_a_broker_is_set_up_anew_beside_a_worker_that_knows_t
     publish(pair, "A", topic, bodies("m", range(50)))
     publish(pair, "B", topic, bodies("n", range(20)))
     assert len(read_all(a, topic, 70)) == len(read_all(b, topic, 70)) == 70
-    a.kill()
+    a.stop()
     for each in DATA:
         shutil.rmtree(a.directory / each)
     a.start()
