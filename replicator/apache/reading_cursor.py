@@ -160,20 +160,27 @@ class ReadingCursor:
 
         They are asked once in each loading of the topic. Raises :class:`AdminFailed`.
         """
-        if internals.load == self._same_load:
-            return
-        try:
-            await self._is_what_was_read(internals)
-        except BrokersPutBack:  # more may have been read since the brokers were asked
-            await self._is_what_was_read(await self._admin.internals(self._topic.name))
+        if internals.load != self._same_load:
+            places = self._last_places()  # first: more may have been read since ``internals`` were asked for
+            await self._are_same(places, await self._admin.internals(self._topic.name))
 
     async def _is_what_was_read(self, internals: TopicInternals) -> None:
-        """Raise :class:`BrokersPutBack` if the brokers no longer have what was read last, and did not delete it."""
+        """Raise :class:`BrokersPutBack` if the brokers no longer have what was read last, and did not delete it.
+
+        Nothing may be read meanwhile.
+        """
+        await self._are_same(self._last_places(), internals)
+
+    def _last_places(self) -> list[Position]:
+        """Return the last places at the brokers that are known here, the last one first."""
         known = self._topic.origins.high_water(self._entries.broker_origin)
         own = BEFORE_ALL if known is None else self._entries.lives.place_of(known.position)
         read = max(self._entries.read, default=0)
         shown = Position(read, self._entries.read[read].entry) if read else BEFORE_ALL
-        for at in sorted({own, shown, self._entries.last_published()} - {BEFORE_ALL}, reverse=True):
+        return sorted({own, shown, self._entries.last_published()} - {BEFORE_ALL}, reverse=True)
+
+    async def _are_same(self, places: Sequence[Position], internals: TopicInternals) -> None:
+        for at in places:
             if reason := await self._differs(at, internals):
                 self._ends = LedgerEnds()  # of ledgers that are others now, as are these positions
                 self._put_back_to = self._ahead = self._harmless = self._left_out = None
